@@ -1,1 +1,1 @@
-"""One command for each claim about speed and memory, side by side with the peers."""
+"""Benchmarks of speed and memory, one command per claim, side by side with other libraries."""

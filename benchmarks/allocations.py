@@ -1,4 +1,4 @@
-"""What torch's allocators give out in each stretch of a run, on a GPU and on the CPU alike."""
+"""Measure peak and final allocated memory in each section of a run, on GPU and CPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _MARK = "benchmarks.allocations: mark "
 
 @dataclass(frozen=True)
 class Stretch:
-    """What happened between two marks, in bytes over what was there when the watch began.
+    """Memory between two marks, in bytes relative to the start of the measurement.
 
     Attributes:
-        peak: The most that was given out at once.
-        end: What was given out at the end.
-        reserved: The most that the allocator held from the device, with what was there before; 0 on the CPU, whose
-            allocator keeps nothing.
+        peak: Peak allocated memory.
+        end: Allocated memory at the end.
+        reserved: Peak memory reserved by the allocator, absolute; 0 on the CPU, whose allocator has no cache.
     """
 
     peak: int
@@ -30,11 +29,11 @@ class Stretch:
 
 
 class Allocations:
-    """Counts the bytes of tensors and workspaces that torch gives out within a block, exactly.
+    """Count exactly the bytes of tensors and workspaces that torch allocates in a context.
 
-    On a GPU these are the figures of the caching allocator. On the CPU each allocation is noted by torch's profiler,
-    those of kernels and of the backward pass included; what was there before counts for nothing there, also when it is
-    freed.
+    On a GPU, these are the statistics of the caching allocator. On the CPU, torch's profiler records each allocation,
+    including those of kernels and of the backward pass; memory that was allocated before is not counted there, nor when
+    it is freed.
 
     >>> with Allocations("cpu") as allocations:
     ...     kept = torch.empty(1000, dtype=torch.uint8)

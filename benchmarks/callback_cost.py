@@ -1,4 +1,4 @@
-"""CallbackCost: what each callback costs in a training step."""
+"""Measure the cost of each callback per training step."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def time_steps(
 
     Args:
         names: Which of :func:`subjects`.
-        rounds: Number of trainings with each.
-        steps: Number of steps timed in each training.
-        warmup: Number of steps before.
+        rounds: Number of runs with each.
+        steps: Number of steps timed in each run.
+        warmup: Number of warmup steps.
         device: "cpu" or "cuda".
-        clock: "wall", or "cpu", which other work on the machine disturbs less.
+        clock: "wall", or "cpu", which is less sensitive to other load on the host.
     """
     torch.set_num_threads(1)
     made = subjects()
@@ -150,9 +150,9 @@ def measure(
 
     Args:
         names: Which of :func:`subjects`, "no callback" first; all by default.
-        rounds: Number of trainings with each, in turn.
-        steps: Number of steps timed in each training.
-        warmup: Number of steps before; the window of SpeedMonitor has to fill.
+        rounds: Number of runs with each, in turn.
+        steps: Number of steps timed in each run.
+        warmup: Number of warmup steps; the window of SpeedMonitor has to fill.
         device: "cpu" or "cuda".
         clock: "wall" or "cpu".
     """
@@ -161,7 +161,7 @@ def measure(
     rows: list[list[Any]] = []
     for name, values in times.items():
         wholes = [whole for whole, _ in values]
-        # Round by round, so that a slow moment hits both.
+        # Interleave rounds, so that a temporary slowdown affects both.
         over = [value - other for value, other in zip(wholes, base, strict=True)]
         least_over, in_methods = min(wholes) - min(base), min(inside for _, inside in values)
         rows.append([name, statistics.median(wholes), spread(wholes), statistics.median(over), least_over, in_methods])

@@ -1,4 +1,4 @@
-"""What checkpoints cost: how long training waits for one, and how long a resumption takes."""
+"""Measure checkpointing: how long a save blocks training, and how long resuming takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The same training as the users of each library write it.
+"""The same training run in each library (raw PyTorch, composer, Lightning, Accelerate), as its users write it.
 
-Every contender gets the same model, optimizer and batches. ``full`` adds what most runs have: a progress bar, a
-schedule that moves with every step, an accuracy metric and three callbacks at the end of a batch.
+Every contender gets the same model, optimizer and batches. ``full`` adds the features of a typical run: a progress bar,
+a schedule with a step per batch, an accuracy metric and three callbacks at the end of a batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SETTINGS = ("bare", "full")
 
 
 class Batches(Dataset[Any]):
-    """Batches that are there already; notes when a stretch of them begins and ends.
+    """Yield prepared batches, and mark the start and end of the timed section.
 
-    Loops that fetch ahead shift both marks alike, so that the time between them is that of ``steps`` steps.
+    Prefetching loops shift both marks equally, so the time between them is that of ``steps`` steps.
 
     Args:
         batches: Repeated as often as needed.
         steps: Number of steps between the marks.
-        warmup: Number of steps before.
+        warmup: Number of warmup steps.
         mark: Called at both marks.
         tail: Number of steps after.
     """
@@ -51,7 +51,7 @@ class Batches(Dataset[Any]):
 
 
 def make_loader(*args: Any, **kwargs: Any) -> DataLoader[Any]:
-    """A torch loader of :class:`Batches`, which every contender treats as it treats a user's.
+    """Return a torch ``DataLoader`` of :class:`Batches`.
 
     Args:
         *args: For :class:`Batches`.
@@ -102,9 +102,9 @@ class Task:
 
 
 def train_raw(task: Task) -> None:
-    """The hand-written loop that overhead is counted over; the same in both settings.
+    """The hand-written loop to which overhead is relative; the same in both settings.
 
-    Gradients are let go before the forward pass: no loop needs less memory.
+    Gradients are released before the forward pass, for minimal memory.
     """
     model = task.module.to(task.device)
     optimizer = task.optimizer(model)
@@ -116,7 +116,7 @@ def train_raw(task: Task) -> None:
 
 
 def train_by_hand(task: Task) -> None:
-    """The hand-written loop with all that ``full`` asks for: what these things cost without any library."""
+    """The hand-written loop with the features of ``full``: their cost without any library."""
     from tqdm import tqdm
 
     model = task.module.to(task.device)
@@ -137,7 +137,7 @@ def train_by_hand(task: Task) -> None:
 
 
 def train_composer(task: Task, default_metric: bool = False) -> None:
-    """This library, and word for word the predecessor: whichever ``composer`` is there.
+    """This library or MosaicML Composer, with identical code: whichever ``composer`` is installed.
 
     Args:
         task: What to train.
@@ -163,7 +163,7 @@ def train_composer(task: Task, default_metric: bool = False) -> None:
         train_dataloader=task.loader,
         max_duration="1ep",
         optimizers=optimizer,
-        device_train_microbatch_size=task.batch_size,  # the predecessor asks for it where the loader does not tell
+        device_train_microbatch_size=task.batch_size,  # MosaicML Composer requires it if the loader has no batch size
         schedulers=task.schedule(optimizer) if task.full else None,
         step_schedulers_every_batch=True if task.full else None,
         callbacks=[Count() for _ in range(NUM_CALLBACKS)] if task.full else [],
@@ -182,7 +182,7 @@ def train_composer_by_default(task: Task) -> None:
 
 
 def train_accelerate(task: Task) -> None:
-    """Accelerate, which leaves the loop to its user."""
+    """Accelerate, with a hand-written loop."""
     from accelerate import Accelerator
     from accelerate.utils import tqdm
 

@@ -1,4 +1,4 @@
-"""What a batch costs before the step: from a DataLoader, with and without workers, and from tensors on the device."""
+"""Measure the time per batch of data loading: DataLoader with and without workers, and TensorLoader."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def measure(rounds: int = 15, samples: int = SAMPLES, device: str = "cpu") -> Re
     rows: list[list[Any]] = []
     ratios: dict[str, float] = {}
     for name, values in times.items():
-        # Round by round, so that a slow moment hits both.
+        # Interleave rounds, so that a temporary slowdown affects both.
         ratios[name] = statistics.median(a / b for a, b in zip(values, times[reference], strict=True))
         rows.append([name, statistics.median(values), spread(values), min(values), ratios[name]])
     goals = [Goal("a batch of TensorLoader, over one of DataLoader", ratios["TensorLoader"], 0.5, "x")]

@@ -1,4 +1,4 @@
-"""EngineCost: what firing an event costs that nobody listens to."""
+"""Measure the cost of an event without handlers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def measure(rounds: int = 51, calls: int = 20_000) -> Report:
     rows: list[list[Any]] = []
     over: dict[str, float] = {}
     for name, values in times.items():
-        # Round by round, so that a slow moment hits both.
+        # Interleave rounds, so that a temporary slowdown affects both.
         over[name] = statistics.median(value - base for value, base in zip(values, empty, strict=True))
         ratio = statistics.median(value / base for value, base in zip(values, empty, strict=True))
         rows.append([name, statistics.median(values), spread(values), min(values), over[name], ratio])

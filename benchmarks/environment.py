@@ -1,4 +1,4 @@
-"""Where a benchmark runs: the machine in words, and a process of its own for each contender."""
+"""Run contenders in separate processes, and describe the host and its versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# The predecessor has the import name of this package, so it lies where only its own processes look.
+# MosaicML Composer has the import name of this package, so it is only on the path of its own processes.
 PREDECESSOR = ROOT / ".bench" / "predecessor"
 # fmt: off
 LIBRARIES = (
@@ -101,7 +101,7 @@ class Worker:
 
 
 def _variables(predecessor: bool) -> dict[str, str]:
-    """The environment variables of a process that is measured."""
+    """Return the environment variables of a measured process."""
     path = [str(PREDECESSOR)] if predecessor else []
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}

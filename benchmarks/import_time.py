@@ -1,4 +1,4 @@
-"""ImportTime: what an import costs over ``import torch``, in fresh processes."""
+"""Measure the import time over ``import torch``, in new processes."""
 
 from __future__ import annotations
 

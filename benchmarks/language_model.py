@@ -1,4 +1,4 @@
-"""A small transformer on bytes, and what the methods have to know of it."""
+"""A small byte-level transformer, with its registrations for the methods."""
 
 from __future__ import annotations
 

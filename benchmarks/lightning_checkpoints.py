@@ -1,4 +1,4 @@
-"""Lightning's side of the comparison of checkpoints."""
+"""Lightning in the comparison of checkpointing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the methods are timed on: each case is written once, and runs with whichever ``composer`` is there."""
+"""Cases for timing the methods: each runs with this package or with MosaicML Composer."""
 
 from __future__ import annotations
 

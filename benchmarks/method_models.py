@@ -1,4 +1,4 @@
-"""The models and images that the methods are timed on."""
+"""Models and images for timing the methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods: what each functional form costs beside the predecessor's, in turns, and what the forms of our own gain."""
+"""Compare the time of each functional method with MosaicML Composer, and of new forms with their alternatives."""
 
 from __future__ import annotations
 

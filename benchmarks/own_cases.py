@@ -1,4 +1,4 @@
-"""Forms that the predecessor does not have, each beside the way that one would else go in this package."""
+"""Forms that MosaicML Composer does not have, each with its alternative in this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PeakMemory: the most memory that a training holds at once, against a hand-written loop."""
+"""Measure the peak memory of training, compared with a hand-written loop."""
 
 from __future__ import annotations
 

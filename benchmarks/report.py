@@ -1,4 +1,4 @@
-"""Figures beside their goals: as a table to print, and as files to keep."""
+"""Report results with their goals: as a table to print, and as files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that has to stay at or below a limit.
+    """An upper limit for a measured value.
 
     Attributes:
-        what: The figure in words.
-        value: What was measured.
-        limit: The most that is allowed.
-        unit: Of both.
-        doubt: Why the measurement does not tell, if so.
+        what: Description of the value.
+        value: The measured value.
+        limit: The largest allowed value.
+        unit: Unit of both.
+        doubt: Why the measurement is inconclusive, if it is.
     """
 
     what: str

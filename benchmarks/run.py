@@ -1,4 +1,4 @@
-"""Run every benchmark, print the tables beside their goals, and keep them in benchmarks/results/."""
+"""Run all benchmarks, print their results and goals, and write them to benchmarks/results/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaling: a step of one process and of two, by data parallelism and fully sharded, against loops written by hand."""
+"""Measure scaling: steps on one rank and on two, with DDP and FSDP2, compared with hand-written loops."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def time_loops(strategy: str, loops: tuple[str, ...], width: int, depth: int, ba
         loops: "raw" and "composer", as often as they are to be trained.
         width: Of the network.
         depth: Of the network.
-        batch: Number of samples of a process.
+        batch: Number of samples per rank.
         steps: Number of steps that are timed.
     """
     times: list[float] = []
@@ -174,7 +174,7 @@ def measure(
         rounds: Number of times that processes are started for each strategy.
         width: Of the network.
         depth: Of the network.
-        batch: Number of samples of a process.
+        batch: Number of samples per rank.
         steps: Number of steps that are timed.
         strategies: The strategies to compare.
     """

@@ -1,4 +1,4 @@
-"""What a schedule costs in each step, beside torch's."""
+"""Measure the cost of a schedule per step, compared with torch's schedulers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def measure(rounds: int = 51, calls: int = 2_000) -> Report:
     rows: list[list[Any]] = []
     ratios: dict[str, float] = {}
     for name, values in times.items():
-        # Round by round, so that a slow moment hits both.
+        # Interleave rounds, so that a temporary slowdown affects both.
         ratios[name] = statistics.median(a / b for a, b in zip(values, times[reference], strict=True))
         rows.append([name, statistics.median(values), spread(values), min(values), ratios[name]])
     dearest = max((name for name in ours if "torch" not in name), key=lambda name: ratios[name])

@@ -1,4 +1,4 @@
-"""StepOverhead: what a step costs over a hand-written loop, on a model so small that nothing else matters."""
+"""Measure the overhead of a training step over a hand-written loop, on a tiny model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.report import Goal, Report, spread
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
-MOST_UNSTEADY = 0.05  # spread of the raw loop, as a share, above which differences from it say nothing
+MOST_UNSTEADY = 0.05  # relative spread of the raw loop above which differences from it are inconclusive
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 Samples: TypeAlias = dict[str, dict[str, list[list[float]]]]
@@ -33,9 +33,9 @@ def time_steps(
         settings: Which of "bare" and "full".
         repeats: Number of trainings in each setting, alternating.
         steps: Number of steps timed in each.
-        warmup: Number of steps before.
+        warmup: Number of warmup steps.
         device: "cpu" or "cuda".
-        clock: "wall", or "cpu", which other work on the machine disturbs less.
+        clock: "wall", or "cpu", which is less sensitive to other load on the host.
     """
     torch.set_num_threads(1)
     contender = CONTENDERS[name]
@@ -87,9 +87,9 @@ def measure(
     Args:
         names: The contenders; "raw" among them.
         rounds: Number of processes of each contender.
-        repeats: Number of trainings in each process.
-        steps: Number of steps timed in each training.
-        warmup: Number of steps before.
+        repeats: Number of runs in each process.
+        steps: Number of steps timed in each run.
+        warmup: Number of warmup steps.
         device: "cpu" or "cuda".
         clock: "wall" or "cpu".
     """
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", default="wall", choices=list(CLOCKS))
-    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="contenders besides the raw loop")
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="contenders in addition to the raw loop")
     given = parser.parse_args()
     names = ["raw", *(name for name in given.only if name != "raw")] if given.only else None
     report = measure(names, given.rounds, given.repeats, given.steps, device=given.device, clock=given.clock)

@@ -1,4 +1,4 @@
-"""What TimeToTarget trains: two small tasks on real data, each with its methods and the settings it is tuned over."""
+"""Tasks of the time-to-target benchmark: images and text, each with its methods and its tuning grid."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ TASKS = {
         margin=0.005,
         higher=True,
         methods={
-            # Windows of 20 x 20 pixels at first, the whole 28 x 28 in the second half.
+            # Crops of 20 x 20 pixels at first, full images of 28 x 28 in the second half.
             "ProgressiveResizing": lambda: ProgressiveResizing("crop", 0.72, finetune_fraction=0.5, delay_fraction=0.0),
             "ChannelsLast": ChannelsLast,
             "EMA": lambda: EMA(half_life="5ba"),
@@ -119,7 +119,7 @@ TASKS = {
         margin=0.08,
         higher=False,
         methods={
-            # The length is the business of SeqLengthWarmup.
+            # SeqLengthWarmup sets the sequence length.
             "Alibi": lambda: Alibi(max_sequence_length=SEQUENCE, train_sequence_length_scaling=1.0),
             "GatedLinearUnits": GatedLinearUnits,
             "SeqLengthWarmup": lambda: SeqLengthWarmup(0.4, min_seq_length=32, max_seq_length=SEQUENCE, truncate=False),

@@ -1,4 +1,4 @@
-"""TimeToTarget: how long a baseline and a recipe of methods train to a target, on real data, seed by seed."""
+"""Measure the training time to a target metric of a baseline and a recipe of methods, on real data, seed by seed."""
 
 from __future__ import annotations
 

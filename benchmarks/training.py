@@ -1,4 +1,4 @@
-"""One training of TimeToTarget: a task, how it is trained, and what is noted meanwhile."""
+"""A single training run of the time-to-target benchmark, and its recorded metric curve."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 from benchmarks import environment
 from composer import Algorithm, Callback, ComposerModel, Evaluator, Trainer
 
-WARM_UP = 0.1  # share of the steps in which the learning rate rises
+WARM_UP = 0.1  # fraction of the steps in which the learning rate rises
 
 Methods = Mapping[str, Callable[[], Algorithm]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned.
+    """The tuned hyperparameters.
 
     Attributes:
-        rate: The highest learning rate.
-        steps: Length of the training, and of its schedule.
+        rate: The peak learning rate.
+        steps: Duration of training, and of its schedule.
     """
 
     rate: float
@@ -34,11 +34,11 @@ class Setting:
 
 @dataclass
 class Curve:
-    """What a run came to, at each evaluation.
+    """The training time and metric of a run at each evaluation.
 
     Attributes:
-        cpu: Seconds of processor time spent in training before it, evaluations not counted.
-        wall: The same by the clock on the wall.
+        cpu: CPU seconds spent in training so far, without evaluations.
+        wall: The same in wall-clock time.
         values: The metric.
     """
 
@@ -184,7 +184,7 @@ class Watch(Callback):
 
 
 def trapezoid(step: int, steps: int) -> float:
-    """The learning rate as a share of the highest: up over the warm-up, then down to zero, both evenly.
+    """Return the learning rate as a fraction of the peak: linear warmup, then linear decay to zero.
 
     >>> [round(trapezoid(step, 20), 2) for step in (0, 1, 2, 11, 20)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -199,5 +199,5 @@ def _loader(table: Table, batch_size: int, seed: int | None = None) -> DataLoade
         order: Any = SequentialSampler(table)
     else:
         order = RandomSampler(table, generator=torch.Generator().manual_seed(seed))
-    # Whole batches by one indexing, instead of stacking single examples.
+    # Index the tensors once per batch, instead of stacking single examples.
     return DataLoader(table, batch_size=None, sampler=BatchSampler(order, batch_size, drop_last=seed is not None))

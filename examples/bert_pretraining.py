@@ -1,7 +1,7 @@
-"""Pretrain a small BERT on Python's standard library: some words and signs are masked, and the model fills them in.
+"""Pretrain a small BERT with masked language modeling on the source code of Python's standard library.
 
-ALiBi takes the place of position embeddings, so that the model reads more than it was trained on; sequences are short
-at first and grow (SeqLengthWarmup), which saves time and steadies the start. Needs the extra nlp.
+ALiBi replaces the position embeddings, so that the model handles longer sequences than those of training. Sequence
+length warmup (SeqLengthWarmup) saves time and stabilizes the start. Needs the extra ``nlp``.
 
     python examples/bert_pretraining.py
     python examples/bert_pretraining.py --hidden-size 768 --layers 12 --heads 12 --length 512 --batch-size 256 \\
@@ -25,12 +25,12 @@ from composer.algorithms import Alibi, GatedLinearUnits, SeqLengthWarmup
 from composer.models import create_bert_mlm
 from composer.optim import DecoupledAdamW, LinearWithWarmupScheduler
 
-UNKNOWN, MASK = 0, 1  # the others follow by their frequency
-SHARE = 0.3  # of the tokens that are masked
+UNKNOWN, MASK = 0, 1  # other token ids are sorted by frequency
+MASKED_FRACTION = 0.3
 
 
 class Rows(Dataset[Tensor]):
-    """A text, as the numbers of its tokens, in rows of the same length."""
+    """The token ids of a text, in rows of equal length."""
 
     def __init__(self, tokens: Tensor, length: int) -> None:
         self.rows = tokens[: len(tokens) // length * length].view(-1, length)
@@ -38,14 +38,14 @@ class Rows(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, number: int) -> Tensor:
-        return self.rows[number]
+    def __getitem__(self, index: int) -> Tensor:
+        return self.rows[index]
 
 
 def masked(rows: list[Tensor]) -> dict[str, Tensor]:
-    """Return a batch in which some tokens are replaced by the mask; the labels of all others do not count."""
+    """Collate rows into a batch with random tokens masked; the labels of all others are ignored (-100)."""
     ids = torch.stack(rows)
-    hidden = torch.rand(ids.shape) < SHARE
+    hidden = torch.rand(ids.shape) < MASKED_FRACTION
     return {
         "input_ids": ids.masked_fill(hidden, MASK),
         "attention_mask": torch.ones_like(ids),
@@ -54,16 +54,16 @@ def masked(rows: list[Tensor]) -> dict[str, Tensor]:
 
 
 def read_tokens(limit: int, vocabulary: int) -> Tensor:
-    """The source of the standard library, its first characters, as numbers of words and signs."""
+    """Return token ids of words and punctuation, from the first ``limit`` characters of the standard library."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)[:limit]
     tokens = re.findall(r"\w+|[^\w\s]", text)
-    numbers = {token: place for place, (token, _) in enumerate(Counter(tokens).most_common(vocabulary - 2), start=2)}
-    return torch.tensor([numbers.get(token, UNKNOWN) for token in tokens])
+    ids = {token: index for index, (token, _) in enumerate(Counter(tokens).most_common(vocabulary - 2), start=2)}
+    return torch.tensor([ids.get(token, UNKNOWN) for token in tokens])
 
 
 def sizes(args: argparse.Namespace) -> dict[str, float]:
-    """What of the configuration of the model the command line says."""
+    """Return the model configuration for the command-line arguments."""
     return {
         "vocab_size": args.vocabulary,
         "hidden_size": args.hidden_size,
@@ -73,7 +73,7 @@ def sizes(args: argparse.Namespace) -> dict[str, float]:
         "max_position_embeddings": 2 * args.length,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "initializer_range": 0.8 / args.hidden_size**0.5,  # 0.1 for a small one
+        "initializer_range": 0.8 / args.hidden_size**0.5,  # 0.1 for hidden size 64
     }
 
 
@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--length", type=int, default=32, help="tokens in a row, after the warm-up (default: 32)")
-    parser.add_argument("--vocabulary", type=int, default=512, help="words and signs that are known (default: 512)")
+    parser.add_argument("--length", type=int, default=32, help="tokens per row, after the warmup (default: 32)")
+    parser.add_argument("--vocabulary", type=int, default=512, help="vocabulary size (default: 512)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--device", default="cpu", help='"cpu" or "gpu" (default: cpu)')
@@ -113,7 +113,7 @@ def main() -> None:
         optimizers=DecoupledAdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=1e-5),
         schedulers=LinearWithWarmupScheduler(t_warmup="0.06dur", alpha_f=0.02),
         algorithms=[
-            # It is the other method that cuts the rows.
+            # SeqLengthWarmup changes the sequence length, so ALiBi must not.
             Alibi(max_sequence_length=2 * args.length, train_sequence_length_scaling=1.0),
             SeqLengthWarmup(0.3, min_seq_length=shortest, max_seq_length=args.length, step_size=shortest),
             GatedLinearUnits(),
@@ -128,7 +128,7 @@ def main() -> None:
             accuracy = float(values[f"rows of {length}"]["MaskedAccuracy"].compute())
             print(f"rows of {length} tokens: {accuracy:.1%} of the masked tokens are right")
     common = tokens[:split].bincount().argmax()
-    print(f"always the most common one: {(tokens[split:] == common).double().mean():.1%}")
+    print(f"always predicting the most common token: {(tokens[split:] == common).double().mean():.1%}")
 
 
 if __name__ == "__main__":

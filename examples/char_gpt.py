@@ -1,7 +1,7 @@
-"""Train a small GPT on the characters of Python's standard library, and let it write.
+"""Train a small character-level GPT on the source code of Python's standard library, and generate text.
 
-Muon steps the hidden matrices and AdamW the rest; the learning rate warms up, stays, and cools down at the end (WSD).
-The batch goes through the model in parts if it has to.
+Muon optimizes the hidden matrices and AdamW the other parameters, with a warmup-stable-decay (WSD) schedule. The
+microbatch size is found automatically: batches that do not fit in memory are split (gradient accumulation).
 
     python examples/char_gpt.py
     python examples/char_gpt.py --width 768 --layers 12 --length 512 --batch-size 128 --steps 20000 --device gpu
@@ -28,7 +28,7 @@ CHARACTERS = 128  # ASCII
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a network for each place."""
+    """A transformer block: causal self-attention and an MLP."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -47,22 +47,22 @@ class Block(nn.Module):
 
 
 class GPT(ComposerModel):
-    """Predicts the next character, of batches of shape (B, S + 1)."""
+    """Predict the next character, on batches of shape (B, S + 1)."""
 
     def __init__(self, width: int, num_layers: int, num_heads: int, length: int) -> None:
         super().__init__()
         self.length = length
         self.characters = nn.Embedding(CHARACTERS, width)
-        self.places = nn.Embedding(length, width)
+        self.positions = nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, CHARACTERS)
-        for embedding in (self.characters, self.places):
+        for embedding in (self.characters, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def logits(self, characters: Tensor) -> Tensor:
-        places = torch.arange(characters.shape[1], device=characters.device)
-        return self.head(self.norm(self.blocks(self.characters(characters) + self.places(places))))
+        positions = torch.arange(characters.shape[1], device=characters.device)
+        return self.head(self.norm(self.blocks(self.characters(characters) + self.positions(positions))))
 
     def forward(self, batch: Tensor) -> Tensor:
         return self.logits(batch[:, :-1])
@@ -78,7 +78,7 @@ class GPT(ComposerModel):
 
     @torch.no_grad()
     def write(self, start: str, number: int, temperature: float = 0.7) -> str:
-        """Go on with a text, character by character."""
+        """Generate ``number`` characters that continue a text."""
         self.eval()
         text = torch.tensor([list(start.encode("ascii"))], device=self.head.weight.device)
         for _ in range(number):
@@ -88,7 +88,7 @@ class GPT(ComposerModel):
 
 
 class Windows(Dataset[Tensor]):
-    """A text in pieces of as many characters as the model reads, and one more."""
+    """Windows of ``length + 1`` consecutive characters of a text."""
 
     def __init__(self, text: Tensor, length: int) -> None:
         self.text, self.length = text, length
@@ -96,12 +96,12 @@ class Windows(Dataset[Tensor]):
     def __len__(self) -> int:
         return (len(self.text) - 1) // self.length
 
-    def __getitem__(self, number: int) -> Tensor:
-        return self.text[number * self.length : (number + 1) * self.length + 1].long()
+    def __getitem__(self, index: int) -> Tensor:
+        return self.text[index * self.length : (index + 1) * self.length + 1].long()
 
 
 def read_text(limit: int) -> Tensor:
-    """The source of the standard library, its first characters."""
+    """Return the first ``limit`` characters of the standard library's source code."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
     return torch.frombuffer(bytearray(text.encode("ascii", errors="ignore")[:limit]), dtype=torch.uint8)
@@ -112,10 +112,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=250, help="optimizer steps (default: 250)")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--length", type=int, default=64, help="characters that the model reads at once (default: 64)")
+    parser.add_argument("--length", type=int, default=64, help="context length in characters (default: 64)")
     parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--lr", type=float, default=8e-3)
-    parser.add_argument("--characters", type=int, default=2_000_000, help="of text (default: 2,000,000)")
+    parser.add_argument("--characters", type=int, default=2_000_000, help="size of the text (default: 2,000,000)")
     parser.add_argument("--device", default="cpu", help='"cpu" or "gpu" (default: cpu)')
     args = parser.parse_args()
 
@@ -142,9 +142,9 @@ def main() -> None:
         loss = float(trainer.state.eval_metrics["test"]["LanguageCrossEntropy"].compute())
     model.cpu()
     counts = torch.bincount(text[:split].long(), minlength=CHARACTERS) + 1
-    alone = -(counts / counts.sum()).log2()[text[split:].long()].mean().item()
+    unigram = -(counts / counts.sum()).log2()[text[split:].long()].mean().item()
     print(f"\n{model.write('def read', 200)}\n")
-    print(f"bits a character: {loss / math.log(2):.2f}; by the frequencies of characters alone: {alone:.2f}")
+    print(f"bits per character: {loss / math.log(2):.2f}; with character frequencies only: {unigram:.2f}")
 
 
 if __name__ == "__main__":

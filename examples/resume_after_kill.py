@@ -1,8 +1,8 @@
-"""Kill a training, type the same command again, and compare with one that was not killed.
+"""Kill a run, resume it with the same command, and compare it with a run that was not killed.
 
-Two folders get the same training. In one it runs straight through; in the other the process is killed (SIGKILL, which
-no program can catch) in the middle of an epoch, and the same command is given once more. Weights, optimizer and all
-else that training consists of must be equal in the end, bit for bit.
+The same training runs in two folders. In one it is not interrupted; in the other the process is killed in the middle of
+an epoch (by SIGKILL, which no program can catch), and the same command resumes it. The final weights and optimizer
+states must be equal, bit for bit.
 
     python examples/resume_after_kill.py
     python examples/resume_after_kill.py --epochs 20 --width 512 --kill-at 700
@@ -31,7 +31,7 @@ from composer.optim import CosineAnnealingWithWarmupScheduler
 
 
 class PowerCut(Callback):
-    """Kills the process after a batch, unless there is a note that this has happened."""
+    """Kill the process after a batch, unless a marker file shows that this has happened already."""
 
     def __init__(self, batch: int, note: Path) -> None:
         self.batch, self.note = batch, note
@@ -43,7 +43,7 @@ class PowerCut(Callback):
 
 
 def train(folder: Path, epochs: int, width: int, kill_at: int) -> None:
-    """Train with dropout, mixed images, averages and a schedule: with much that has to be taken up again."""
+    """Train with dropout, MixUp, EMA and a schedule, all of which have state to resume."""
     pixels, labels = mnist_data()
     x, y = torch.tensor(pixels / 255, dtype=torch.float32), torch.tensor(labels)
     torch.manual_seed(0)
@@ -66,30 +66,32 @@ def train(folder: Path, epochs: int, width: int, kill_at: int) -> None:
         device="cpu",
         progress_bar=False,
     ) as trainer:
-        begins_at = trainer.state.timestamp.batch.value
+        start = trainer.state.timestamp.batch.value
         trainer.fit()
-        print(f"  trained batches {begins_at} to {trainer.state.timestamp.batch.value}", flush=True)
+        print(f"  trained batches {start} to {trainer.state.timestamp.batch.value}", flush=True)
 
 
 def digest(folder: Path) -> str:
-    """A sum over weights and the state of the optimizer in the last checkpoint."""
+    """Return a hash of the weights and optimizer state in the last checkpoint."""
     content = torch.load(folder / "checkpoints" / "latest-rank0.pt", weights_only=True)["state"]
     state = {**content["model"]}
     for optimizer in content["optimizers"].values():
         for name, values in optimizer["state"].items():
             state.update({f"{name}.{key}": value for key, value in values.items()})
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(state):
-        whole.update(name.encode() + torch.as_tensor(state[name]).contiguous().numpy().tobytes())
-    return whole.hexdigest()[:16]
+        digest.update(name.encode() + torch.as_tensor(state[name]).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3, help="of 100 batches each (default: 3)")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of 100 batches (default: 3)")
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--kill-at", type=int, default=130, help="batch; 0 does not (default: 130)")
-    parser.add_argument("--folder", type=Path, help="train in this folder, rather than compare two")
+    parser.add_argument(
+        "--kill-at", type=int, default=130, help="batch after which to kill the process; 0 for never (default: 130)"
+    )
+    parser.add_argument("--folder", type=Path, help="only train in this folder, without a comparison")
     args = parser.parse_args()
     if args.folder is not None:
         train(args.folder, args.epochs, args.width, args.kill_at)
@@ -99,20 +101,20 @@ def main() -> None:
         straight, killed = Path(root) / "straight", Path(root) / "killed"
         straight.mkdir()
         killed.mkdir()
-        print("straight, in this process", flush=True)
+        print("uninterrupted run, in this process", flush=True)
         train(straight, args.epochs, args.width, kill_at=0)
         sizes = ["--epochs", str(args.epochs), "--width", str(args.width), "--kill-at", str(args.kill_at)]
         command = [sys.executable, __file__, *sizes, "--folder", str(killed)]
-        print(f"to be killed: {' '.join(command)}", flush=True)
+        print(f"run to be killed: {' '.join(command)}", flush=True)
         while (code := subprocess.run(command, check=False).returncode) == -signal.SIGKILL:
-            print("  killed; the same command again", flush=True)
+            print("  killed; running the same command again", flush=True)
         if code:
-            sys.exit(f"the training failed with exit code {code}")
+            sys.exit(f"training failed with exit code {code}")
         one, other = digest(straight), digest(killed)
-    print(f"straight {one}\nkilled   {other}")
+    print(f"uninterrupted {one}\nkilled        {other}")
     if one != other:
-        sys.exit("the weights differ")
-    print("The weights and the optimizer's state are equal, bit for bit.")
+        sys.exit("The weights or optimizer states differ.")
+    print("The weights and optimizer states are equal, bit for bit.")
 
 
 if __name__ == "__main__":

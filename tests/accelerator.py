@@ -1,8 +1,8 @@
-"""A pretend accelerator, to see on a CPU where tensors lie and when the host would wait for the device.
+"""A fake accelerator that detects host-device synchronization and mixed devices on a CPU.
 
-Inside ``FakeAccelerator()`` tensors can be created on and moved to ``DEVICE``. Such a tensor says that it lies there,
-and keeps its values in a tensor on the CPU, so that everything computes real values. Each operator is seen as it is
-dispatched, the backward pass and the optimizer included:
+Inside ``FakeAccelerator()``, tensors can be created on and moved to ``DEVICE``. Such a tensor reports this device and
+keeps its values in a CPU tensor, so that everything computes real values. Each operator is inspected when it is
+dispatched, including the backward pass and the optimizer:
 
 - tensors of different devices in one operator raise, as on CUDA (where scalars and indices of the host may be mixed
   in);
@@ -56,7 +56,7 @@ COPIES = {"copy_", "_foreach_copy_"}
 
 
 class OnDevice(torch.Tensor):
-    """A tensor of the pretend accelerator; ``values`` is where its values are in truth."""
+    """A tensor of the fake accelerator; ``values`` is the CPU tensor that holds its values."""
 
     values: torch.Tensor
 
@@ -136,7 +136,7 @@ def _caller() -> str:
 
 
 class FakeAccelerator(TorchDispatchMode):
-    """The device for the time of a block, with a note of each wait.
+    """Provide the device in a context, and record each synchronization.
 
     Attributes:
         step: What waits are noted with; None notes nothing.
@@ -182,7 +182,7 @@ class FakeAccelerator(TorchDispatchMode):
 
 
 def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Do on the CPU what an operator is asked to do, and note what would wait."""
+    """Run an operator on the CPU, and record what would synchronize with the device."""
     if kwargs.get("pin_memory") and torch.device(kwargs.get("device") or "cpu").type == "cpu":
         return _pinned(_run(function, args, kwargs | {"pin_memory": False}))
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -225,7 +225,7 @@ def _kept_at(table: dict[int, weakref.ref[torch.Tensor]], tensor: torch.Tensor) 
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, of which is known from now on that it lies in pinned memory."""
+    """Return the tensor, registered as pinned memory."""
     _kept_at(_PINNED, tensor)
     return tensor
 
@@ -252,7 +252,7 @@ def _placed(value: Any, known: dict[int, OnDevice]) -> Any:
 
 
 def _check(name: str, args: Any, kwargs: dict[str, Any], tensors: list[torch.Tensor], ours: list[OnDevice]) -> None:
-    """Note a wait of the host; refuse tensors of different devices."""
+    """Record a synchronization; raise for tensors on different devices."""
     hosts = [tensor for tensor in tensors if not isinstance(tensor, OnDevice) and tensor.device.type == "cpu"]
     if name in COPIES or name == "_to_copy":
         _check_copy(name, args, kwargs)

@@ -1,4 +1,4 @@
-"""What PyTorch and composer are told of the pretend accelerator of ``tests/accelerator.py`` when they ask.
+"""Patches that make PyTorch and composer treat the fake device of ``tests/accelerator.py`` as the accelerator.
 
 The device is ``lazy``: of the device types that every build of torch knows, the one whose backward pass runs in the
 calling thread and that has no kernels of its own that would be called in place of these.
@@ -27,7 +27,7 @@ DEVICE = torch.device("lazy", 0)
 
 
 class FakeDevice(Device):
-    """The pretend accelerator as composer's device."""
+    """The fake accelerator as a composer ``Device``."""
 
     name, dist_backend, torch_device, _non_blocking = "fake", "gloo", DEVICE, True
 
@@ -42,7 +42,7 @@ class FakeDevice(Device):
 
 
 class _Event:
-    """As torch.Event; everything queued has run whenever somebody looks."""
+    """Like torch.Event; all queued work is always complete."""
 
     note: Callable[[str], None]
 
@@ -80,7 +80,7 @@ class _Module:
 
 
 def tell(patch: pytest.MonkeyPatch, kind: type[Any], note: Callable[[str], None]) -> None:
-    """Let the device be the accelerator of this machine.
+    """Make the fake device the accelerator of this process.
 
     Args:
         patch: Undone, there is no such device.

@@ -1,4 +1,4 @@
-"""Packages that are installed apart, without what they require: torchvision beside a build of torch for the CPU, ..."""
+"""Import packages that are installed separately, without their dependencies, such as torchvision with a CPU torch."""
 
 from __future__ import annotations
 

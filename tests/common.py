@@ -1,4 +1,4 @@
-"""Small models, data and watchers, for tests that run loops."""
+"""Small models, data and recording callbacks, for tests that run training loops."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def labelled_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1) -> l
 
 
 class Unsized:
-    """Data that do not tell how many batches there are."""
+    """Data without a length."""
 
     def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
@@ -114,7 +114,7 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 
 
 class Recorder(Callback):
-    """Keeps every event in order."""
+    """Record every event in order."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -124,7 +124,7 @@ class Recorder(Callback):
 
 
 class At(Callback):
-    """Calls a function ``(state) -> anything`` at an event, and keeps what it returns."""
+    """Call a function ``(state) -> anything`` at an event, and keep its results."""
 
     def __init__(self, event: str, function: Any) -> None:
         self.event, self.function, self.found = Event(event), function, []
@@ -135,7 +135,7 @@ class At(Callback):
 
 
 class Lives(Callback):
-    """Notes, without keeping it, what a training uses: the batches, outputs, losses and gradients, and the model."""
+    """Track with weak references the batches, outputs, losses, gradients and model of a run, to find leaks."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[str, weakref.ref[Any]]] = []

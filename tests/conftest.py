@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, fixed seeds, repeatable examples."""
+"""Settings and fixtures of all tests: one thread, fixed seeds, reproducible examples, process groups."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _same_start() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_processes_left() -> Iterator[None]:
-    """A file of tests ends the processes that it starts."""
+    """Check that each test file ends the processes that it starts."""
     yield
     left = leftovers.end()
     assert not left, f"processes were left running, and are ended now: {left}"
@@ -80,13 +80,13 @@ def _no_processes_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def two_ranks() -> Iterator[Ranks]:
-    """Two processes in a process group."""
+    """Two ranks in a process group."""
     yield from given(2)
 
 
 @pytest.fixture(scope="session")
 def four_ranks() -> Iterator[Ranks]:
-    """Four processes in a process group."""
+    """Four ranks in a process group."""
     yield from given(4)
 
 

@@ -1,4 +1,4 @@
-"""The rules of the design as functions on source text, so that the tests can show that they catch what they should."""
+"""Design rules as functions of source code, so that tests can check that they detect violations."""
 
 from __future__ import annotations
 

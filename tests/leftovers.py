@@ -1,4 +1,4 @@
-"""Processes that a test file starts and leaves behind: named as an error of the file, and ended.
+"""Find processes that a test file leaves running: report them as an error of the file, and end them.
 
 They would outlive the suite, and whoever reads its output through a pipe (``make test | tee log``) would wait for them.
 """

@@ -1,4 +1,4 @@
-"""A loop of one's own around an engine: the events of training in their order, and nothing else."""
+"""A minimal training loop around an engine, which runs the training events in order."""
 
 from __future__ import annotations
 

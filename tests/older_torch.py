@@ -1,4 +1,4 @@
-"""What releases of torch before the one of the constraints lack, and what torch warns of in its own code."""
+"""Features that older releases of torch lack, and warnings that torch raises in its own code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.launcher.api import LaunchConfig
 
 HAS_UNUSED_PARAMETERS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
-"""Whether weights that are divided need not have a gradient in every step (2.13)."""
+"""Whether sharded parameters may lack a gradient in some steps (2.13)."""
 HAS_GRACE_PERIOD = "shutdown_timeout" in {field.name for field in dataclasses.fields(LaunchConfig)}
 """Whether the launcher can be told how long it waits after a signal."""
 

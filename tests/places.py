@@ -1,4 +1,4 @@
-"""Where the tensors lie that something keeps, by the way that leads to them."""
+"""Find the device of each tensor reachable from an object, by its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the public names of the predecessor, kept as facts in tests/data/predecessor, with what is here.
+"""Compare the public names of MosaicML Composer, recorded in tests/data/predecessor, with those of this package.
 
 A difference is named so that it reads well in a table and can be looked up:
 

@@ -1,4 +1,4 @@
-"""Several processes that talk to each other over gloo, kept from test to test: to start them takes seconds."""
+"""A gloo process group for distributed tests, reused between tests, since starting processes takes seconds."""
 
 from __future__ import annotations
 

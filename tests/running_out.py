@@ -1,4 +1,4 @@
-"""A model that runs out of memory where it is told to, in as many samples as it is told."""
+"""Simulate out-of-memory errors (OOM) at chosen points, above a chosen number of samples."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVENTS = ("before_forward", "after_forward", "before_loss", "after_loss", "befor
 
 
 def limited(limit: Limit, batches: list[Any]) -> DataSpec:
-    """Data whose functions run out too."""
+    """Return data whose functions can run out of memory too."""
 
     def transform(batch):
         limit.check("transform", len(batch[0]))

@@ -1,4 +1,4 @@
-"""A model of CUDA's streams and memory, to find races without a device.
+"""A model of CUDA streams and memory, to find data races without a GPU.
 
 Inside ``FakeCuda()`` tensors can be moved to ``cuda``; what comes of it lies on the CPU and remembers, as the caching
 allocator does, on which stream it was made. Every operation on such a tensor is checked:

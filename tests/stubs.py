@@ -1,6 +1,6 @@
-"""Stubs of the modules whose names load on first use, so that type checkers and editors know these names.
+"""Generate stubs of the modules with lazy names, so that type checkers and editors know these names.
 
-``python -m tests.stubs`` writes them anew, after a name came or went.
+``python -m tests.stubs`` rewrites them after a name was added or removed.
 """
 
 from __future__ import annotations

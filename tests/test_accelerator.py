@@ -1,4 +1,4 @@
-"""The pretend accelerator sees each wait and each mix of devices, and computes what the CPU computes."""
+"""The fake accelerator detects each synchronization and each mix of devices, and computes correct values."""
 
 from __future__ import annotations
 

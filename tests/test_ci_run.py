@@ -1,4 +1,4 @@
-"""What CI runs: what is started ends with it."""
+"""CI commands end the processes that they start."""
 
 from __future__ import annotations
 

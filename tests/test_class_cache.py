@@ -1,4 +1,4 @@
-"""What is remembered of a class goes with the class."""
+"""Values cached for a class are freed with the class."""
 
 from __future__ import annotations
 

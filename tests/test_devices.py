@@ -17,7 +17,7 @@ from torch import nn
 
 import composer
 from composer import devices
-from composer.datasets._device import device_of_process
+from composer.datasets._device import default_device
 from composer.devices import Device, DeviceAccelerator, DeviceCPU, DeviceGPU, DeviceMPS, get_device
 from tests.design import ROOT
 
@@ -218,13 +218,13 @@ def test_each_process_has_the_accelerator_of_its_local_rank_or_the_only_one(kind
     for count, index in ((4, 3), (1, 0)):  # one by CUDA_VISIBLE_DEVICES, ZE_AFFINITY_MASK or the scheduler
         seen["count"] = count
         made = DeviceGPU() if kind == "cuda" else get_device(kind)
-        assert made.torch_device == device_of_process() == chosen[-1] == torch.device(kind, index)
+        assert made.torch_device == default_device() == chosen[-1] == torch.device(kind, index)
     assert (DeviceGPU(0) if kind == "cuda" else get_device(f"{kind}:0")).torch_device.index == 0
     seen["count"] = 2
     with pytest.raises(ValueError, match=r"PyTorch sees, 2, but is 3 \(the local rank\)"):
         DeviceGPU() if kind == "cuda" else get_device(kind)
     with pytest.raises(ValueError, match=r"PyTorch sees, 2, but is 3 \(the local rank\)"):
-        device_of_process()
+        default_device()
 
 
 def test_mps(monkeypatch):

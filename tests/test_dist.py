@@ -1,4 +1,4 @@
-"""Processes and what they exchange."""
+"""Process groups and collectives."""
 
 from __future__ import annotations
 

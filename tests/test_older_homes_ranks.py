@@ -1,4 +1,4 @@
-"""Functions of the predecessor on a sharded model."""
+"""Functions of MosaicML Composer on a sharded model."""
 
 from __future__ import annotations
 

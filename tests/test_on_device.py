@@ -1,4 +1,4 @@
-"""Which tests run where, and that the device of the run is what they get."""
+"""Selection of tests for ``--device``, and the device that they use."""
 
 from __future__ import annotations
 

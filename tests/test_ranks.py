@@ -1,4 +1,4 @@
-"""The processes that tests share."""
+"""The process group that tests share."""
 
 from __future__ import annotations
 

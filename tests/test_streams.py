@@ -1,4 +1,4 @@
-"""The model of streams finds the races that it is there to find, and no others."""
+"""The model of CUDA streams finds races, and reports no false ones."""
 
 from __future__ import annotations
 

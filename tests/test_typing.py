@@ -1,4 +1,4 @@
-"""What a type checker knows of the package when users check their own scripts, in its basic mode."""
+"""Type checking of user scripts against the package, in basic mode."""
 
 from __future__ import annotations
 

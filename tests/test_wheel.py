@@ -1,4 +1,4 @@
-"""The wheel: everything that users need is in it, and nothing else."""
+"""The wheel contains all that users need, and nothing else."""
 
 from __future__ import annotations
 

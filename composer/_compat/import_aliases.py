@@ -21,12 +21,12 @@ __all__ = ["OlderHomes", "install", "resolve"]
 
 _TABLE = "composer._compat.import_alias_table"
 
-# Neither of the two has the abstract base class of importlib.abc, whose import takes longer than all of this.
+# The two classes do not inherit from importlib.abc, whose import takes longer than all of this.
 
 
 @final
 class OlderHomes:
-    """Finds the modules of the table; it is the first finder, as modules with a file need it too.
+    """Meta path finder for the modules of the table; it comes first, since modules with a file need it too.
 
     >>> OlderHomes().find_spec("composer.devices.device_cpu").name
     'composer.devices.device_cpu'
@@ -41,8 +41,8 @@ class OlderHomes:
 
         Args:
             fullname: Name of the module.
-            path: Where its package looks for modules.
-            target: A module that is imported again.
+            path: Search path of its package.
+            target: The module to reload, if any.
         """
         if fullname not in HOMES:
             return None
@@ -59,7 +59,7 @@ class OlderHomes:
 
 
 class _Aliases:
-    """Loads a module, from its file if it has one, and adds the names of the table."""
+    """Loader for a module, from its file if it has one, that adds the names of the table."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -71,7 +71,7 @@ class _Aliases:
         if self._loader is not None:
             self._loader.exec_module(module)
         else:
-            module.__doc__ = f"Alias: moved to {', '.join(_places(module.__name__)) or 'other modules'}."
+            module.__doc__ = f"Alias: moved to {', '.join(_homes(module.__name__)) or 'other modules'}."
         own: Callable[[str], Any] | None = vars(module).get("__getattr__")
 
         def get(name: str) -> Any:
@@ -99,14 +99,14 @@ class _Aliases:
         vars(module).setdefault("__dir__", names)
 
     def __getattr__(self, name: str) -> Any:
-        """Source, code and so on, as the loader of the file has them."""
+        """Delegate the source, code and so on to the loader of the file."""
         if self._loader is None or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 def install() -> None:
-    """Put the finder in front of the others, once.
+    """Insert the finder before all others, once.
 
     >>> install()
     >>> sum(isinstance(finder, OlderHomes) for finder in sys.meta_path)
@@ -117,14 +117,14 @@ def install() -> None:
 
 
 def resolve(module: str, name: str) -> Any:
-    """Return what a name of an older module stands for.
+    """Return the object that a name of an older module refers to.
 
     Args:
         module: The older module.
         name: The name.
 
     Raises:
-        AttributeError: It is not here; the error says why, or where a name like this is.
+        AttributeError: The name is not available; the error says why, or suggests a similar name.
 
     >>> resolve("composer.devices.device_cpu", "DeviceCPU").__module__
     'composer.devices'
@@ -134,24 +134,24 @@ def resolve(module: str, name: str) -> Any:
     home = None if name.startswith("__") else _home(module, name)
     if home is None:
         raise AttributeError(_unknown(module, name), name=name)
-    place, attribute = home
-    return getattr(importlib.import_module(place), attribute)
+    home_module, attribute = home
+    return getattr(importlib.import_module(home_module), attribute)
 
 
 def _home(module: str, name: str) -> tuple[str, str] | None:
-    """Return module and name under which something is found here."""
+    """Return the current module and name, or None."""
     entries = HOMES[module].split()
     for entry in entries:
-        old, place, attribute = _parse(entry)
+        old, home, attribute = _parse(entry)
         if attribute and old == name:
-            return place, attribute
+            return home, attribute
     for entry in entries:
         if ":" not in entry and hasattr(importlib.import_module(entry), name):
             return entry, name
-    # What the module had imported for itself; scripts import such names from anywhere.
-    for place in () if name.startswith("_") else PUBLIC:
-        if place != module and name in _exported(place):
-            return place, name
+    # Names that the older module had only imported; scripts import such names from anywhere.
+    for home in () if name.startswith("_") else PUBLIC:
+        if home != module and name in _exported(home):
+            return home, name
     return None
 
 
@@ -159,46 +159,46 @@ def _has(module: str, name: str) -> bool:
     return not name.startswith("__") and _home(module, name) is not None
 
 
-def _places(module: str) -> list[str]:
+def _homes(module: str) -> list[str]:
     """Return the modules that hold the public names of an alias module, in order."""
     parsed = map(_parse, HOMES[module].split())
-    return list(dict.fromkeys(place for old, place, _ in parsed if not old.startswith("_")))
+    return list(dict.fromkeys(home for old, home, _ in parsed if not old.startswith("_")))
 
 
 def _listed(module: str) -> list[str]:
-    """Return the names that an alias module shows."""
+    """Return the names that an alias module lists in ``dir()``."""
     found: set[str] = set()
     for entry in HOMES[module].split():
-        old, place, attribute = _parse(entry)
-        found.update([old] if attribute else _exported(place))
+        old, home, attribute = _parse(entry)
+        found.update([old] if attribute else _exported(home))
     return sorted(found)
 
 
 def _parse(entry: str) -> tuple[str, str, str]:
-    """Split an entry into the older name, the module and the name there; both names are empty for a whole module."""
+    """Split an entry into older name, module and name there; both names are empty if it is an entire module."""
     old, renamed, new = entry.rpartition("=")
-    place, _, attribute = new.partition(":")
-    return old if renamed else attribute, place, attribute
+    home, _, attribute = new.partition(":")
+    return old if renamed else attribute, home, attribute
 
 
-def _exported(place: str) -> list[str]:
-    return list(getattr(importlib.import_module(place), "__all__", ()))
+def _exported(home: str) -> list[str]:
+    return list(getattr(importlib.import_module(home), "__all__", ()))
 
 
 def _unknown(module: str, name: str) -> str:
-    """The text of the error for a name that is not here."""
+    """Return the error message for a name that is not available."""
     if name.startswith("__"):  # protocol probes are frequent and never typos
         return f"module {module!r} has no attribute {name!r}"
     return f"module {module!r} has no attribute {name!r}.{_hint(module, name)}"
 
 
 def _hint(module: str, name: str) -> str:
-    """What was meant, or else why it is not here."""
+    """Return a similar name, or else the reason why the name is not available."""
     from composer._text import did_you_mean
 
     if near := did_you_mean(name, [*_listed(module), *vars(sys.modules[module])]):
         return near
     reason = ABSENT.get(f"{module}.{name}") or ABSENT.get(module)
     if reason is None and name.startswith("_"):
-        reason = "Of the private names of MosaicML Composer only those that other projects import are here."
+        reason = "Only those private names of MosaicML Composer are available that other projects import."
     return f" {reason or 'MosaicML Composer may have had it; see docs/migrating.md for its names.'}"

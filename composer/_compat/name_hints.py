@@ -1,4 +1,4 @@
-"""Look up names of other libraries in the table of ``_foreign_names``, for errors and for short names."""
+"""Look up names of other libraries in the tables of ``other_libraries``, for "Use ..." hints and for short names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def argument_hint(
     batches: int | None = None,
     of_trainer: Iterable[str] = (),
 ) -> str:
-    """Return what to use in place of an argument that the trainer does not have; nothing where that is not known.
+    """Return a hint for an argument that the trainer does not have, or "".
 
     Args:
-        name: The argument.
-        known: The arguments that there are.
-        value: What was given; a positive number stands in the answer.
-        batches: Number of batches of the training data, if it is known.
-        of_trainer: The arguments of the trainer, where a method of it was called.
+        name: The unknown argument.
+        known: The arguments of the called function.
+        value: Value of the argument; a positive number is inserted into the hint.
+        batches: Number of training batches, if known.
+        of_trainer: The arguments of Trainer, if one of its methods was called.
 
     >>> argument_hint("max_epochs", ["max_duration"], 3)
     " Use max_duration='3ep'."
@@ -53,7 +53,7 @@ def argument_hint(
 
 
 def _use(answer: str, known: Sequence[str], trainer: Sequence[str]) -> str:
-    """Return the hint with an answer for the trainer, said for the function that was called."""
+    """Return the hint for an answer about Trainer, adapted to the arguments of the called function."""
     argument = (re.match(r"\w+", answer) or [""])[0]
     if not trainer or argument in known:
         return f" Use {answer}."
@@ -71,11 +71,11 @@ def _use(answer: str, known: Sequence[str], trainer: Sequence[str]) -> str:
         return f" Use {re.sub(rf'^{argument}', here, answer)}."
     if argument not in trainer:
         return f" Use {answer}."
-    return f" Give it to the Trainer: Trainer({answer if _is_code(answer) else f'{argument}=...'})."
+    return f" Pass it to the Trainer: Trainer({answer if _is_code(answer) else f'{argument}=...'})."
 
 
 def _is_code(answer: str) -> bool:
-    """Whether an answer is an argument with its value, and nothing besides."""
+    """Return whether an answer is exactly one keyword argument with its value."""
     try:
         call = cast(ast.Call, ast.parse(f"f({answer})", mode="eval").body)
     except SyntaxError:
@@ -84,11 +84,11 @@ def _is_code(answer: str) -> bool:
 
 
 def member_hint(name: str, known: Iterable[str]) -> str:
-    """Return what to use in place of a method or attribute that the trainer does not have; perhaps nothing.
+    """Return a hint for a method or attribute that the trainer does not have, or "".
 
     Args:
-        name: The method or attribute.
-        known: The methods and attributes that there are.
+        name: The unknown method or attribute.
+        known: The existing methods and attributes.
 
     >>> member_hint("train", ["fit"])
     ' Use trainer.fit().'
@@ -98,7 +98,7 @@ def member_hint(name: str, known: Iterable[str]) -> str:
 
 
 def normalized(name: str) -> str:
-    """Return a name in the spelling by which names are compared: lower case, letters and digits only.
+    """Return a name normalized for comparison: lower case, letters and digits only.
 
     Args:
         name: A class or short name.
@@ -110,11 +110,11 @@ def normalized(name: str) -> str:
 
 
 def class_meant(name: str, known: Iterable[str]) -> str | None:
-    """Return the class that a name stands for, in any case, with or without underscores; None where there is none.
+    """Return the class that a name means, regardless of case and underscores, or None.
 
     Args:
         name: A class name, a short name such as "csv" or "early_stopper", or the name of another library's class.
-        known: The classes that there are.
+        known: The existing classes.
 
     >>> class_meant("early_stopper", ["EarlyStopper"]), class_meant("wandb", ["WandBLogger"])
     ('EarlyStopper', 'WandBLogger')
@@ -132,7 +132,7 @@ def class_meant(name: str, known: Iterable[str]) -> str | None:
 
 
 def _function_meant(name: str, homes: Mapping[str, str]) -> str | None:
-    """Return the function that a name in lower case stands for: "blurpool" for ``apply_blurpool``."""
+    """Return the function that a lower-case name means: "blurpool" for ``apply_blurpool``."""
     if not name.islower():
         return None
     plain = name.replace("_", "")
@@ -148,11 +148,11 @@ def _function_meant(name: str, homes: Mapping[str, str]) -> str | None:
 
 
 def class_hint(name: str, homes: Mapping[str, str]) -> str:
-    """Return where a class is, or which class does its work here; nothing where that is not known.
+    """Return a hint with the package of a class, or with the equivalent class, or "".
 
     Args:
         name: The class that was not found.
-        homes: Names that there are, with the packages that have them.
+        homes: The existing names, each with its package.
 
     >>> class_hint("EarlyStopping", {"EarlyStopper": "composer.callbacks"})
     ' Use composer.callbacks.EarlyStopper.'
@@ -170,7 +170,7 @@ def class_hint(name: str, homes: Mapping[str, str]) -> str:
 
 
 def is_foreign_class(name: str) -> bool:
-    """Tell whether a name is that of another library's class, and so no misspelling of one here.
+    """Return whether a name is a class of another library, and so not a misspelling.
 
     Args:
         name: The name that was not found.

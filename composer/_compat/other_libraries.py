@@ -1,7 +1,7 @@
-"""Names that users of other libraries type (Lightning, Hugging Face, Keras, fastai), and the answer to each.
+"""Tables of names in Lightning, Hugging Face, Keras and fastai, with their equivalent here, for "Use ..." hints.
 
-One table for each kind of name: arguments and methods of the trainer, classes, short names of callbacks and loggers.
-The lookups are in ``_name_hints``. Both are imported when a name is not found, and at no other time.
+There is one table each for arguments and methods of the trainer, classes, and short names of callbacks and loggers.
+The lookups are in ``name_hints``. Both modules are imported only after a name was not found.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 __all__ = ["ARGUMENTS", "CLASSES", "MEMBERS", "MODEL_MEMBERS", "SHORT_NAMES"]
 
 _BATCH: Final = "DataLoader(dataset, batch_size=<?>) as {}_dataloader"
-_MICROBATCH: Final = "device_train_microbatch_size=, the number of samples in a microbatch"
-_PARALLEL: Final = "parallelism_config= or deepspeed_config=, and start the script with composer -n 8 train.py"
+_MICROBATCH: Final = "device_train_microbatch_size=..., the number of samples per microbatch"
+_PARALLEL: Final = "parallelism_config=... or deepspeed_config=..., and start the script with composer -n 8 train.py"
 _LAUNCH: Final = "the launcher: composer -n 8 train.py"
 _METRICS: Final = "ComposerModel.get_metrics(is_train) and update_metric"
 _OPTIMIZER: Final = "optimizers=torch.optim.AdamW(model.parameters(), lr=...)"
@@ -21,14 +21,14 @@ _SCHEDULE: Final = "schedulers=composer.optim.LinearWithWarmupScheduler(...)"
 _CLIP: Final = "algorithms=[GradientClipping('norm', <1.0>)]"
 _EPOCHS: Final = "max_duration='<10>ep'"
 
-# Arguments of Trainer and Trainer.fit. In angle brackets: a number to show where the user gave none.
+# Arguments of Trainer and Trainer.fit. A number in angle brackets is a default, replaced by the user's value.
 ARGUMENTS: Final[Mapping[str, str]] = {
-    # How long.
+    # Duration.
     **dict.fromkeys(("max_epochs", "epochs", "num_epochs", "num_train_epochs", "n_epoch", "n_epochs", "epoch"),
                     _EPOCHS),
     **dict.fromkeys(("max_steps", "num_steps", "steps", "max_iters", "num_training_steps", "iterations", "total_steps"),
                     "max_duration='<1000>ba'"),
-    "min_epochs": "max_duration, as a training has no shortest length",
+    "min_epochs": "max_duration; there is no minimum duration",
     "max_time": "max_duration='1h30m'",
     **dict.fromkeys(("limit_train_batches", "steps_per_epoch"), "train_subset_num_batches=<?>"),
     **dict.fromkeys(("limit_val_batches", "validation_steps"), "eval_subset_num_batches=<?>"),
@@ -57,7 +57,7 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "tokenizer": "model=HuggingFaceModel(model, tokenizer=...)",
     **dict.fromkeys(("val_dl", "test_dl", "valid_dl", "valid_dataloader"), "eval_dataloader"),
     **dict.fromkeys(("loader", "loaders", "train_dl", "data_loader", "dataloaders"), "train_dataloader"),
-    "split_batches": "DataLoader(dataset, batch_size=...) as train_dataloader, the size for one process",
+    "split_batches": "DataLoader(dataset, batch_size=...) as train_dataloader, with the batch size per rank",
     "data": "train_dataloader",
     "x": "train_dataloader",
     "dataloader": "train_dataloader",
@@ -113,8 +113,8 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "mode": "callbacks=[EarlyStopper('eval/<metric>', comp=...)] or CheckpointSaver(monitor=..., mode=...)",
     "random_state": "seed=<?>",
     "auto_lr_find": "trainer.find_lr()",
-    "class_weight": "ComposerClassifier(module, loss_fn=...) with the weights in it",
-    "args": "arguments of the Trainer itself",
+    "class_weight": "ComposerClassifier(module, loss_fn=...) with a weighted loss",
+    "args": "the arguments of Trainer directly",
     "model_init": "model",
     "module": "model=ComposerClassifier(module, num_classes=...)",
     "network": "model=ComposerClassifier(network, num_classes=...)",
@@ -158,18 +158,18 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "logging_dir": "loggers=TensorboardLogger(log_dir=...)",
     "project_dir": "save_folder",
     **dict.fromkeys(("path", "save_path", "save_dir", "ckpt_dir", "checkpoint_dir"), "save_folder"),
-    "enable_checkpointing": "save_folder, None of which saves none",
+    "enable_checkpointing": "save_folder; None disables checkpointing",
     **dict.fromkeys(("save_every", "save_freq", "save_every_n_epochs"), "save_interval='<1>ep'"),
     "save_top_k": "CheckpointSaver(monitor='eval/<metric>', keep_best=<1>)",
     "save_best": "CheckpointSaver(monitor='eval/<metric>', keep_best=1)",
     "save_best_only": "CheckpointSaver(monitor='eval/<metric>', keep_best=1)",
-    "save_last": "save_folder, where the newest checkpoint is save_latest_filename",
+    "save_last": "save_folder, in which save_latest_filename is the newest checkpoint",
     "save_steps": "save_interval='<500>ba'",
     "save_strategy": "save_interval='1ep' or save_interval='500ba'",
     "save_total_limit": "save_num_checkpoints_to_keep=<?>",
     "save_only_model": "save_weights_only",
-    **dict.fromkeys(("ckpt_path", "resume_from_checkpoint", "checkpoint"), "load_path, given to the Trainer"),
-    # Arguments that versions before 0.32 had.
+    **dict.fromkeys(("ckpt_path", "resume_from_checkpoint", "checkpoint"), "load_path, an argument of Trainer"),
+    # Arguments of versions of MosaicML Composer before 0.32.
     "auto_microbatching": "device_train_microbatch_size='auto'",
     "checkpoint_folder": "save_folder",
     "checkpoint_interval": "save_interval",
@@ -195,7 +195,7 @@ _LOADED: Final = "Trainer(load_path=...)"
 _SAVED: Final = "trainer.save_checkpoint(name), or torch.save(trainer.state.model.state_dict(), name)"
 _LOG: Final = "trainer.logger.log_metrics({'name': value})"
 _DISTRIBUTED: Final = "the module composer.utils.dist"
-_NOT_NEEDED: Final = "trainer.fit(), which does this; for a loop of your own use composer.functional"
+_NOT_NEEDED: Final = "trainer.fit(), which does this; in a custom training loop, use composer.functional"
 
 # Methods and attributes of Trainer.
 MEMBERS: Final[Mapping[str, str]] = {
@@ -210,11 +210,11 @@ MEMBERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("callback_metrics", "logged_metrics", "progress_bar_metrics", "metrics", "best_metric", "score"),
                     _VALUES),
     "loss": "trainer.state.loss",
-    **dict.fromkeys(("history", "recorder", "log_history"), "Trainer(loggers=InMemoryLogger()), and its data"),
+    **dict.fromkeys(("history", "recorder", "log_history"), "Trainer(loggers=InMemoryLogger()), and the logger's data"),
     **dict.fromkeys(("save_model", "save", "save_pretrained", "save_weights", "save_state"), _SAVED),
     **dict.fromkeys(("load", "load_model", "load_weights", "load_checkpoint", "load_state", "restore"), _LOADED),
     **dict.fromkeys(("load_from_checkpoint", "from_pretrained", "resume_from_checkpoint"), _LOADED),
-    "compile": "Trainer(model=..., optimizers=..., compile_config={}), which has these as arguments",
+    "compile": "Trainer(model=..., optimizers=..., compile_config={})",
     "summary": "trainer.model_summary()",
     **dict.fromkeys(("log", "log_metrics", "log_dict", "print"), _LOG),
     **dict.fromkeys(("add_callback", "callbacks", "cbs"), "Trainer(callbacks=...), and trainer.state.callbacks"),
@@ -237,9 +237,9 @@ MEMBERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("stop", "stop_training"), "trainer.state.stop_training()"),
     "interrupted": "trainer.state.stop",
     "run_name": "trainer.state.run_name",
-    "args": "the arguments of the Trainer itself",
+    "args": "the arguments of Trainer directly",
     **dict.fromkeys(("device", "precision", "callbacks_", "seed", "algorithms", "profiler", "timestamp"),
-                    "trainer.state, which has it"),
+                    "trainer.state, which has this attribute"),
     **dict.fromkeys(("is_global_zero", "global_rank", "local_rank", "world_size", "num_processes"), _DISTRIBUTED),
     **dict.fromkeys(("is_main_process", "wait_for_everyone", "gather", "is_world_process_zero"), _DISTRIBUTED),
     **dict.fromkeys(("barrier", "broadcast", "all_gather", "all_reduce", "launch"), _DISTRIBUTED),
@@ -253,7 +253,9 @@ MEMBERS: Final[Mapping[str, str]] = {
 # Methods and attributes of models.
 MODEL_MEMBERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("log", "log_dict"), "self.logger.log_metrics({'name': value})"),
-    **dict.fromkeys(("trainer", "current_epoch", "global_step", "hparams"), "a Callback, whose methods get the state"),
+    **dict.fromkeys(
+        ("trainer", "current_epoch", "global_step", "hparams"), "a Callback, whose methods receive the state"
+    ),
     "save_hyperparameters": "Trainer(auto_log_hparams=True)",
     "device": "the device of the batch: batch[0].device",
     "manual_backward": "the loss that loss() returns, which the trainer differentiates",
@@ -263,7 +265,7 @@ MODEL_MEMBERS: Final[Mapping[str, str]] = {
     "compiled_loss": "loss(outputs, batch)",
 }
 
-# Classes, by the class that does their work here, or a sentence's end about what does: one with a space in it.
+# Classes: the equivalent class here, or the end of a sentence "Use ..." (any text that contains a space).
 CLASSES: Final[Mapping[str, str]] = {
     # Callbacks.
     **dict.fromkeys(("EarlyStopping", "EarlyStoppingCallback", "EarlyStop"), "EarlyStopper"),
@@ -273,7 +275,7 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("StochasticWeightAveraging", "WeightAveraging", "SwapEMAWeights"), "SWA"),
     **dict.fromkeys(("EMACallback", "EMAWeightAveraging", "ExponentialMovingAverage", "ModelEMA"), "EMA"),
     **dict.fromkeys(("GradientAccumulationScheduler", "GradientAccumulation"),
-                    "Trainer(device_train_microbatch_size=...) for it"),
+                    "Trainer(device_train_microbatch_size=...) instead"),
     **dict.fromkeys(("TerminateOnNaN", "TerminateOnNaNCallback", "NanMonitor"), "NaNMonitor"),
     **dict.fromkeys(("Timer", "Throughput", "ThroughputMonitor"), "SpeedMonitor"),
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), "LayerFreezing"),
@@ -283,11 +285,11 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("TQDMProgressBar", "RichProgressBar", "ProgressBar", "ProgressCallback", "ProgbarLogger"),
                     "ProgressBarLogger"),
     **dict.fromkeys(("PrinterCallback",), "ConsoleLogger"),
-    **dict.fromkeys(("ModelSummary", "RichModelSummary"), "trainer.model_summary() for it"),
-    **dict.fromkeys(("BatchSizeFinder",), "Trainer(device_train_microbatch_size='auto') for it"),
-    **dict.fromkeys(("LearningRateFinder", "LRFinder"), "trainer.find_lr() for it"),
+    **dict.fromkeys(("ModelSummary", "RichModelSummary"), "trainer.model_summary() instead"),
+    **dict.fromkeys(("BatchSizeFinder",), "Trainer(device_train_microbatch_size='auto') instead"),
+    **dict.fromkeys(("LearningRateFinder", "LRFinder"), "trainer.find_lr() instead"),
     **dict.fromkeys(("MemoryMonitorCallback",), "MemoryMonitor"),
-    "ModelPruning": "torch.nn.utils.prune for it",
+    "ModelPruning": "torch.nn.utils.prune instead",
     "History": "InMemoryLogger",
     # Loggers.
     **dict.fromkeys(("WandbLogger", "WandbCallback", "WandbMetricsLogger", "WANDBLogger", "WeightsAndBiasesLogger"),
@@ -302,7 +304,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "ResNet": "ComposerResNet",
     **dict.fromkeys(("ComposerBERT", "composer_bert"), "HuggingFaceModel, or create_bert_mlm()"),
     "ComposerRegressor": "ComposerClassifier(module, loss_fn=torch.nn.functional.mse_loss)",
-    "ClearMLLogger": "a LoggerDestination of your own, as there is none for ClearML",
+    "ClearMLLogger": "a custom LoggerDestination, as there is no logger for ClearML",
     **dict.fromkeys(("WSDScheduler", "WSD"), "WarmupStableDecayScheduler"),
     "OneCycleScheduler": "torch.optim.lr_scheduler.OneCycleLR",
     **dict.fromkeys(("LightningModule", "Model", "KerasModel", "Module", "PreTrainedModel", "TorchModel"),
@@ -311,14 +313,14 @@ CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("HFModel", "AutoModel", "TransformersModel"), "HuggingFaceModel"),
     # Data and evaluation.
     **dict.fromkeys(("LightningDataModule", "DataModule", "DataLoaders", "DataBunch"), "DataSpec"),
-    **dict.fromkeys(("DataLoader", "TensorDataset"), "torch.utils.data, which has it"),
+    **dict.fromkeys(("DataLoader", "TensorDataset"), "the class of this name in torch.utils.data"),
     # The trainer.
     **dict.fromkeys(("Fabric", "Accelerator", "Learner", "Lightning", "LightningTrainer", "Seq2SeqTrainer",
                      "SFTTrainer"), "Trainer"),
     **dict.fromkeys(("TrainingArguments", "Seq2SeqTrainingArguments"), "the arguments of Trainer"),
     **dict.fromkeys(("TrainerState", "TrainState"), "State"),
-    "seed_everything": "Trainer(seed=...) for it",
-    "set_seed": "Trainer(seed=...) for it",
+    "seed_everything": "Trainer(seed=...) instead",
+    "set_seed": "Trainer(seed=...) instead",
     # Algorithms.
     **dict.fromkeys(("Mixup", "MixUpCallback", "RandomMixup"), "MixUp"),
     **dict.fromkeys(("Cutmix", "RandomCutmix"), "CutMix"),
@@ -331,8 +333,8 @@ CLASSES: Final[Mapping[str, str]] = {
     # Functions of composer.functional.
     **dict.fromkeys(("label_smoothing", "smooth_label"), "smooth_labels"),
     **dict.fromkeys(("clip_gradients", "clip_grad_norm", "gradient_clipping"), "apply_gradient_clipping"),
-    "MixedPrecision": "Trainer(precision='amp_bf16') for it",
-    # Optimizers and schedules that are torch's.
+    "MixedPrecision": "Trainer(precision='amp_bf16') instead",
+    # Optimizers and schedules of torch.
     **{name: f"torch.optim.{name}" for name in
        ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "SGD",
         "SparseAdam")},
@@ -352,7 +354,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "Perplexity": "LanguagePerplexity",
 }  # fmt: skip
 
-# Short names, as in loggers="comet", that are no name of ours without "Logger", "Callback" or "Monitor" at its end.
+# Short names, as in loggers="comet", other than our class names without "Logger", "Callback" or "Monitor".
 SHORT_NAMES: Final[Mapping[str, str]] = {
     "comet": "CometMLLogger",
     "jsonl": "JSONLinesLogger",

@@ -1,7 +1,7 @@
-"""Answers to arguments of other libraries that depend on the value which was given.
+"""Hints for arguments of other libraries that depend on the given value, such as ``limit_train_batches=0.1``.
 
-Each takes the value and the number of batches of the training data, None where it is not known, and returns "" where
-the general answer of ``_foreign_names`` is right.
+Each function takes the value and the number of training batches, or None if unknown, and returns "" if the general
+hint in ``other_libraries`` applies.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ __all__ = ["answer_to"]
 
 
 def answer_to(name: str, value: object, batches: int | None = None) -> str:
-    """Return what to use in place of an argument with this value, or "" where the general answer is right.
+    """Return what to use instead of an argument with this value, or "" if the general hint applies.
 
     Args:
-        name: The argument.
-        value: What was given.
-        batches: Number of batches of the training data, if it is known.
+        name: Name of the argument.
+        value: Value of the argument.
+        batches: Number of training batches, if known.
 
     >>> answer_to("limit_train_batches", 0.1, batches=200), answer_to("mixed_precision", "bf16")
     ('train_subset_num_batches=20', "precision='amp_bf16'")
     """
     if not isinstance(value, (bool, float, str, list, Mapping, datetime.timedelta, type(None))):
         value = as_integer(value)
-        if value is None:  # an object of the library that has the argument
+        if value is None:  # an object of another library
             return ""
     if isinstance(value, list) and not all(isinstance(one, (str, int)) for one in cast("list[Any]", value)):
         return ""
     return _BY_VALUE[name](value, batches) if name in _BY_VALUE else ""
 
 
-_DEFAULT: Final = "the default: leave it out"
+_DEFAULT: Final = "the default: omit this argument"
 _WARMUP: Final = "schedulers=composer.optim.LinearWithWarmupScheduler(t_warmup={!r})"
 _SCHEDULES: Final = {
     "linear": "LinearWithWarmupScheduler(t_warmup='0ba')",
@@ -58,38 +58,38 @@ _LOGGERS: Final = {
 _PRECISIONS: Final = {"bf16": "amp_bf16", "fp16": "amp_fp16", "fp8": "amp_fp8", "no": "fp32"}
 
 
-def _share(value: Any) -> float | None:
-    """A share of a whole; None for a number of things."""
+def _fraction(value: Any) -> float | None:
+    """Return a value that is a fraction between 0 and 1, or None for a count."""
     return float(value) if isinstance(value, float) and 0 < value < 1 else None
 
 
 def _interval(value: Any, batches: int | None) -> str:
-    share = _share(value)
-    if share is not None and batches is None:
-        return f"eval_interval=f'{{int({share} * len(train_dataloader))}}ba'"
-    if share is not None:
-        return f"eval_interval='{max(1, int(share * cast(int, batches)))}ba'"
+    fraction = _fraction(value)
+    if fraction is not None and batches is None:
+        return f"eval_interval=f'{{int({fraction} * len(train_dataloader))}}ba'"
+    if fraction is not None:
+        return f"eval_interval='{max(1, int(fraction * cast(int, batches)))}ba'"
     return "eval_interval='1ep'" if value == 1.0 and isinstance(value, float) else ""
 
 
-def _part(of: str) -> Callable[[Any, int | None], str]:
-    def answer(value: Any, batches: int | None) -> str:
-        share = _share(value)
+def _limit_batches(mode: str) -> Callable[[Any, int | None], str]:
+    def hint(value: Any, batches: int | None) -> str:
+        fraction = _fraction(value)
         if isinstance(value, float) and value == 1.0:
             return _DEFAULT
         if value == 0:
-            return f"{of}_dataloader=None" if of == "eval" else ""
-        if share is None:
+            return f"{mode}_dataloader=None" if mode == "eval" else ""
+        if fraction is None:
             return ""
-        if of == "train" and batches is not None:
-            return f"train_subset_num_batches={max(1, int(share * batches))}"
-        return f"{of}_subset_num_batches=int({share} * len({of}_dataloader))"
+        if mode == "train" and batches is not None:
+            return f"train_subset_num_batches={max(1, int(fraction * batches))}"
+        return f"{mode}_subset_num_batches=int({fraction} * len({mode}_dataloader))"
 
-    return answer
+    return hint
 
 
 def _steps(argument: str) -> Callable[[Any, int | None], str]:
-    return lambda value, batches: "" if _share(value) is None else f"{argument}='{value}dur'"
+    return lambda value, batches: "" if _fraction(value) is None else f"{argument}='{value}dur'"
 
 
 def _loggers(value: Any, batches: int | None) -> str:
@@ -120,7 +120,7 @@ def _warmup(unit: str) -> Callable[[Any, int | None], str]:
 
 
 def _time(value: Any, batches: int | None) -> str:
-    """Lightning's "DD:HH:MM:SS", a timedelta or its arguments; the Hugging Face's none."""
+    """Convert Lightning's "DD:HH:MM:SS", a timedelta, or a dict of its arguments."""
     if isinstance(value, Mapping):
         try:
             value = datetime.timedelta(**cast("dict[str, Any]", value))
@@ -162,13 +162,13 @@ def _precision(value: Any, batches: int | None) -> str:
     return f"precision={_PRECISIONS[value]!r}" if isinstance(value, str) and value in _PRECISIONS else ""
 
 
-def _strategy(argument: str, without: str) -> Callable[[Any, int | None], str]:
-    choices = {"epoch": f"{argument}='1ep'", "steps": f"{argument}='500ba'", "no": f"{without}=None"}
+def _strategy(argument: str, disabling_argument: str) -> Callable[[Any, int | None], str]:
+    choices = {"epoch": f"{argument}='1ep'", "steps": f"{argument}='500ba'", "no": f"{disabling_argument}=None"}
     return lambda value, batches: choices.get(str(getattr(value, "value", value)).lower(), "")
 
 
 def _off(value: Any, batches: int | None) -> str:
-    """A switch that is off, as it is where nothing is given."""
+    """Handle a flag that is off, which is the default."""
     return _DEFAULT if value is False or value is None else ""
 
 
@@ -182,8 +182,8 @@ def _hidden(value: Any, batches: int | None) -> str:
 
 _BY_VALUE: Final[Mapping[str, Callable[[Any, int | None], str]]] = {
     "val_check_interval": _interval,
-    "limit_train_batches": _part("train"),
-    "limit_val_batches": _part("eval"),
+    "limit_train_batches": _limit_batches("train"),
+    "limit_val_batches": _limit_batches("eval"),
     "eval_steps": _steps("eval_interval"),
     "save_steps": _steps("save_interval"),
     **dict.fromkeys(("report_to", "log_with", "logger"), _loggers),

@@ -1,4 +1,4 @@
-"""MosaicML Composer in the same environment: it has the same import name, so only one of the two can work."""
+"""Warn if MosaicML Composer is installed in the same environment: it has the same import name, ``composer``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from composer._version import DISTRIBUTION
 
 __all__ = ["predecessors", "warn_of_predecessors"]
 
-# os.path in place of pathlib, whose import would take longer than the rest of this.
+# os.path instead of pathlib, whose import would take longer than the rest of this.
 # ruff: noqa: PTH100, PTH118, PTH119, PTH120, PTH123, PTH208
 
 _FOLDER = re.compile(r"(?P<name>mosaicml|composer)-(?P<version>\d[^-]*?)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
@@ -21,10 +21,10 @@ _FOLDER = re.compile(r"(?P<name>mosaicml|composer)-(?P<version>\d[^-]*?)(-py[\d.
 def predecessors(path: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Yield the folder, name and version of each installation of MosaicML Composer.
 
-    The names of files tell; ``importlib.metadata`` would take longer than the rest of ``import composer``.
+    Searches file names, since ``importlib.metadata`` would take longer than the rest of ``import composer``.
 
     Args:
-        path: The folders to look into.
+        path: The folders to search.
 
     >>> list(predecessors(["no/such/folder"]))
     []
@@ -32,22 +32,22 @@ def predecessors(path: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     for folder in dict.fromkeys(path):
         try:
             entries = os.listdir(folder)
-        except OSError:  # a zip file, or a folder that is not there
+        except OSError:  # a zip file, or a folder that does not exist
             continue
         for entry in entries:
             found = _FOLDER.fullmatch(entry)
             if found is None:
                 continue
             name = found["name"].lower()
-            # A package called composer may be another project, or this one from before it had its present name.
+            # A package called composer may be another project, or this one under its former name.
             if name == "mosaicml" or _is_by_mosaicml(os.path.join(folder, entry)):
                 yield folder, name, found["version"]
 
 
 def warn_of_predecessors() -> None:
-    """Say which packages to remove where MosaicML Composer is installed beside this one.
+    """Warn which packages to uninstall if MosaicML Composer is installed alongside this package.
 
-    One process of a machine says it, and no worker of a data loader.
+    Only local rank 0 of each node warns, and DataLoader workers do not.
     """
     workers = sys.modules.get("multiprocessing.process")
     if os.environ.get("LOCAL_RANK", "0") != "0" or (workers is not None and workers.parent_process() is not None):
@@ -58,7 +58,7 @@ def warn_of_predecessors() -> None:
         return
     names = sorted({name for _, name, _ in found})
     if any(os.path.realpath(folder) == os.path.realpath(ours) for folder, _, _ in found):
-        # Both wrote files of the same names there, and pip removes them with either package.
+        # Both wrote files of the same names, and pip removes them with either package.
         names.append(DISTRIBUTION)
         remedy = (
             f"Their files are mixed: remove both, pip uninstall {' '.join(names)}, and install {DISTRIBUTION} again"
@@ -67,16 +67,16 @@ def warn_of_predecessors() -> None:
         remedy = f"Remove it: pip uninstall {' '.join(names)}"
     listed = " and ".join(f"{name} {version}" for _, name, version in found)
     warnings.warn(
-        f"MosaicML Composer ({listed}) is installed beside {DISTRIBUTION}. Both are imported as 'composer', so that "
+        f"MosaicML Composer ({listed}) is installed alongside {DISTRIBUTION}. Both are imported as 'composer', so "
         f"either can hide files of the other. {remedy}",
         stacklevel=3,
     )
 
 
 def _folders_of_packages() -> Iterator[str]:
-    """The folders on the path into which packages are installed; others may have any number of files."""
+    """Yield the folders on the path in which packages are installed; others may have any number of files."""
     for folder in sys.path:
-        # Python skips entries that are no text.
+        # Python skips entries that are not strings.
         is_text = isinstance(folder, str)  # pyright: ignore[reportUnnecessaryIsInstance]
         if is_text and os.path.basename(folder.rstrip("/\\")) in ("site-packages", "dist-packages"):
             yield folder

@@ -113,12 +113,12 @@ def _is_group(error: BaseException) -> bool:
 
 
 def _group(group: BaseExceptionGroup[Any], known: frozenset[str], depth: int = 0) -> BaseExceptionGroup[Any]:
-    """Return a group whose message, and those of the groups in it, have no secrets: the same one where they have none.
+    """Return a group with masked messages, also of nested groups; the same group if there are no secrets.
 
     Args:
         group: The group.
         known: Known secrets.
-        depth: How many groups it is in.
+        depth: Nesting depth of the group.
     """
     inner = [
         _group(cast("BaseExceptionGroup[Any]", one), known, depth + 1) if _is_group(one) and depth < _DEEPEST else one
@@ -127,7 +127,7 @@ def _group(group: BaseExceptionGroup[Any], known: frozenset[str], depth: int = 0
     message = mask_text(group.message, known)
     if message == group.message and all(new is old for new, old in zip(inner, group.exceptions, strict=True)):
         return group
-    # A class of its own may have an initializer that takes anything else.
+    # A custom class may have an initializer with other arguments.
     made = cast("Any", type(group)).__new__(type(group), message, inner)
     vars(made).update(vars(group))
     made.__traceback__, made.__cause__, made.__context__ = group.__traceback__, group.__cause__, group.__context__
@@ -139,20 +139,20 @@ def _mask_one(error: BaseException, known: frozenset[str]) -> None:
     def mask(value: object) -> object:
         return _Masking(lambda text: mask_text(text, known)).of(value, Secrecy.NONE)
 
-    is_group = isinstance(error, BaseExceptionGroup)  # whose own message cannot be changed
+    is_group = isinstance(error, BaseExceptionGroup)  # whose message cannot be changed
     if not is_group:
         error.args = tuple(mask(value) for value in error.args)
-    # Some kinds keep what they say beside their arguments too.
+    # Some classes also store their message in other attributes.
     for name in ("filename", "filename2", "msg", "strerror", "text", "__notes__", *vars(error)):
         value = getattr(error, name, None)
         if isinstance(value, (str, bytes, list, dict)) and (masked := mask(value)) != value:
             setattr(error, name, masked)
     shown = str(error)
     if (masked_text := mask_text(shown, known)) != shown and not is_group:
-        # It is made of what only the class knows, such as an answer of a server.
-        kind = type(error)
-        named = {"__str__": lambda self: masked_text, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        error.__class__ = type(kind.__name__, (kind,), named)
+        # The message is built from other state, such as a server's response: override __str__ in a subclass.
+        cls = type(error)
+        members = {"__str__": lambda self: masked_text, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        error.__class__ = type(cls.__name__, (cls,), members)
 
 
 class _Masking:
@@ -199,7 +199,7 @@ class _Masking:
             return value if tuple(made.values()) == value else cast("Any", type(value))._make(made.values())
         if isinstance(value, (list, tuple, set, frozenset)):
             many = list(cast("Iterable[Any]", value))
-            masked = [self.of(entry, max(secrecy, _named_by_neighbor(many, place))) for place, entry in enumerate(many)]
+            masked = [self.of(entry, max(secrecy, _named_by_neighbor(many, i))) for i, entry in enumerate(many)]
             if all(new is old or new == old for new, old in zip(masked, many, strict=True)):
                 return value
             return tuple(masked) if isinstance(value, tuple) else masked
@@ -245,12 +245,12 @@ def _is_opaque(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"(?=.*\d)\S{16,}", value) is not None
 
 
-def _named_by_neighbor(entries: list[Any], place: int) -> Secrecy:
+def _named_by_neighbor(entries: list[Any], index: int) -> Secrecy:
     """Return the secrecy implied by the preceding entry: ``["--api_key", "abc"]``, ``("Authorization", "abc")``."""
-    before = entries[place - 1] if place else None
+    before = entries[index - 1] if index else None
     if not isinstance(before, str) or re.fullmatch(r"[\w.\-]+", before) is None:
         return Secrecy.NONE
-    if not (before.startswith("-") or (len(entries) == 2 and place == 1)):
+    if not (before.startswith("-") or (len(entries) == 2 and index == 1)):
         return Secrecy.NONE
     # In a pair, only a name that is certainly a secret counts: ["key", "value"] may be the names of two columns.
     found = secrecy_of(before)

@@ -21,7 +21,7 @@ _STRONG: Final = re.compile(
     r"|conn(?:ection)?[\W_]*str(?:ing)?"
 )
 _STRONG_WORDS: Final = frozenset({"apikey", "authkey", "bearer", "cookie", "cookies", "cred", "creds", "jwt", "pwd"})
-# Names a secret at the end of a name. What ends in "pass" is listed: "bypass" and "compass" are none.
+# Names a secret at the end of a name. Words that end in "pass" are listed: "bypass" and "compass" are not secrets.
 _LAST_WORDS: Final = word_set(
     """
     adminpass csrf dbpass dbpw dsn kubeconfig mnemonic mypass oauth otp pem pw rootpass sessionid sshpass totp userpass
@@ -31,7 +31,7 @@ _LAST_WORDS: Final = word_set(
 # Names whose secrets may have spaces, commas and the like in them.
 _SENTENCES: Final = re.compile(r"pass[\W_]*wor[dt]|passwd|pwd|pass[\W_]*phrase|seed[\W_]*phrase|mnemonic")
 _AUTH_HEADER: Final = re.compile(r"auth(?:orization)?[\W_]*headers?$")
-# What a mere "key" or "pass" may be when it is data: the name of a column, or of a part of a training.
+# What a mere "key" or "pass" may be when it is data: the name of a column, or of a phase of training.
 _WORD: Final = re.compile(r"[a-z]{1,15}(?:_[a-z]{1,15})?")
 # The name of a setting about a secret, or of where a secret is: ``key_filename``, ``secret_environ``, ``token_type``.
 _ABOUT: Final = word_set(
@@ -162,11 +162,11 @@ def may_have_spaces(name: str) -> bool:
 
 def _names_access(words: list[str]) -> bool:
     """Return whether the word "key" or "token" in a name means a credential."""
-    found = [place for place, word in enumerate(words) if word.endswith(("key", "keys", "token", "tokens"))]
+    found = [index for index, word in enumerate(words) if word.endswith(("key", "keys", "token", "tokens"))]
     if not found or words[found[-1]] in _ANIMALS:
         return False
-    place = found[-1]
-    word, before, after = words[place], words[:place], words[place + 1 :]
+    index = found[-1]
+    word, before, after = words[index], words[:index], words[index + 1 :]
     if not all(one in _SUFFIXES or one.isdecimal() for one in after):
         return False
     if word.endswith("s"):

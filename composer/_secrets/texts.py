@@ -1,4 +1,4 @@
-"""Find the secrets of a text, and replace them."""
+"""Find secrets (passwords, API keys, tokens) in a text, and replace them by ``***``."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _BRACKETS: Final = re.compile(r"(?:[A-Za-z_][\w.]*)?[(\[{]")
 _BRACE: Final = re.compile(r"\$\{[^}]*\}")
 _STRING: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.S)
 _PLAIN: Final = re.compile(r"[^\s&;,#'\")\]}]+")
-# A password goes on to the end of the line, unless another argument or option follows.
+# A password extends to the end of the line, unless another argument or option follows.
 _SENTENCE: Final = re.compile(r"(?:(?![,;&#\s]\s*-{0,2}[A-Za-z_][\w.\-]*=|\s--?[A-Za-z])[^\n'\")\]}])+")
 _CONSTANT: Final = re.compile(r"(?:True|False|None|true|false|null)\b")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
@@ -153,14 +153,14 @@ def is_reference(value: str) -> bool:
 
 
 def _each(pattern: re.Pattern[str], text: str, masked: Callable[[re.Match[str]], tuple[int, str] | None]) -> str:
-    """Replace the values that follow what a pattern finds: ``masked`` returns where one ends, and what replaces it."""
+    """Replace the values that follow the matches of a pattern: ``masked`` returns the end and the replacement."""
     made: list[str] = []
-    done = place = 0
-    while (found := pattern.search(text, place)) is not None:
-        place = found.end()
+    done = position = 0
+    while (found := pattern.search(text, position)) is not None:
+        position = found.end()
         if (replaced := masked(found)) is not None:
-            made += [text[done:place], replaced[1]]
-            done = place = replaced[0]
+            made += [text[done:position], replaced[1]]
+            done = position = replaced[0]
     return "".join([*made, text[done:]])
 
 
@@ -190,7 +190,7 @@ def _entry(found: re.Match[str]) -> tuple[int, str] | None:
     value = text[start:end]
     if not _is_quoted(value):
         if secrecy is not Secrecy.ANY:
-            # The names in it are looked at themselves; the texts in a list are the secrets.
+            # Names in a dict are checked separately; the strings in a list are the secrets.
             if not value or value[0] not in "([":
                 return None
             return end, _STRING.sub(lambda inner: _in_quotes(name, inner[0]), value)
@@ -229,16 +229,16 @@ def _option(found: re.Match[str]) -> str:
 
 
 def _replaced(name: str, secrecy: Secrecy, value: str, end: int) -> tuple[int, str] | None:
-    """What replaces the value of a name; None for what is no secret."""
+    """Return the end and the replacement of a value, or None if it is not a secret."""
     if not value or _CONSTANT.match(value) or (secrecy is not Secrecy.ANY and _NUMBER.fullmatch(value)):
         return None
     return end, _in_quotes(name, value)
 
 
 def _end(text: str, start: int, sentence: bool) -> int:
-    """Return where the value that begins at a place ends."""
-    for whole in (_BRACE, _ESCAPED, _QUOTED):
-        if (found := whole.match(text, start)) is not None:
+    """Return the end of the value that begins at ``start``."""
+    for pattern in (_BRACE, _ESCAPED, _QUOTED):
+        if (found := pattern.match(text, start)) is not None:
             return found.end()
     line = text.find("\n", start)
     line = len(text) if line < 0 else line
@@ -252,16 +252,16 @@ def _end(text: str, start: int, sentence: bool) -> int:
 
 
 def _closed(text: str, start: int, line: int) -> int:
-    """Return the place behind the bracket that closes the first one; the end of the line if none does."""
-    depth, place = 0, start
-    while place < len(text):
-        if (string := _STRING.match(text, place)) is not None:
-            place = string.end()
+    """Return the position after the bracket that closes the first one, or the end of the line if none does."""
+    depth, position = 0, start
+    while position < len(text):
+        if (string := _STRING.match(text, position)) is not None:
+            position = string.end()
             continue
-        depth += (text[place] in "([{") - (text[place] in ")]}")
-        place += 1
-        if depth == 0 and text[place - 1] in ")]}":
-            return place
+        depth += (text[position] in "([{") - (text[position] in ")]}")
+        position += 1
+        if depth == 0 and text[position - 1] in ")]}":
+            return position
     return line
 
 
@@ -270,12 +270,12 @@ def _is_quoted(value: str) -> bool:
 
 
 def _is_opaque(value: str) -> bool:
-    """Return whether a value looks like no word of a sentence."""
+    """Return whether a value looks unlike a word of a sentence."""
     return any(one.isdecimal() for one in value) or sum(one.isupper() for one in value) > 1
 
 
 def _in_quotes(name: str, value: str) -> str:
-    """Return the mask, in the quotes of the value; the value itself if it is no secret."""
+    """Return the mask in the quotes of the value, or the value itself if it is not a secret."""
     found = _ESCAPED.fullmatch(value)
     if found is not None:
         before, after, inner = found[1], found[1], found[2]

@@ -1,4 +1,4 @@
-"""Data: loaders of one's own loops, of tensors on the device, synthetic data, and the data sets of the guides."""
+"""Data loaders and datasets: device prefetching, on-device tensors, synthetic data, and common vision datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the loaders put batches unless they are told."""
+"""The default device of a rank's batches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 
 from composer.dist.local_gpu import checked_index
 
-__all__ = ["device_of_process"]
+__all__ = ["default_device"]
 
 
-def device_of_process() -> torch.device:
-    """Return this process's accelerator, or the CPU where there is none; no setting of the process is changed.
+def default_device() -> torch.device:
+    """Return the accelerator of this rank, or the CPU if none is available, without changing the current device.
 
-    It is that of the local rank, or the only one where each process sees one of its own.
+    The index is the local rank, or 0 if each process sees only one accelerator.
 
     Raises:
-        ValueError: There is none for this local rank.
+        ValueError: There is no accelerator for this local rank.
 
-    >>> device_of_process().type == "cpu" or torch.accelerator.is_available()
+    >>> default_device().type == "cpu" or torch.accelerator.is_available()
     True
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)

@@ -1,4 +1,4 @@
-"""What the builders of loaders share: the batch size of a process, the sampler, transforms of torchvision."""
+"""Helpers of the dataloader builders: batch size per rank, distributed sampler, torchvision import."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["batch_size_per_rank", "make_loader", "torchvision"]
 
 
 def batch_size_per_rank(global_batch_size: int) -> int:
-    """Return the number of samples that a process gets of each batch.
+    """Return the number of samples of a global batch that each rank loads.
 
     Args:
-        global_batch_size: Number of samples of all processes together.
+        global_batch_size: Number of samples in a batch over all ranks.
 
     Raises:
-        ValueError: It is not a multiple of the number of processes.
+        ValueError: It is not a multiple of the world size.
 
     >>> batch_size_per_rank(8)
     8
@@ -29,7 +29,7 @@ def batch_size_per_rank(global_batch_size: int) -> int:
     size = dist.get_world_size()
     if positive("global_batch_size", global_batch_size) % size:
         raise ValueError(
-            f"global_batch_size must be a multiple of the number of processes, {size}, but is {global_batch_size}."
+            f"global_batch_size must be a multiple of the world size, {size}, but got {global_batch_size}."
         )
     return global_batch_size // size
 
@@ -43,22 +43,22 @@ def make_loader(
     collate: Callable[[Any], Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of a process's part of the data.
+    """Return a ``DataLoader`` of the data shard of this rank.
 
     Args:
-        dataset: Map-style.
-        global_batch_size: Number of samples of all processes together.
-        shuffle: Whether each pass is in another order.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        collate: The ``collate_fn``, unless ``dataloader_kwargs`` has one.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        dataset: A map-style dataset.
+        global_batch_size: Number of samples in a batch over all ranks.
+        shuffle: Whether to reshuffle the data in each epoch.
+        drop_last: Whether to drop the last, incomplete batch.
+        collate: Default of ``collate_fn``.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     >>> len(make_loader(range(10), 4, shuffle=True, drop_last=True))
     2
     """
     batch_size = batch_size_per_rank(global_batch_size)
     if dist.get_world_size() > 1:
-        # For loops of one's own too, which have to call its `set_epoch`; the Trainer does.
+        # Also for custom training loops, which must call its `set_epoch`; the Trainer does.
         dataloader_kwargs["sampler"] = dist.get_sampler(dataset, drop_last=drop_last, shuffle=shuffle)
         shuffle = False
     dataloader_kwargs.setdefault("collate_fn", collate)
@@ -66,10 +66,10 @@ def make_loader(
 
 
 def torchvision(module: str, purpose: str) -> Any:
-    """Import a module of torchvision, or say how to install it.
+    """Import a module of torchvision; the error explains how to install it.
 
     Args:
         module: ``"datasets"``, ``"transforms"``, ...
-        purpose: What needs it.
+        purpose: Name of the function that needs it, for the error.
     """
     return import_extra(f"torchvision.{module}", "vision", purpose)

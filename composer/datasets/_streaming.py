@@ -1,4 +1,4 @@
-"""What the builders of loaders of mosaicml-streaming's data sets share."""
+"""Build dataloaders of mosaicml-streaming's vision datasets."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def make_streaming_loader(
     collate: Callable[[Any], Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of one of streaming's data sets of images.
+    """Return a loader of a vision dataset of mosaicml-streaming.
 
     Args:
-        name: Its class in ``streaming.vision``.
-        global_batch_size: Number of samples of all processes together.
-        remote: Folder or URI of the shards; None where they lie in ``local``.
-        local: Folder to keep them in.
-        split: Folder below both.
-        shuffle: Whether each pass is in another order.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        transform: Of each image.
-        streaming_kwargs: Further arguments of the data set.
-        collate: The ``collate_fn``, unless ``dataloader_kwargs`` has one.
-        dataloader_kwargs: Further arguments of the loader.
+        name: Class name in ``streaming.vision``.
+        global_batch_size: Number of samples in a batch over all ranks.
+        remote: Folder or URI of the shards; None if they are in ``local``.
+        local: Folder in which to cache them.
+        split: Subfolder of both.
+        shuffle: Whether to reshuffle the data in each epoch.
+        drop_last: Whether to drop the last, incomplete batch.
+        transform: Applied to each image.
+        streaming_kwargs: Additional arguments of the dataset.
+        collate: Default of ``collate_fn``.
+        dataloader_kwargs: Additional arguments of the loader.
     """
     batch_size = batch_size_per_rank(global_batch_size)
     vision: Any = import_extra("streaming.vision", "streaming", f"streaming.vision.{name}")
@@ -54,5 +54,5 @@ def make_streaming_loader(
         **(streaming_kwargs or {}),
     )
     dataloader_kwargs.setdefault("collate_fn", collate)
-    # It divides itself among the processes, and among the loader's workers.
+    # The dataset shards itself over ranks and DataLoader workers.
     return DataLoader(data, batch_size, drop_last=drop_last, **dataloader_kwargs)

@@ -13,7 +13,7 @@ from composer._text import one_of, positive
 from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader
-from composer.datasets._scenes import ForEvaluation, ForTraining
+from composer.datasets._segmentation_transforms import EvalTransform, TrainTransform
 from composer.datasets.imagenet import IMAGENET_CHANNEL_MEAN, IMAGENET_CHANNEL_STD
 from composer.datasets.synthetic import SyntheticBatchPairDataset
 from composer.datasets.utils import NormalizationFn, pil_image_collate
@@ -26,17 +26,17 @@ _NUM_CLASSES = 150
 
 
 class ADE20k(Dataset[Any]):
-    """The images of ADE20K with their annotations, as PIL images.
+    """The ADE20K semantic segmentation dataset: images and annotations as PIL images.
 
     Args:
-        datadir: Folder with ``images/training`` and ``images/validation``, of JPEG files, and ``annotations`` with PNG
-            files of the same names, whose pixels are classes: 0 for none, 1 to 150 for the others.
+        datadir: Folder with JPEG files in ``images/training`` and ``images/validation``, and PNG files of the same
+            names under ``annotations``, whose pixels are class indices: 0 for unlabeled, 1 to 150 for the classes.
         split: ``"train"``, ``"val"``, or ``"test"``, which has no annotations.
-        transform: ``(image, annotation) -> (image, annotation)``; of ``"test"`` ``(image) -> image``.
+        transform: ``(image, annotation) -> (image, annotation)``; for ``"test"``, ``(image) -> image``.
 
     Raises:
-        ValueError: There is no such split.
-        FileNotFoundError: The folder has no images of it, or an image has no annotation.
+        ValueError: The split is not one of these.
+        FileNotFoundError: The folder has no images of this split, or an image has no annotation.
 
     >>> try:
     ...     ADE20k(str(tmp_path))
@@ -51,7 +51,7 @@ class ADE20k(Dataset[Any]):
         self._images = sorted(Path(datadir, "images", _SPLITS[split]).glob("*.jpg"))
         if not self._images:
             raise FileNotFoundError(
-                f"datadir must have JPEG files in images/{_SPLITS[split]}, but there are none in {datadir}."
+                f"datadir must contain JPEG files in images/{_SPLITS[split]}, but {datadir} has none."
             )
         folder = Path(datadir, "annotations", _SPLITS[split])
         self._annotations = [] if split == "test" else [folder / f"{path.stem}.png" for path in self._images]
@@ -63,7 +63,7 @@ class ADE20k(Dataset[Any]):
         return len(self._images)
 
     def __getitem__(self, index: int) -> Any:
-        """Return image and annotation, of ``"test"`` the image alone."""
+        """Return image and annotation, or only the image for ``"test"``."""
         pil: Any = import_extra("PIL.Image", "vision", "ADE20k")
         with pil.open(self._images[index]) as file:
             image = file.convert("RGB")
@@ -88,28 +88,28 @@ def build_ade20k_dataloader(
     ignore_background: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataSpec:
-    """Return a loader of ADE20K; batches are images (B, 3, final_size, final_size) and classes (B, ., .) of int64.
+    """Return a loader of ADE20K; batches are images (B, 3, final_size, final_size) and int64 classes (B, ., .).
 
-    For training, image and annotation are resized by a random factor, cropped where no class has more than three
-    quarters of the pixels, mirrored half of the time, and padded; brightness, contrast and saturation vary. For
-    evaluation both are resized to the final size. Images are normalised on the device.
+    For training, image and annotation are resized by a random factor, cropped so that, if possible, no class covers
+    more than three quarters of the labeled pixels, flipped with probability 0.5, and padded; brightness, contrast and
+    saturation are jittered. For evaluation, both are resized to the final size. Images are normalized on the device.
 
     Args:
-        datadir: Folder as :class:`ADE20k` wants it.
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether to read ``"train"``, augmented, or ``"val"``.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        base_size: Side in pixels that is multiplied by the random factor.
-        min_resize_scale: The least factor.
-        max_resize_scale: The greatest factor.
-        final_size: Side in pixels of what is trained on.
-        ignore_background: Whether pixels without a class become -1, which losses ignore, and the classes 0 to 149.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        datadir: Folder with the layout of :class:`ADE20k`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to read ``"train"`` with augmentation, or ``"val"``.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        base_size: Side in pixels, multiplied by the random factor.
+        min_resize_scale: The smallest factor.
+        max_resize_scale: The largest factor.
+        final_size: Side of the final images in pixels.
+        ignore_background: Whether to map unlabeled pixels to -1, which losses ignore, and the classes to 0 to 149.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes, or a size or factor is none.
-        FileNotFoundError: The folder has no such images.
+        ValueError: The batch size is not a multiple of the world size, or a size or factor is not valid.
+        FileNotFoundError: The folder has no images of the split.
         MissingConditionalImportError: Pillow is not installed.
 
     >>> try:
@@ -119,9 +119,9 @@ def build_ade20k_dataloader(
     not here
     """
     if is_train:
-        transform: Any = ForTraining(base_size, min_resize_scale, max_resize_scale, final_size)
+        transform: Any = TrainTransform(base_size, min_resize_scale, max_resize_scale, final_size)
     else:
-        transform = ForEvaluation(positive("final_size", final_size))
+        transform = EvalTransform(positive("final_size", final_size))
     loader = make_loader(
         ADE20k(datadir, "train" if is_train else "val", transform),
         global_batch_size,
@@ -146,21 +146,21 @@ def build_synthetic_ade20k_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataSpec:
-    """Return a loader of random data that looks like ADE20K after its normalisation.
+    """Return a loader of random data with the shapes and sizes of normalized ADE20K.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether there are as many samples as for training, or as for validation.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to have as many samples as the training set, or as the validation set.
         final_size: Side of images and annotations in pixels.
-        num_unique_samples: How many of them differ.
-        device: Where they lie.
-        memory_format: Order of the images' pixels in memory.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        num_unique_samples: Number of distinct samples.
+        device: Device of the samples.
+        memory_format: Memory format of the images.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
 
     >>> x, y = next(
     ...     iter(build_synthetic_ade20k_dataloader(2, final_size=8, num_unique_samples=2).dataloader)

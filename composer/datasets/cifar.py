@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 photographs of 32 x 32 pixels in 10 classes (Krizhevsky 2009)."""
+"""CIFAR-10 dataloaders: 60,000 images of 32 x 32 pixels in 10 classes (Krizhevsky 2009)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def build_cifar10_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of CIFAR-10; batches are normalised images (B, 3, 32, 32) and classes (B,).
+    """Return a loader of CIFAR-10; batches are normalized images (B, 3, 32, 32) and classes (B,).
 
-    For training, images are shifted by up to 4 pixels and half of them mirrored.
+    For training, images are padded by 4 pixels, cropped at random and flipped horizontally with probability 0.5.
 
     Args:
-        datadir: Folder of the data, as :class:`torchvision.datasets.CIFAR10` lays it out.
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether to read the 50,000 samples for training, augmented, or the 10,000 others.
-        download: Whether to fetch what the folder does not have; the first process of each node does it.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        datadir: Folder of the data, in the layout of :class:`torchvision.datasets.CIFAR10`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to read the 50,000 training samples with augmentation, or the 10,000 test samples.
+        download: Whether to download missing data; local rank 0 of each node does so.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
         MissingConditionalImportError: torchvision is not installed.
-        RuntimeError: The folder does not have the data, and ``download`` is false.
+        RuntimeError: The folder does not contain the data, and ``download`` is false.
 
     >>> try:
     ...     build_cifar10_dataloader(str(tmp_path), 32, download=False)
@@ -69,20 +69,20 @@ def build_synthetic_cifar10_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of random data that looks like CIFAR-10.
+    """Return a loader of random data with the shapes and sizes of CIFAR-10.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether there are as many samples as for training, or as the others are.
-        num_unique_samples: How many of them differ.
-        device: Where they lie.
-        memory_format: Order of their pixels in memory.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to have as many samples as the training set, or as the test set.
+        num_unique_samples: Number of distinct samples.
+        device: Device of the samples.
+        memory_format: Memory format of the images.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
 
     >>> x, y = next(iter(build_synthetic_cifar10_dataloader(16, memory_format="channels_last")))
     >>> x.shape, x.is_contiguous(memory_format=torch.channels_last)
@@ -112,20 +112,20 @@ def build_streaming_cifar10_dataloader(
     streaming_kwargs: dict[str, Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of CIFAR-10 in the shards of mosaicml-streaming, fetched while training goes on.
+    """Return a loader of CIFAR-10 in mosaicml-streaming shards, which are fetched during training.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        remote: Folder or URI of the shards; None where they lie in ``local``.
-        local: Folder to keep them in; a temporary one by default.
-        split: Folder below both; images of ``"train"`` are augmented as by :func:`build_cifar10_dataloader`.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        streaming_kwargs: Further arguments of ``streaming.vision.StreamingCIFAR10``, such as ``shuffle_seed``.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        remote: Folder or URI of the shards; None if they are in ``local``.
+        local: Folder in which to cache them; a temporary one by default.
+        split: Subfolder of both; images of ``"train"`` are augmented as by :func:`build_cifar10_dataloader`.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        streaming_kwargs: Additional arguments of ``streaming.vision.StreamingCIFAR10``, such as ``shuffle_seed``.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
         MissingConditionalImportError: mosaicml-streaming or torchvision is not installed.
 
     >>> try:

@@ -1,4 +1,4 @@
-"""ImageNet: 1.3 million photographs in 1000 classes (Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575)."""
+"""ImageNet dataloaders: 1.3 million images in 1000 classes (Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 IMAGENET_CHANNEL_MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-"""Of red, green and blue, from 0 to 255."""
+"""Mean of the red, green and blue channels, from 0 to 255."""
 IMAGENET_CHANNEL_STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-"""Of red, green and blue, in the same unit."""
+"""Standard deviation of the red, green and blue channels, in the same unit."""
 
 
 def build_imagenet_dataloader(
@@ -39,24 +39,25 @@ def build_imagenet_dataloader(
     crop_size: int = 224,
     **dataloader_kwargs: Any,
 ) -> DataSpec:
-    """Return a loader of ImageNet, or of any images in a folder for each class.
+    """Return a loader of ImageNet, or of any images with one folder per class.
 
-    Batches are images of bytes (B, 3, crop_size, crop_size), which are normalised on the device, and classes (B,). For
-    training, a random part of each image of 8 to 100 % of its area is resized to the crop, and half are mirrored.
+    Batches are uint8 images (B, 3, crop_size, crop_size), which are normalized on the device, and classes (B,). For
+    training, a random crop of 8 to 100 % of the area of an image is resized to ``crop_size``, and flipped horizontally
+    with probability 0.5.
 
     Args:
-        datadir: Folder with ``train`` and ``val``, and in these a folder for each class.
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether to read ``train``, augmented, or ``val``, of which the middle is cropped.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        resize_size: Shorter side in pixels to which images are resized first; -1 leaves them as they are.
-        crop_size: Side in pixels of what is trained on.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        datadir: Folder with ``train`` and ``val``, each of which has one folder per class.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to read ``train`` with augmentation, or ``val`` with a center crop.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        resize_size: Length in pixels to which the shorter side is resized first; -1 for no resizing.
+        crop_size: Side of the cropped images in pixels.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes, or a size is no size.
-        FileNotFoundError: There is no such folder.
+        ValueError: The batch size is not a multiple of the world size, or a size is not valid.
+        FileNotFoundError: The folder does not exist.
         MissingConditionalImportError: torchvision is not installed.
 
     >>> try:
@@ -69,8 +70,8 @@ def build_imagenet_dataloader(
     folder = Path(datadir, "train" if is_train else "val")
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"datadir must have a folder {folder.name!r} with a folder of images for each class, but there is no "
-            f"{folder}."
+            f"datadir must contain a folder {folder.name!r} with one folder of images per class, but {folder} does "
+            f"not exist."
         )
     transform = _transform(purpose, is_train, resize_size, crop_size)
     data = torchvision("datasets", purpose).ImageFolder(folder, transform)
@@ -97,21 +98,21 @@ def build_synthetic_imagenet_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataSpec:
-    """Return a loader of random data that looks like ImageNet after its normalisation.
+    """Return a loader of random data with the shapes and sizes of normalized ImageNet.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether there are as many samples as for training, or as for validation.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to have as many samples as the training set, or as the validation set.
         crop_size: Side of the images in pixels.
-        num_unique_samples: How many of them differ.
-        device: Where they lie.
-        memory_format: Order of their pixels in memory.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        num_unique_samples: Number of distinct samples.
+        device: Device of the samples.
+        memory_format: Memory format of the images.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
 
     >>> spec = build_synthetic_imagenet_dataloader(4, crop_size=32, num_unique_samples=4)
     >>> spec.num_samples, next(iter(spec.dataloader))[0].shape
@@ -145,22 +146,22 @@ def build_streaming_imagenet1k_dataloader(
     streaming_kwargs: dict[str, Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> DataSpec:
-    """Return a loader of ImageNet in the shards of mosaicml-streaming, fetched while training goes on.
+    """Return a loader of ImageNet in mosaicml-streaming shards, which are fetched during training.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        remote: Folder or URI of the shards; None where they lie in ``local``.
-        local: Folder to keep them in; a temporary one by default.
-        split: Folder below both; images of ``"train"`` are augmented as by :func:`build_imagenet_dataloader`.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        resize_size: Shorter side in pixels to which images are resized first; -1 leaves them as they are.
-        crop_size: Side in pixels of what is trained on.
-        streaming_kwargs: Further arguments of ``streaming.vision.StreamingImageNet``, such as ``shuffle_seed``.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        remote: Folder or URI of the shards; None if they are in ``local``.
+        local: Folder in which to cache them; a temporary one by default.
+        split: Subfolder of both; images of ``"train"`` are augmented as by :func:`build_imagenet_dataloader`.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        resize_size: Length in pixels to which the shorter side is resized first; -1 for no resizing.
+        crop_size: Side of the cropped images in pixels.
+        streaming_kwargs: Additional arguments of ``streaming.vision.StreamingImageNet``, such as ``shuffle_seed``.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes, or a size is no size.
+        ValueError: The batch size is not a multiple of the world size, or a size is not valid.
         MissingConditionalImportError: mosaicml-streaming or torchvision is not installed.
 
     >>> try:
@@ -192,7 +193,9 @@ def _normalized(loader: DataLoader[Any]) -> DataSpec:
 def _transform(purpose: str, is_train: bool, resize_size: int, crop_size: int) -> Any:
     for name, size in (("crop_size", crop_size), ("resize_size", resize_size)):
         if size < 1 and (name, size) != ("resize_size", -1):
-            raise ValueError(f"{name} must be a number of pixels, but got {size!r}; resize_size may be -1 for none.")
+            raise ValueError(
+                f"{name} must be a positive number of pixels, but got {size!r} (resize_size may be -1: no resizing)."
+            )
     transforms = torchvision("transforms", purpose)
     resize = [transforms.Resize(resize_size)] if resize_size > 0 else []
     if is_train:

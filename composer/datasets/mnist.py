@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28 pixels (LeCun et al. 1998, https://doi.org/10.1109/5.726791)."""
+"""MNIST dataloaders: 70,000 handwritten digits of 28 x 28 pixels (LeCun et al. 1998, https://doi.org/10.1109/5.726791)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def build_mnist_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of MNIST; batches are normalised images (B, 1, 28, 28) and classes (B,).
+    """Return a loader of MNIST; batches are normalized images (B, 1, 28, 28) and classes (B,).
 
     Args:
-        datadir: Folder of the data, as :class:`torchvision.datasets.MNIST` lays it out.
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether to read the 60,000 samples for training, or the 10,000 others.
-        download: Whether to fetch what the folder does not have; the first process of each node does it.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        datadir: Folder of the data, in the layout of :class:`torchvision.datasets.MNIST`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to read the 60,000 training samples, or the 10,000 test samples.
+        download: Whether to download missing data; local rank 0 of each node does so.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
         MissingConditionalImportError: torchvision is not installed.
-        RuntimeError: The folder does not have the data, and ``download`` is false.
+        RuntimeError: The folder does not contain the data, and ``download`` is false.
 
     >>> try:
     ...     build_mnist_dataloader(str(tmp_path), 32, download=False)
@@ -68,20 +68,20 @@ def build_synthetic_mnist_dataloader(
     shuffle: bool = True,
     **dataloader_kwargs: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of random data that looks like MNIST.
+    """Return a loader of random data with the shapes and sizes of MNIST.
 
     Args:
-        global_batch_size: Number of samples of all processes together; each gets its part.
-        is_train: Whether there are as many samples as for training, or as the others are.
-        num_unique_samples: How many of them differ.
-        device: Where they lie.
-        memory_format: Order of their pixels in memory.
-        drop_last: Whether to leave out the samples of the last, smaller batch.
-        shuffle: Whether each pass is in another order.
-        dataloader_kwargs: Further arguments of :class:`torch.utils.data.DataLoader`.
+        global_batch_size: Number of samples in a batch over all ranks; each rank loads its shard.
+        is_train: Whether to have as many samples as the training set, or as the test set.
+        num_unique_samples: Number of distinct samples.
+        device: Device of the samples.
+        memory_format: Memory format of the images.
+        drop_last: Whether to drop the last, incomplete batch.
+        shuffle: Whether to reshuffle the data in each epoch.
+        dataloader_kwargs: Additional arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        ValueError: The batch size is not a multiple of the number of processes.
+        ValueError: The batch size is not a multiple of the world size.
 
     >>> x, y = next(iter(build_synthetic_mnist_dataloader(16)))
     >>> x.shape, y.shape

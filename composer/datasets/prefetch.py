@@ -1,4 +1,4 @@
-"""Batches that are on the device when a loop of one's own asks for them."""
+"""Prefetch batches to the device in custom training loops, with resumable iteration."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
-from composer.datasets._device import device_of_process
+from composer.datasets._device import default_device
 from composer.devices import SIDE_STREAMS
 
 __all__ = ["DevicePrefetcher"]
 
 
 class DevicePrefetcher:
-    """Goes through a loader, copies its batches to the device ahead of time, and can be stopped and taken up anywhere.
+    """Iterate over a loader, copying batches to the device ahead of time; iteration can stop and resume at any batch.
 
-    On CUDA the next batches are fetched and their copies begun, on a stream of their own, before one is handed out: a
-    loop that waits for the device in each step (``loss.item()``) then finds the next batch there. The copies overlap
-    with computing where batches lie in pinned memory, ``DataLoader(..., pin_memory=True)``. On other devices batches
-    are copied when they are asked for.
+    On CUDA, the next batches are fetched, and their copies started on a side stream, before a batch is yielded: a loop
+    that synchronizes in each step (``loss.item()``) then finds the next batch on the device. Copies overlap with
+    computation if batches are in pinned memory, ``DataLoader(..., pin_memory=True)``. On other devices, batches are
+    copied when they are requested.
 
-    The loader is gone through as the :class:`.Trainer` does, which needs this for nothing: samples with indices are
-    dealt out to the processes and shuffled by ``seed`` and epoch, and a pass is taken up at once; data that keep their
-    own place are asked for it; all else is read again up to the place. The state is that of the batches that were
-    handed out, however many were fetched.
+    The data are iterated as in the :class:`.Trainer`, which does not need this class: the samples of a map-style
+    dataset are sharded over the ranks and shuffled by ``seed`` and epoch, and iteration resumes without reading earlier
+    samples; a stateful loader restores its own state; any other data are read again up to the position. The state is
+    that of the yielded batches, regardless of how many were prefetched.
 
     Args:
-        loader: Yields batches; a ``DataLoader`` or any iterable.
-        device: Where to; None for the accelerator of this process, or else the CPU.
-        ahead: Number of batches that are fetched before they are asked for, from 0; for CUDA.
-        seed: Of the orders of samples, from 0; the same in all processes.
-        transform: Applied to each batch on the device when it is handed out, such as a :class:`.NormalizationFn`.
+        loader: A ``DataLoader`` or any iterable of batches.
+        device: Target device; None for the accelerator of this rank, or else the CPU.
+        ahead: Number of batches to prefetch, from 0; CUDA only.
+        seed: Seed of the shuffling, from 0; the same on all ranks.
+        transform: Applied to each batch on the device before it is yielded, such as a :class:`.NormalizationFn`.
 
     Raises:
-        ValueError: ``ahead`` is negative, or a loader of one's own class would give several processes the same samples.
+        ValueError: ``ahead`` is negative, or a loader of a custom class would yield the same samples on all ranks.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(6))
     >>> batches = DevicePrefetcher(torch.utils.data.DataLoader(data, batch_size=2), device="cpu")
@@ -65,68 +65,68 @@ class DevicePrefetcher:
         transform: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.loader, self.seed, self.transform = loader, seed, transform
-        self.device = device_of_process() if device is None else torch.device(device)
+        self.device = default_device() if device is None else torch.device(device)
         self.ahead = non_negative("ahead", ahead)
-        share = DataShard(dist.get_global_rank(), dist.get_world_size())
-        check_sharded_data(loader, share, "loader")
-        self._passes = EpochIterators(loader, seed, share)
-        self._counts_samples = self._passes.resume_by == "dataset" and not self._passes.is_per_rank
-        self._now = _Place(epoch=0)
-        self._is_under_way = False
+        shard = DataShard(dist.get_global_rank(), dist.get_world_size())
+        check_sharded_data(loader, shard, "loader")
+        self._epochs = EpochIterators(loader, seed, shard)
+        self._counts_samples = self._epochs.resume_by == "dataset" and not self._epochs.is_per_rank
+        self._now = _Position(epoch=0)
+        self._is_iterating = False
 
     @property
     def epoch(self) -> int:
-        """The pass under way or, outside of one, the next; from 0."""
+        """The current epoch or, between epochs, the next; from 0."""
         return self._now.epoch
 
     def __len__(self) -> int:
-        """Number of batches of a whole pass, of the process that has most.
+        """Number of batches in a full epoch, the maximum over the ranks.
 
         Raises:
-            TypeError: The loader does not tell.
+            TypeError: The loader has no length.
         """
-        length = self._passes.length
+        length = self._epochs.length
         if length is None:
-            raise TypeError(f"{type(self.loader).__name__} does not tell its number of batches.")
+            raise TypeError(f"{type(self.loader).__name__} has no length: its number of batches is not known.")
         return length
 
     def __iter__(self) -> Generator[Batch]:
-        """Begin a pass, where a state says if one was loaded; one that was left in the middle is over."""
-        if self._is_under_way:
-            self._now = _Place(self.epoch + 1)
-        self._is_under_way = True
-        for sent, place in self._on_the_way():
-            self._now = place
-            batch = sent.wait()
+        """Start an epoch, at the loaded position if a state was loaded; an epoch that was left early is over."""
+        if self._is_iterating:
+            self._now = _Position(self.epoch + 1)
+        self._is_iterating = True
+        for transfer, position in self._prefetched():
+            self._now = position
+            batch = transfer.wait()
             yield batch if self.transform is None else self.transform(batch)
-        self._now = _Place(self.epoch + 1)
-        self._is_under_way = False
+        self._now = _Position(self.epoch + 1)
+        self._is_iterating = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Set which pass is next.
+        """Set the next epoch.
 
         Args:
-            epoch: From 0.
+            epoch: Index of the epoch, from 0.
         """
-        self._now, self._is_under_way = _Place(epoch), False
+        self._now, self._is_iterating = _Position(epoch), False
 
     @property
-    def _waiting(self) -> int:
-        """Number of batches that wait; only copies to CUDA take no time of the host."""
+    def _num_ahead(self) -> int:
+        """Number of batches to prefetch; only copies to CUDA are asynchronous."""
         return self.ahead if self.device.type in SIDE_STREAMS else 0
 
-    def _on_the_way(self) -> Generator[tuple[Transfer, _Place]]:
-        """The rest of the pass: batches, and the place after each."""
-        place = self._now
-        current = self._passes.begin(place.epoch, place.batch, place.saved)
-        waiting: deque[tuple[Transfer, _Place]] = deque()
+    def _prefetched(self) -> Generator[tuple[Transfer, _Position]]:
+        """Yield the remaining batches of the epoch, each with the position after it."""
+        position = self._now
+        current = self._epochs.begin(position.epoch, position.batch, position.saved)
+        waiting: deque[tuple[Transfer, _Position]] = deque()
         for batch in current:
-            samples = place.samples
+            samples = position.samples
             if self._counts_samples:
-                samples += count_samples(batch) * self._passes.shard.size
-            place = _Place(place.epoch, place.batch + 1, samples, current.state_dict(samples, sized=False))
-            waiting.append((start_transfer(batch, self.device, self._move), place))
-            if len(waiting) > self._waiting:
+                samples += count_samples(batch) * self._epochs.shard.size
+            position = _Position(position.epoch, position.batch + 1, samples, current.state_dict(samples, sized=False))
+            waiting.append((start_transfer(batch, self.device, self._move), position))
+            if len(waiting) > self._num_ahead:
                 yield waiting.popleft()
         yield from waiting
 
@@ -134,32 +134,31 @@ class DevicePrefetcher:
         return trees.map_tensors(lambda tensor: copied_to(tensor, self.device), batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place after the batch that was handed out last; in several processes, all have to call this."""
+        """Return the position after the last yielded batch. In distributed training, call it on all ranks."""
         now = self._now
         saved = now.saved
-        if saved is not None and self._passes.shard.size > 1 and self._passes.is_per_rank:
-            saved = self._passes.all_gather(saved)
+        if saved is not None and self._epochs.shard.size > 1 and self._epochs.is_per_rank:
+            saved = self._epochs.all_gather(saved)
         return {"seed": self.seed, "epoch": now.epoch, "batch": now.batch, "samples": now.samples, "saved": saved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a place with the next pass.
+        """Resume from a saved position in the next iteration.
 
         Args:
-            state: What :meth:`state_dict` returned. Where samples are dealt out, there may be another number of
-                processes now.
+            state: The result of :meth:`state_dict`. The world size may differ if the data have a map-style dataset.
 
         Raises:
-            ValueError: It is of another seed.
+            ValueError: The state has another seed.
         """
         if state["seed"] != self.seed:
-            raise ValueError(f"The state is of seed={state['seed']}, but this has seed={self.seed}; give the same.")
-        self._now = _Place(state["epoch"], state["batch"], state["samples"], state["saved"])
-        self._is_under_way = False
+            raise ValueError(f"The state has seed={state['seed']}, but this prefetcher has seed={self.seed}.")
+        self._now = _Position(state["epoch"], state["batch"], state["samples"], state["saved"])
+        self._is_iterating = False
 
 
 @dataclass(frozen=True)
-class _Place:
-    """How far a pass has come: batches of this process, samples of all, and what the pass says of it."""
+class _Position:
+    """Position in an epoch: batches of this rank, samples of all ranks, and the state of the iterator."""
 
     epoch: int
     batch: int = 0

@@ -1,4 +1,4 @@
-"""Data made of random numbers, of any shape: to try a program out, to time it, to test it."""
+"""Synthetic datasets of random tensors or PIL images of any shape, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from composer.core.types import MemoryFormat
 
 __all__ = ["SyntheticBatchPairDataset", "SyntheticDataLabelType", "SyntheticDataType", "SyntheticPILDataset"]
 
-# The noise about the mean of a class, as a share of the least distance between two: six deviations to the middle.
+# Standard deviation of a class, as a fraction of the smallest distance between class means: the midpoint between two
+# means is six standard deviations away.
 _NOISE = 1 / 12
 
 
 class SyntheticDataType(StrEnum):
-    """What the samples are.
+    """Distribution of the samples.
 
     Attributes:
-        GAUSSIAN: Standard normal numbers, which say nothing about the label.
-        SEPARABLE: Normal numbers about a mean of their class, so that a linear model can learn the labels.
+        GAUSSIAN: Standard normal values, independent of the label.
+        SEPARABLE: Normal values around the mean of the class, so that a linear model can learn the labels.
 
     >>> SyntheticDataType("separable")
     <SyntheticDataType.SEPARABLE: 'separable'>
@@ -36,7 +37,7 @@ class SyntheticDataType(StrEnum):
 
 
 class SyntheticDataLabelType(StrEnum):
-    """What the labels are.
+    """Format of the labels.
 
     Attributes:
         CLASSIFICATION_INT: The index of a class, int64.
@@ -51,25 +52,24 @@ class SyntheticDataLabelType(StrEnum):
 
 
 class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
-    """Pairs of random data and labels; the same for the same arguments, and no other generator is touched.
+    """Pairs of random data and labels, determined by the arguments; the global random state is not used.
 
     Args:
         total_dataset_size: Number of samples.
         data_shape: Shape of the data of a sample, such as (C, H, W).
-        num_unique_samples_to_create: How many differ; sample i is that of i modulo this number.
+        num_unique_samples_to_create: Number of distinct samples; sample i equals sample i modulo this number.
         data_type: A :class:`SyntheticDataType`.
         label_type: A :class:`SyntheticDataLabelType`.
         num_classes: Number of classes, at least 2.
         label_shape: Shape of the labels of a sample, such as (H, W) for segmentation; None for one label. One-hot
-            labels have the classes before it, (num_classes, H, W). Separable data needs None.
-        device: Where the samples are made and lie.
-        memory_format: Order in which data of shape (C, H, W) lies in memory; in batches too with
-            ``collate_fn=dataset.collate``.
-        transform: Applied to the data of a sample when it is asked for.
-        seed: Of the numbers.
+            labels have the class dimension first, (num_classes, H, W). Must be None for separable data.
+        device: Device of the samples.
+        memory_format: Memory format of data of shape (C, H, W); of batches too with ``collate_fn=dataset.collate``.
+        transform: Applied to the data of a sample when it is accessed.
+        seed: Random seed.
 
     Raises:
-        ValueError: An argument is out of range, or two do not go together.
+        ValueError: An argument is out of range, or two arguments are incompatible.
 
     >>> data = SyntheticBatchPairDataset(total_dataset_size=1000, data_shape=(3, 8, 8), num_classes=10)
     >>> len(data), data[0][0].shape, data[0][1], torch.equal(data[0][0], data[100][0])
@@ -104,45 +104,45 @@ class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
         self.transform = transform
         if self.label_shape and self.data_type is SyntheticDataType.SEPARABLE:
             raise ValueError(
-                f"label_shape must be None with data_type='separable', which needs one label for a sample, but got "
+                f"label_shape must be None with data_type='separable', which needs one label per sample, but got "
                 f"{label_shape!r}. Use data_type='gaussian'."
             )
         dims = {MemoryFormat.CHANNELS_LAST: 3, MemoryFormat.CHANNELS_LAST_3D: 4}.get(self.memory_format)
         if dims is not None and len(self.data_shape) != dims:
             raise ValueError(
-                f"memory_format={self.memory_format.value!r} is for data of {dims} dimensions, but data_shape is "
+                f"memory_format={self.memory_format.value!r} requires data of {dims} dimensions, but data_shape is "
                 f"{self.data_shape}."
             )
         generator = torch.Generator(self.device).manual_seed(seed)
         labels = torch.randint(
             self.num_classes, (count, *self.label_shape), generator=generator, device=self.device, dtype=torch.int64
         )
-        self._data = self._draw(labels, generator).to(memory_format=getattr(torch, self.memory_format.value))
+        self._data = self._sample(labels, generator).to(memory_format=getattr(torch, self.memory_format.value))
         self._labels = labels
         if self.label_type is SyntheticDataLabelType.CLASSIFICATION_ONE_HOT:
             self._labels = torch.nn.functional.one_hot(labels, self.num_classes).movedim(-1, 1).float()
 
-    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def _sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn((len(labels), *self.data_shape), generator=generator, device=self.device)
         if self.data_type is SyntheticDataType.GAUSSIAN:
             return noise
-        classes, which = labels.unique(return_inverse=True)
+        classes, class_indices = labels.unique(return_inverse=True)
         means = torch.randn((len(classes), *self.data_shape), generator=generator, device=self.device)
-        between = torch.pdist(means.flatten(1))
-        scale = between.min() * _NOISE if len(classes) > 1 else 1.0
-        return means[which] + noise * scale
+        distances = torch.pdist(means.flatten(1))
+        scale = distances.min() * _NOISE if len(classes) > 1 else 1.0
+        return means[class_indices] + noise * scale
 
     def __len__(self) -> int:
         return self.total_dataset_size
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
         """Return data of ``data_shape`` and the label of a sample."""
-        place = _within(index, self.total_dataset_size) % self.num_unique_samples_to_create
-        data = self._data[place]
-        return data if self.transform is None else self.transform(data), self._labels[place]
+        index = _checked_index(index, self.total_dataset_size) % self.num_unique_samples_to_create
+        data = self._data[index]
+        return data if self.transform is None else self.transform(data), self._labels[index]
 
     def collate(self, samples: Sequence[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
-        """Make a batch in the memory format of the data set; for the ``collate_fn`` of a loader.
+        """Collate samples into a batch in the memory format of the dataset; use it as ``collate_fn``.
 
         Args:
             samples: Data and label of each.
@@ -152,21 +152,21 @@ class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
 
 
 class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
-    """Pairs of random PIL images and labels, as a data set of torchvision yields them.
+    """Pairs of random PIL images and labels, like those of a torchvision dataset.
 
     Args:
         total_dataset_size: Number of samples.
         data_shape: Height and width of the images in pixels.
-        num_unique_samples_to_create: How many differ.
-        data_type: A :class:`SyntheticDataType`; the numbers are brought into the range of bytes.
+        num_unique_samples_to_create: Number of distinct samples.
+        data_type: A :class:`SyntheticDataType`; values are scaled to the range of uint8.
         label_type: A :class:`SyntheticDataLabelType`.
         num_classes: Number of classes, at least 2; at most 256 with ``label_shape``.
-        label_shape: Height and width of label images, whose pixels are classes; None for one label.
-        transform: Applied to an image when it is asked for.
-        seed: Of the numbers.
+        label_shape: Height and width of label images, whose pixels are class indices; None for one label.
+        transform: Applied to an image when it is accessed.
+        seed: Random seed.
 
     Raises:
-        ValueError: An argument is out of range, or labels that are images were to be one-hot.
+        ValueError: An argument is out of range, or ``label_shape`` is given with one-hot labels.
 
     >>> data = SyntheticPILDataset(total_dataset_size=10, data_shape=(16, 32), num_classes=2)
     >>> data[3][0].size, data[3][0].mode, data[3][1]
@@ -189,7 +189,7 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
         if len(data_shape) != 2:
             raise ValueError(f"data_shape must be the height and the width of the images, but got {data_shape!r}.")
         if label_shape is not None and (num_classes or 0) > 256:
-            raise ValueError(f"num_classes must be at most 256 where labels are images, but got {num_classes!r}.")
+            raise ValueError(f"num_classes must be at most 256 if labels are images, but got {num_classes!r}.")
         self._pairs = SyntheticBatchPairDataset(
             total_dataset_size=total_dataset_size,
             data_shape=(*data_shape, 3),
@@ -201,7 +201,7 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
             seed=seed,
         )
         if label_shape is not None and self._pairs.label_type is SyntheticDataLabelType.CLASSIFICATION_ONE_HOT:
-            raise ValueError("label_type must be 'classification_int' where labels are images (label_shape is given).")
+            raise ValueError("label_type must be 'classification_int' if labels are images (label_shape is given).")
         self.transform = transform
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
         """Return the image and the label of a sample."""
         image: Any = import_extra("PIL.Image", "vision", "SyntheticPILDataset")
         data, label = self._pairs[index]
-        # Three deviations to either side of the middle.
+        # Three standard deviations to either side of 128.
         pixels = (data * (128 / 3) + 128).clamp(0, 255).to(torch.uint8)
         picture = image.fromarray(pixels.numpy())
         if self._pairs.label_shape:
@@ -227,8 +227,8 @@ def _at_least_two(num_classes: int | None) -> int:
     return num_classes
 
 
-def _within(index: int, size: int) -> int:
-    """The index from 0; sequences end where theirs are out of range."""
+def _checked_index(index: int, size: int) -> int:
+    """Return a non-negative index. The IndexError ends the iteration over a sequence."""
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of range for {size} samples.")
     return index % size

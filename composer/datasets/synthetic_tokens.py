@@ -1,4 +1,4 @@
-"""Token sequences made of random numbers, for models of language and of texts' classes."""
+"""Synthetic token sequences, for language modeling and text classification."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["SyntheticTokenDataset"]
 
 
 class SyntheticTokenDataset(Dataset[dict[str, Tensor]]):
-    """Sequences of token ids, in which each token but for the noise follows from the one before.
+    """Sequences of token ids in which each token determines the next one, up to noise.
 
-    Token t is followed by t + 1, modulo the vocabulary, with probability 1 - noise, and else by any token. So a model
-    of language can learn the data, and its loss cannot fall below :attr:`entropy`. Sequence i is made from the seed and
-    i when it is asked for; no other generator is touched, and nothing is kept in memory.
+    Token t is followed by t + 1, modulo the vocabulary size, with probability 1 - noise, and by a uniformly random
+    token otherwise. A language model can thus learn the data, and its loss cannot fall below :attr:`entropy`. Sequence
+    i is generated on access from the seed and i; the global random state is not used, and nothing is kept in memory.
 
     Args:
         total_dataset_size: Number of sequences.
         sequence_length: Number of tokens in each, at least 2.
         vocab_size: Number of different tokens, at least 2.
-        num_classes: Number of classes, for labels (): the first token modulo this number. None for the labels of a
-            model of language, (sequence_length,): the tokens themselves.
-        noise: Share of tokens that are random, from 0 (none) to 1 (all, so that there is nothing to learn but classes).
-        seed: Of the numbers.
+        num_classes: Number of classes, for labels (): the first token modulo this number. None for the labels of
+            language modeling, (sequence_length,): the tokens themselves.
+        noise: Fraction of random tokens, from 0 (none) to 1 (all: only classes can be learned).
+        seed: Random seed.
 
     Raises:
         ValueError: An argument is out of range.
@@ -59,29 +59,29 @@ class SyntheticTokenDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def entropy(self) -> float:
-        """The least mean loss of a prediction of the next token, in nats: of one in the middle of a sequence."""
+        """Lower bound of the mean next-token loss in nats: the entropy of a token given the one before."""
         other = self.noise / self.vocab_size
         likely = 1 - self.noise + other
         rest = (self.vocab_size - 1) * other
-        terms = (-share * math.log(each) for share, each in ((likely, likely), (rest, other)) if 0 < each < 1)
+        terms = (-mass * math.log(each) for mass, each in ((likely, likely), (rest, other)) if 0 < each < 1)
         return sum(terms, 0.0)
 
     def __len__(self) -> int:
         return self.total_dataset_size
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return ``input_ids`` and ``attention_mask``, (sequence_length,) of int64, and ``labels``."""
+        """Return ``input_ids`` and ``attention_mask``, int64 of shape (sequence_length,), and ``labels``."""
         size = self.total_dataset_size
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of range for {size} samples.")
         generator = torch.Generator().manual_seed(mix_seed(self.seed, index % size))
-        drawn = torch.randint(self.vocab_size, (self.max_seq_len,), generator=generator)
-        begins = torch.rand(self.max_seq_len, generator=generator) < self.noise
-        begins[0] = True
-        places = torch.arange(self.max_seq_len)
-        # From each place back to the last random token, and from there by ones.
-        last = torch.where(begins, places, 0).cummax(0).values
-        tokens = (drawn[last] + places - last) % self.vocab_size
+        sampled = torch.randint(self.vocab_size, (self.max_seq_len,), generator=generator)
+        is_random = torch.rand(self.max_seq_len, generator=generator) < self.noise
+        is_random[0] = True
+        positions = torch.arange(self.max_seq_len)
+        # Each position counts up from the last random token at or before it.
+        last = torch.where(is_random, positions, 0).cummax(0).values
+        tokens = (sampled[last] + positions - last) % self.vocab_size
         labels = tokens.clone() if self.num_classes is None else tokens[0] % self.num_classes
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
 

@@ -1,4 +1,4 @@
-"""A small data set that lies wholly on the device: batches are made there, by one operation each."""
+"""Data loader for tensors in device memory: batches are indexed on the device, without host-to-device copies."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from composer import dist
 from composer._text import positive
 from composer.core.random_order import mix_seed
 from composer.core.types import Batch
-from composer.datasets._device import device_of_process
+from composer.datasets._device import default_device
 
 __all__ = ["TensorLoader"]
 
 
 class TensorLoader:
-    """Batches of tensors that lie on the device from the start, in an order that is drawn there.
+    """Yield batches of tensors that are stored on the device, shuffled on the device.
 
-    A ``DataLoader`` fetches sample after sample and puts them together; for data that fits into the memory of the
-    device that takes far longer than a small model's step. Here a batch is one indexing operation for each tensor, and
-    nothing is copied or waited for. A pass is in the order of a permutation of seed and epoch, the same in all
-    processes; of the n samples in it, process r of W takes in each step those of the next ``batch_size * W`` that leave
-    r when divided by W, as the :class:`.Trainer` deals out a ``DataLoader``. The last step may be short.
+    A ``DataLoader`` fetches samples one by one and collates them; for data that fit in device memory, this takes much
+    longer than a step of a small model. Here a batch is one indexing operation per tensor, without host-device copies
+    or synchronization. The order of an epoch is a permutation that depends on seed and epoch and is the same on all
+    ranks. Of the next ``batch_size * W`` samples of the permutation, rank r of W takes every W-th one starting at r, as
+    the :class:`.Trainer` shards a ``DataLoader``. The last step may be incomplete.
 
     The functions of a :class:`.DataSpec` receive these batches on the device: a function that counts samples or tokens
     from values, rather than shapes, synchronizes with the device in each step.
 
-    The state is four numbers, and a pass is taken up at any place, by any number of processes, in no time. The
-    ``Trainer`` saves it with its checkpoints; as a loader has one place only, evaluations need one of their own. An
-    order that was drawn on one kind of device is not that of another.
+    The state is four numbers: iteration resumes at any position, with any world size, without reading earlier samples.
+    The ``Trainer`` saves it in its checkpoints. A loader has a single position, so use a separate one for evaluation.
+    Shuffling gives different orders on different device types.
 
     Args:
-        tensors: Of one length, the samples: in a sequence, batches then being tuples, or in a mapping, batches then
-            being dictionaries with its keys.
-        batch_size: Number of samples in a batch of this process.
-        shuffle: Whether each pass is in another order.
-        seed: Of the orders, from 0; the same in all processes.
-        drop_last: Whether to leave out the samples of the last, smaller step.
-        device: Where the samples are to lie; None for the accelerator of this process, or else the CPU.
+        tensors: Tensors of equal length, the number of samples: a sequence, for batches that are tuples, or a mapping,
+            for batches that are dictionaries with the same keys.
+        batch_size: Number of samples in a batch of this rank.
+        shuffle: Whether to reshuffle the data in each epoch.
+        seed: Seed of the shuffling, from 0; the same on all ranks.
+        drop_last: Whether to drop the last, incomplete step.
+        device: Device of the samples; None for the accelerator of this rank, or else the CPU.
         transform: Applied to each batch on the device, such as an augmentation of all its images at once.
-        num_replicas: Number of processes that share the data; None for all.
-        rank: Which of them this is; None for its rank.
+        num_replicas: Number of ranks that shard the data; None for the world size.
+        rank: Index of this rank among them; None for the global rank.
 
     Attributes:
-        epoch: The pass under way or, outside of one, the next; from 0.
-        shards_data: The ``Trainer`` reads from it that processes share one state.
+        epoch: The current epoch or, between epochs, the next; from 0.
+        shards_data: Declares to the ``Trainer`` that the loader shards its data and has the same state on all ranks.
 
     Raises:
-        TypeError: The samples are no tensors.
-        ValueError: The tensors differ in length or there are none, or another argument is out of range.
+        TypeError: A sample is not a tensor.
+        ValueError: ``tensors`` is empty or the lengths differ, or another argument is out of range.
 
     >>> loader = TensorLoader(
     ...     (torch.arange(5), torch.zeros(5, 2)), batch_size=2, shuffle=False, device="cpu"
@@ -83,75 +83,75 @@ class TensorLoader:
         self.num_replicas = positive("num_replicas", dist.get_world_size() if num_replicas is None else num_replicas)
         self.rank = dist.get_global_rank() if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
-            raise ValueError(f"rank must be from 0 to {self.num_replicas - 1} (num_replicas - 1), but is {self.rank}.")
-        self.device = device_of_process() if device is None else torch.device(device)
+            raise ValueError(f"rank must be from 0 to {self.num_replicas - 1} (num_replicas - 1), but got {self.rank}.")
+        self.device = default_device() if device is None else torch.device(device)
         self._keys = list(tensors) if isinstance(tensors, Mapping) else None
         self._tensors = [tensor.to(self.device) for tensor in _checked(tensors)]
-        self.epoch = self._place = 0
-        self._is_under_way = False
+        self.epoch = self._position = 0
+        self._is_iterating = False
 
     @property
     def num_samples(self) -> int:
-        """Number of samples of a pass, of all processes."""
+        """Number of samples in an epoch, over all ranks."""
         return len(self._tensors[0])
 
     def __len__(self) -> int:
-        """Number of steps of a pass; where the last is short, a process may have no batch in it."""
+        """Number of steps in an epoch; if the last is incomplete, a rank may have no batch in it."""
         return self._steps_after(0)
 
     @property
     def steps_left(self) -> int:
-        """Number of steps from the place where the next pass begins, or this one is."""
-        return self._steps_after(self._place)
+        """Number of steps from the current position to the end of the epoch."""
+        return self._steps_after(self._position)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set which pass is next.
+        """Set the next epoch.
 
         Args:
-            epoch: From 0.
+            epoch: Index of the epoch, from 0.
         """
         self._begin(epoch, 0)
 
     def __iter__(self) -> Generator[Batch]:
-        """Begin a pass, where a state says if one was loaded; one that was left in the middle is over."""
-        if self._is_under_way:
+        """Start an epoch, at the loaded position if a state was loaded; an epoch that was left early is over."""
+        if self._is_iterating:
             self._begin(self.epoch + 1, 0)
-        self._is_under_way = True
+        self._is_iterating = True
         order = self._order()
         for _ in range(self.steps_left):
-            start = self._place
-            self._place += self.batch_size * self.num_replicas
+            start = self._position
+            self._position += self.batch_size * self.num_replicas
             batch = self._batch(order, start)
             if batch is not None:
                 yield batch
         self._begin(self.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the place: of what comes after the batches that were handed out."""
-        return {"seed": self.seed, "samples": self.num_samples, "epoch": self.epoch, "place": self._place}
+        """Return the position after the last yielded batch."""
+        return {"seed": self.seed, "samples": self.num_samples, "epoch": self.epoch, "place": self._position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on at a place with the next pass.
+        """Resume from a saved position in the next iteration.
 
         Args:
-            state: What :meth:`state_dict` returned, here or in another number of processes.
+            state: The result of :meth:`state_dict`, possibly with another world size.
 
         Raises:
-            ValueError: It is that of a loader of another number of samples.
+            ValueError: The state is that of a loader with another number of samples.
         """
         if state["samples"] != self.num_samples:
             raise ValueError(
-                f"The state is that of a loader of {state['samples']} samples, but this one has {self.num_samples}."
+                f"The state is from a loader with {state['samples']} samples, but this loader has {self.num_samples}."
             )
         self.seed = state["seed"]
         self._begin(state["epoch"], state["place"])
 
-    def _begin(self, epoch: int, place: int) -> None:
-        self.epoch, self._place = epoch, place
-        self._is_under_way = False
+    def _begin(self, epoch: int, position: int) -> None:
+        self.epoch, self._position = epoch, position
+        self._is_iterating = False
 
-    def _steps_after(self, place: int) -> int:
-        rest, step = max(self.num_samples - place, 0), self.batch_size * self.num_replicas
+    def _steps_after(self, position: int) -> int:
+        rest, step = max(self.num_samples - position, 0), self.batch_size * self.num_replicas
         return rest // step if self.drop_last else -(-rest // step)
 
     def _order(self) -> Tensor | None:
@@ -161,29 +161,29 @@ class TensorLoader:
         return torch.randperm(self.num_samples, generator=generator, device=self.device)
 
     def _batch(self, order: Tensor | None, start: int) -> Batch | None:
-        """This process's part of a step; None where nothing is left for it."""
-        mine = slice(start + self.rank, start + self.batch_size * self.num_replicas, self.num_replicas)
-        if mine.start >= self.num_samples:
+        """Return this rank's batch of a step, or None if no samples are left for it."""
+        indices = slice(start + self.rank, start + self.batch_size * self.num_replicas, self.num_replicas)
+        if indices.start >= self.num_samples:
             return None
         if order is None:
-            # Copies: what edits a batch in place must not edit the data.
-            found = [tensor[mine].clone() for tensor in self._tensors]
+            # Copies: editing a batch in place must not change the data.
+            found = [tensor[indices].clone() for tensor in self._tensors]
         else:
-            chosen = order[mine]
-            found = [tensor.index_select(0, chosen) for tensor in self._tensors]
+            permuted = order[indices]
+            found = [tensor.index_select(0, permuted) for tensor in self._tensors]
         batch: Any = tuple(found) if self._keys is None else dict(zip(self._keys, found, strict=True))
         return batch if self.transform is None else self.transform(batch)
 
 
 def _checked(tensors: Sequence[Tensor] | Mapping[str, Tensor]) -> list[Tensor]:
     if isinstance(tensors, Tensor):
-        raise TypeError("tensors must be a sequence or a mapping of tensors, but is one tensor; give (tensor,).")
+        raise TypeError("tensors must be a sequence or mapping of tensors, but got a single tensor; use (tensor,).")
     found: list[Any] = list(tensors.values() if isinstance(tensors, Mapping) else tensors)
     for tensor in found:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"tensors must hold tensors, but has one of type {type(tensor).__name__}.")
+            raise TypeError(f"tensors must contain only tensors, but got an entry of type {type(tensor).__name__}.")
     lengths = {len(tensor) if tensor.ndim else 0 for tensor in found}
     if len(lengths) != 1 or 0 in lengths:
         shapes = [tuple(tensor.shape) for tensor in found]
-        raise ValueError(f"tensors must be of one length, the number of samples, but are of shapes {shapes}.")
+        raise ValueError(f"tensors must have the same nonzero length, the number of samples, but got shapes {shapes}.")
     return found

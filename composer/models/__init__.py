@@ -1,4 +1,4 @@
-"""Models ready to be trained."""
+"""Ready-to-train models: classifiers, Hugging Face transformers, vision and segmentation networks, initializers."""
 
 from __future__ import annotations
 

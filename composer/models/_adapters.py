@@ -1,4 +1,4 @@
-"""Adapters of the package `peft` in a model: which weights are theirs, and what of a state dict that leaves."""
+"""PEFT adapters (LoRA) in a model: attach them, find their weights, and filter state dicts to adapter weights."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 peft_installed: bool = importlib.util.find_spec("peft") is not None
-"""Whether the package `peft` is there."""
+"""Whether the package `peft` is installed."""
 
 _INNER = "model."
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Tell whether a model is one of `peft`, which is not imported for that.
+    """Return whether a model is a ``PeftModel``, without importing `peft`.
 
     Args:
         model: The model.
@@ -45,7 +45,7 @@ def has_adapters(model: nn.Module) -> bool:
 
 
 def maybe_get_underlying_model(model: nn.Module) -> Any:
-    """Return the model of transformers in a model with adapters; any other as it is.
+    """Return the base model of a ``PeftModel``; return any other model unchanged.
 
     Args:
         model: The model.
@@ -58,85 +58,86 @@ def maybe_get_underlying_model(model: nn.Module) -> Any:
 
 
 def with_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
-    """Return a model with adapters, whose own weights are frozen.
+    """Add adapters to a model and freeze its base weights.
 
     Args:
-        model: A model of transformers; changed in place.
-        peft_config: A configuration of `peft`, or its arguments with ``"peft_type"``. The types may be written in any
-            case, and become those of `peft`. Of no effect where the model has adapters.
+        model: A transformers model; modified in place.
+        peft_config: A ``PeftConfig``, or a dict of its arguments with ``"peft_type"``. Types are case-insensitive. No
+            effect if the model already has adapters.
 
     Raises:
-        TypeError: It is no configuration.
-        ValueError: A type is missing or unknown, or the adapters would be prompts rather than layers.
+        TypeError: ``peft_config`` is not a configuration.
+        ValueError: A type is missing or unknown, or the configuration is for prompt learning, not adapter layers.
         MissingConditionalImportError: The package is not installed.
     """
     peft: Any = import_extra("peft", "peft", "HuggingFaceModel(peft_config=...)")
     if has_adapters(model):
-        message = "peft_config has no effect: the model has adapters already."
+        message = "peft_config has no effect: the model already has adapters."
         warnings.warn(message, NoEffectWarning, stacklevel=3)
         return model
     if isinstance(peft_config, Mapping):
         arguments = {"peft_type": None, **cast("Mapping[str, Any]", peft_config)}
-        arguments["peft_type"] = _in_upper_case("peft_type", arguments["peft_type"], peft.PeftType)
+        arguments["peft_type"] = _as_peft_enum("peft_type", arguments["peft_type"], peft.PeftType)
         if arguments.get("task_type") is not None:
-            arguments["task_type"] = _in_upper_case("task_type", arguments["task_type"], peft.TaskType)
+            arguments["task_type"] = _as_peft_enum("task_type", arguments["task_type"], peft.TaskType)
         peft_config = peft.get_peft_config(arguments)
     if not isinstance(peft_config, peft.PeftConfig):
         raise TypeError(f"peft_config must be a peft.PeftConfig, such as LoraConfig, but got {peft_config!r}.")
-    peft_config.peft_type = _in_upper_case("peft_type", peft_config.peft_type, peft.PeftType)
+    peft_config.peft_type = _as_peft_enum("peft_type", peft_config.peft_type, peft.PeftType)
     if peft_config.task_type is not None:
-        peft_config.task_type = _in_upper_case("task_type", peft_config.task_type, peft.TaskType)
+        peft_config.task_type = _as_peft_enum("task_type", peft_config.task_type, peft.TaskType)
     _check({"default": peft_config})
     return peft.get_peft_model(model, peft_config)
 
 
 def adapter_names(model: nn.Module, state: Mapping[str, Any], *, embeddings: bool = False) -> dict[str, str]:
-    """Return the names of the adapters' weights in a state dict, each with the one in the files of `peft`.
+    """Return the names of the adapter weights in a state dict, mapped to their names in files of `peft`.
 
     Args:
-        model: Has adapters.
+        model: A model with adapters.
         state: Its state dict.
         embeddings: Whether the embeddings are saved with the adapters.
 
     Raises:
-        ValueError: The adapters are not layers but prompts, or there are several for one layer.
+        ValueError: The adapters are prompts instead of layers, or the model has more than one set of adapters.
     """
     peft: Any = import_extra("peft", "peft", "A model with adapters")
     (adapter,) = _check(cast(Any, model).peft_config)
-    taken: dict[str, Any] = peft.get_peft_model_state_dict(
+    adapter_state: dict[str, Any] = peft.get_peft_model_state_dict(
         model, state_dict=dict(state), adapter_name=adapter, save_embedding_layers=embeddings
     )
-    # What it takes are the values that it was given, under other names.
-    saved = {id(value): name for name, value in taken.items()}
+    # peft returns the same tensor objects under other names.
+    saved = {id(value): name for name, value in adapter_state.items()}
     return {name: saved[id(value)] for name, value in state.items() if id(value) in saved}
 
 
 def save_adapters_only(wrapper: nn.Module) -> None:
-    """Let the state dict of a wrapper be that of the adapters of its ``model`` while ``should_save_peft_only`` is true.
+    """Restrict the state dict of a wrapper to adapter weights while its ``should_save_peft_only`` is true.
 
-    A state dict without any of the weights that are frozen then lacks nothing; one with some of them lacks the rest.
+    Loading a state dict without any frozen weights then reports no missing keys; if it has some of them, the others are
+    reported.
 
     Args:
-        wrapper: The module around a model with adapters.
+        wrapper: The module whose ``model`` has adapters.
 
     Raises:
-        ValueError: The adapters are not layers but prompts, or there are several for one layer.
+        ValueError: The adapters are prompts instead of layers, or the model has more than one set of adapters.
     """
     _check(cast(Any, wrapper).model.peft_config)
     wrapper.register_state_dict_post_hook(_drop_frozen)
-    wrapper.register_load_state_dict_post_hook(_excuse_frozen)
+    wrapper.register_load_state_dict_post_hook(_ignore_missing_frozen)
 
 
 def filter_state_dict_peft(
     state_dict: dict[str, Tensor], peft_config: Any, adapter_name: str = "default", remove_adapter_names: bool = True
 ) -> dict[str, Tensor]:
-    """Return what of a state dict LoRA's adapters are, by the names alone.
+    """Return the LoRA weights of a state dict, selected by name.
 
     Args:
-        state_dict: Of a model with adapters.
-        peft_config: A ``LoraConfig``; of it ``bias`` is read.
-        adapter_name: Which adapter.
-        remove_adapter_names: Whether the names are to be those in the files of `peft`, which do not have it.
+        state_dict: State dict of a model with adapters.
+        peft_config: A ``LoraConfig``, of which ``bias`` is read.
+        adapter_name: Name of the adapter.
+        remove_adapter_names: Whether to remove the adapter name from the keys, as in files of `peft`.
 
     >>> from types import SimpleNamespace
     >>> state = {"q.base_layer.weight": torch.ones(1), "q.lora_A.default.weight": torch.zeros(1)}
@@ -158,8 +159,8 @@ def filter_state_dict_peft(
     )
 
 
-def _in_upper_case(name: str, value: Any, known: type[Enum]) -> Any:
-    """A type by its name in any case; `peft` wants capitals."""
+def _as_peft_enum(name: str, value: Any, known: type[Enum]) -> Any:
+    """Return a member of a `peft` enum, whose values are upper case, for a name in any case."""
     if value is None:
         raise ValueError(f"peft_config must have {name!r}, such as {next(iter(known)).value!r}.")
     choices = [one.value for one in known]
@@ -167,17 +168,17 @@ def _in_upper_case(name: str, value: Any, known: type[Enum]) -> Any:
 
 
 def _check(configs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse adapters that have no place in checkpoints; return what was given."""
+    """Raise for adapters that checkpoints do not support; return the configurations."""
     for config in configs.values():
         if config.is_prompt_learning:
             raise ValueError(
-                f"HuggingFaceModel trains adapters that are layers, such as those of LoraConfig, but got a "
-                f"{type(config).__name__}, which learns prompts."
+                f"HuggingFaceModel supports adapter layers, such as LoraConfig, but got a {type(config).__name__}, "
+                f"which is for prompt learning."
             )
     if len(configs) > 1:
         raise ValueError(
-            f"HuggingFaceModel trains one set of adapters, but the model has {first_of(list(configs))}. Merge others "
-            f"into the model, or remove them with its delete_adapter."
+            f"HuggingFaceModel supports one set of adapters, but the model has {first_of(list(configs))}. Merge the "
+            f"others into the model, or remove them with delete_adapter."
         )
     return configs
 
@@ -193,13 +194,13 @@ def _drop_frozen(wrapper: Any, state: dict[str, Any], prefix: str, metadata: Any
             del state[start + name]
 
 
-def _excuse_frozen(wrapper: Any, incompatible: Any) -> None:
+def _ignore_missing_frozen(wrapper: Any, incompatible: Any) -> None:
     if not wrapper.should_save_peft_only:
         return
     state = wrapper.model.state_dict()
     kept = adapter_names(wrapper.model, state, embeddings=wrapper.saves_embeddings)
     frozen = tuple(_INNER + name for name in state if name not in kept)
     missing: list[str] = incompatible.missing_keys
-    excused = [name for name in missing if name.endswith(frozen)]
-    if len(excused) == len(frozen):
+    missing_frozen = [name for name in missing if name.endswith(frozen)]
+    if len(missing_frozen) == len(frozen):
         missing[:] = [name for name in missing if not name.endswith(frozen)]

@@ -1,4 +1,4 @@
-"""The metrics of models by name, in whatever form they are given."""
+"""Normalize the ``metrics`` arguments of models (one, a list, a collection or a dict) to a dict by name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from composer.dist.ranks import check_environment
 if TYPE_CHECKING:
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["WithMetrics", "made_with_values", "metrics_by_name"]
+__all__ = ["MetricAttributes", "metrics_by_name", "metrics_on_cpu"]
 
 
-class WithMetrics:
-    """Keeps the metrics of a model out of its modules: what it saves, what surgery walks over, what is scripted.
+class MetricAttributes:
+    """Keep the metrics of a model out of its submodules, and so out of state dicts, module surgery and TorchScript.
 
-    ``train_metrics`` and ``val_metrics`` can be set at any time, in the forms of :func:`metrics_by_name`, and read back
-    as they were given.
+    ``train_metrics`` and ``val_metrics`` can be set at any time, in the formats of :func:`metrics_by_name`; reading
+    them returns the value that was set.
 
-    >>> class Model(WithMetrics, torch.nn.Module):
+    >>> class Model(MetricAttributes, torch.nn.Module):
     ...     pass
     >>> model = Model()
     >>> model.val_metrics = {}
@@ -31,7 +31,7 @@ class WithMetrics:
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, without making a metric one of the modules."""
+        """Set an attribute, without registering metrics as submodules."""
         if name in ("train_metrics", "val_metrics"):
             metrics_by_name(name, value)
             self.__dict__[name] = value
@@ -39,13 +39,13 @@ class WithMetrics:
             super().__setattr__(name, value)
 
 
-def made_with_values() -> torch.device:
-    """Return the context in which a model makes its metrics, wherever the model itself is made.
+def metrics_on_cpu() -> torch.device:
+    """Return the context in which models create their metrics: always on the CPU.
 
-    A model may be made under ``torch.device("meta")``, to get its weights when it is divided. What metrics count has
-    values from the start; they are moved to where they are updated.
+    A model may be created under ``torch.device("meta")``, for deferred initialization when it is sharded. Metric states
+    need values from the start; they are moved to the device on which they are updated.
 
-    >>> with torch.device("meta"), made_with_values():
+    >>> with torch.device("meta"), metrics_on_cpu():
     ...     torch.zeros(1).device
     device(type='cpu')
     """
@@ -56,22 +56,22 @@ def metrics_by_name(
     argument: str,
     metrics: Metric | MetricCollection | Mapping[str, Metric] | Sequence[Metric] | None,
 ) -> dict[str, Metric]:
-    """Return one metric or a list under the names of classes, or those of a collection or dict under their names there.
+    """Return metrics by name: the class name for a single metric or a list, else the name in the collection or dict.
 
     Args:
-        argument: What the metrics were given as, for messages.
+        argument: Name of the argument, for error messages.
         metrics: The metrics; None for none.
 
     Raises:
-        TypeError: It is none of the forms, or something among them is no metric.
-        ValueError: Two of a list are of one class.
+        TypeError: The format is not supported, or an entry is not a metric.
+        ValueError: Two metrics of a list have the same class.
 
     >>> metrics_by_name("metrics", {})
     {}
     """
     if metrics is None or (isinstance(metrics, (Mapping, list, tuple)) and not metrics):
-        return {}  # without the import of torchmetrics, which takes a second
-    check_environment()  # which the import reads
+        return {}  # avoids the import of torchmetrics, which takes a second
+    check_environment()  # importing torchmetrics reads these variables
     from torchmetrics import Metric, MetricCollection
 
     if isinstance(metrics, Metric):
@@ -94,7 +94,7 @@ def _by_class(argument: str, metrics: Sequence[Metric]) -> dict[str, Metric]:
     counts = Counter(type(metric).__name__ for metric in metrics)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise ValueError(
-            f"{argument} has several metrics of the class {twice[0]}, whose names are those of their classes. "
-            f"Give a dict of metrics by name."
+            f"{argument} has several metrics of the class {twice[0]}, and metrics in a list are named by their class. "
+            f"Pass a dict of metrics by name."
         )
     return {type(metric).__name__: metric for metric in metrics}

@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers from checkpoints, and their folders."""
+"""Load Hugging Face models, configurations and tokenizers from Composer checkpoints, and export them to folders."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def hf_from_composer_checkpoint(
     local_checkpoint_save_location: Path | str | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[nn.Module, Any]:
-    """Return the model of transformers in a checkpoint, with its weights, and its tokenizer, None if it has none.
+    """Return the transformers model in a checkpoint, with its weights, and its tokenizer or None.
 
     See :meth:`.HuggingFaceModel.hf_from_composer_checkpoint`.
     """
-    with _local(checkpoint_path, local_checkpoint_save_location) as path:
+    with _local_checkpoint(checkpoint_path, local_checkpoint_save_location) as path:
         content = read_checkpoint(path)
     model = get_hf_model_from_composer_state_dict(content, model_instantiation_class, model_config_kwargs)
     return model, get_hf_tokenizer_from_composer_state_dict(content, trust_remote_code)
@@ -58,21 +58,21 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     output_folder: Path | str,
     local_checkpoint_save_location: Path | str | None = None,
 ) -> None:
-    """Write the folder of a model that ``from_pretrained`` reads: weights, configuration and tokenizer.
+    """Export a checkpoint to a folder for ``from_pretrained``: weights, configuration and tokenizer.
 
-    The weights are written as safetensors. Of a checkpoint with adapters it is the folder of the adapters, for
-    ``peft.PeftModel.from_pretrained(model, folder)``. If the checkpoint has the weights that they change as well,
-    ``HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload()`` makes one model of both.
+    The weights are written as safetensors. For a checkpoint with adapters, the folder contains the adapters, for
+    ``peft.PeftModel.from_pretrained(model, folder)``. If the checkpoint also has the base weights,
+    ``HuggingFaceModel.hf_from_composer_checkpoint(path)[0].merge_and_unload()`` merges the adapters into them.
 
     Args:
-        checkpoint_path: A path or URI of a checkpoint of a :class:`.HuggingFaceModel`, a file or a folder.
-        output_folder: Where to; must not be there, or be empty.
-        local_checkpoint_save_location: Where to keep a copy of a checkpoint that is elsewhere.
+        checkpoint_path: Path or URI of a checkpoint of a :class:`.HuggingFaceModel`, a file or a folder.
+        output_folder: Folder to write; must not exist, or be empty.
+        local_checkpoint_save_location: Path at which to keep a copy of a remote checkpoint.
 
     Raises:
-        FileExistsError: There is something in the output folder.
-        FileNotFoundError: There is no checkpoint.
-        ValueError: The checkpoint does not have the configuration of a Hugging Face model.
+        FileExistsError: The output folder is not empty.
+        FileNotFoundError: The checkpoint does not exist.
+        ValueError: The checkpoint does not contain the configuration of a Hugging Face model.
 
     >>> from composer.checkpoint import file_format
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
@@ -84,8 +84,8 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     """
     folder = Path(output_folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"output_folder={str(folder)!r} is not empty. Give another name.")
-    with _local(checkpoint_path, local_checkpoint_save_location) as path:
+        raise FileExistsError(f"output_folder={str(folder)!r} is not empty. Choose another folder.")
+    with _local_checkpoint(checkpoint_path, local_checkpoint_save_location) as path:
         content = read_checkpoint(path)
         state = content["state"]
         described = huggingface_metadata(state)
@@ -101,10 +101,10 @@ def get_hf_config_from_composer_state_dict(
 
     Args:
         state_dict: A checkpoint, as :func:`.read_checkpoint` returns it.
-        config_overrides: Values that are to be others, by name.
+        config_overrides: Values that override the configuration, by name.
 
     Raises:
-        ValueError: The checkpoint does not have it, or transformers does not know the kind of model.
+        ValueError: The checkpoint has no configuration, or the model type is unknown to transformers.
         MissingConditionalImportError: The package transformers is not installed.
 
     >>> described = {"model": {"config": {"content": {"model_type": "bert", "hidden_size": 8}}}}
@@ -115,23 +115,23 @@ def get_hf_config_from_composer_state_dict(
     """
     transformers: Any = import_extra("transformers", "nlp", "The configuration of a Hugging Face model")
     content = {**huggingface_metadata(state_dict["state"])["model"]["config"]["content"], **(config_overrides or {})}
-    kind = content.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
+    model_type = content.get("model_type")
+    if model_type not in transformers.CONFIG_MAPPING:
         raise ValueError(
-            f"The checkpoint is of a model of the type {kind!r}, which transformers does not know. Import what "
-            f"registers it with AutoConfig.register first."
+            f"The checkpoint contains a model of type {model_type!r}, which is unknown to transformers. First import "
+            f"the module that registers it with AutoConfig.register."
         )
-    return transformers.CONFIG_MAPPING[kind].from_dict(content)
+    return transformers.CONFIG_MAPPING[model_type].from_dict(content)
 
 
 def get_peft_config_from_composer_state_dict(state_dict: Mapping[str, Any]) -> Any:
-    """Return the configuration of the adapters in a checkpoint, a ``PeftConfig``; None if it has none.
+    """Return the configuration of the adapters in a checkpoint, a ``PeftConfig``, or None.
 
     Args:
         state_dict: A checkpoint, as :func:`.read_checkpoint` returns it.
 
     Raises:
-        ValueError: The checkpoint does not have the configuration of a Hugging Face model.
+        ValueError: The checkpoint does not contain the configuration of a Hugging Face model.
         MissingConditionalImportError: The package peft is not installed.
 
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
@@ -147,15 +147,15 @@ def get_peft_config_from_composer_state_dict(state_dict: Mapping[str, Any]) -> A
 def get_hf_tokenizer_from_composer_state_dict(
     state_dict: Mapping[str, Any], trust_remote_code: bool = False, tokenizer_save_dir: Path | str | None = None
 ) -> Any:
-    """Return the tokenizer in a checkpoint; None if it has none.
+    """Return the tokenizer in a checkpoint, or None.
 
     Args:
         state_dict: A checkpoint, as :func:`.read_checkpoint` returns it.
-        trust_remote_code: Whether the tokenizer may be of a class whose code is fetched from the hub, and run.
-        tokenizer_save_dir: Where its files are to stay; None is a folder that goes when they are read.
+        trust_remote_code: Whether to allow tokenizer classes whose code is downloaded from the hub and run.
+        tokenizer_save_dir: Folder in which to keep the tokenizer files; None for a temporary folder.
 
     Raises:
-        ValueError: The checkpoint does not have a Hugging Face model.
+        ValueError: The checkpoint does not contain a Hugging Face model.
         MissingConditionalImportError: The package transformers is not installed.
 
     >>> described = {"model": {"config": {"content": {"model_type": "bert"}}}}
@@ -167,12 +167,12 @@ def get_hf_tokenizer_from_composer_state_dict(
 def tokenizer_from(
     described: Mapping[str, Any], trust_remote_code: bool = False, tokenizer_save_dir: Path | str | None = None
 ) -> Any:
-    """Return the tokenizer of what a checkpoint says of a Hugging Face model; None if there is none.
+    """Return the tokenizer from the Hugging Face metadata of a checkpoint, or None.
 
     Args:
-        described: The part ``"integrations"/"huggingface"`` of a checkpoint.
+        described: The entry ``"integrations"/"huggingface"`` of a checkpoint.
         trust_remote_code: Whether code from the hub may run.
-        tokenizer_save_dir: Where its files are to stay.
+        tokenizer_save_dir: Folder in which to keep the tokenizer files.
     """
     files: dict[str, Any] = described.get("tokenizer") or {}
     if not files:
@@ -186,7 +186,7 @@ def tokenizer_from(
             folder.mkdir(parents=True, exist_ok=True)
         write_tokenizer(files, folder)
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    # The folder may be gone; where the tokenizer came from first can still be asked for by name.
+    # The folder may be temporary; keep the name of the original tokenizer.
     tokenizer.name_or_path = files.get("tokenizer_config", {}).get("content", {}).get("name_or_path", "")
     return tokenizer
 
@@ -196,17 +196,17 @@ def get_hf_model_from_composer_state_dict(
     model_instantiation_class: type | str | None = None,
     model_config_kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """Return the model of transformers in a checkpoint, with its weights, on the host and in evaluation mode.
+    """Return the transformers model in a checkpoint, with its weights, on the CPU and in evaluation mode.
 
     Args:
         state_dict: A checkpoint, as :func:`.read_checkpoint` returns it.
-        model_instantiation_class: A class of transformers, also one of the ``AutoModel`` kind, or its dotted name; None
-            is the class that was saved.
-        model_config_kwargs: Values of the configuration that are to be others than those saved.
+        model_instantiation_class: A transformers model class or auto class, or its dotted name; None for the saved
+            class.
+        model_config_kwargs: Values that override the saved configuration.
 
     Raises:
-        ValueError: The checkpoint lacks the configuration or weights of the model, or the class is none.
-        MissingConditionalImportError: The package transformers is not installed, or peft where there are adapters.
+        ValueError: The checkpoint lacks the configuration or weights of the model, or the class is not valid.
+        MissingConditionalImportError: The package transformers, or peft for a model with adapters, is not installed.
 
     >>> from transformers import BertConfig, BertModel
     >>> from composer.models import HuggingFaceModel
@@ -223,23 +223,23 @@ def get_hf_model_from_composer_state_dict(
     state = state_dict["state"]
     described = huggingface_metadata(state)
     config = get_hf_config_from_composer_state_dict(state_dict, model_config_kwargs)
-    kind = _class_of(model_instantiation_class, described, config)
+    model_class = _resolve_model_class(model_instantiation_class, described, config)
     if "model" not in state:
-        raise ValueError("The checkpoint has no weights; it was saved without them.")
+        raise ValueError("The checkpoint does not contain the model's weights.")
     weights = {name.removeprefix(_INNER): value for name, value in state["model"].items()}
     peft_config = get_peft_config_from_composer_state_dict(state_dict)
     if peft_config is None:
-        # Another class, or other sizes, are asked for to train them; what was saved is to be there as it was.
-        is_as_saved = model_instantiation_class is None and not model_config_kwargs
-        model = _with_weights(kind, config, weights, strict=is_as_saved)
-    elif _has_adapters_alone(state):
+        # Another class or other sizes are meant for further training; the saved model must match exactly.
+        strict = model_instantiation_class is None and not model_config_kwargs
+        model = _load_pretrained(model_class, config, weights, strict=strict)
+    elif _has_only_adapters(state):
         raise ValueError(
-            "The checkpoint has adapters without the weights that they change. Write them to a folder, with "
-            "write_huggingface_pretrained_from_composer_checkpoint, that peft.PeftModel.from_pretrained(model, folder) "
-            "reads; or train with should_save_peft_only=False."
+            "The checkpoint contains adapters without the base weights. Export them to a folder with "
+            "write_huggingface_pretrained_from_composer_checkpoint, and load it with "
+            "peft.PeftModel.from_pretrained(model, folder); or train with should_save_peft_only=False."
         )
     else:
-        model = with_adapters(kind(config), peft_config)
+        model = with_adapters(model_class(config), peft_config)
         model.load_state_dict(weights)
         model.to(_dtype(weights)).eval()
     if saved := described["model"].get("generation_config"):
@@ -248,68 +248,68 @@ def get_hf_model_from_composer_state_dict(
     return model
 
 
-def _class_of(asked: type | str | None, described: Mapping[str, Any], config: Any) -> Any:
-    """The class of the model; what the checkpoint says is followed into transformers only, as it could run code."""
+def _resolve_model_class(requested: type | str | None, described: Mapping[str, Any], config: Any) -> Any:
+    """Return the model class. A class named by the checkpoint must be in transformers, as importing could run code."""
     transformers: Any = import_extra("transformers", "nlp", "A Hugging Face model")
-    name = described["model"]["config"].get("class", "") if asked is None else asked
+    name = described["model"]["config"].get("class", "") if requested is None else requested
     if isinstance(name, str):
-        if asked is None and not name.startswith("transformers."):
+        if requested is None and not name.startswith("transformers."):
             raise ValueError(
-                f"The checkpoint is of a model of the class {name!r}, which is not imported because a file says so. "
-                f"Give model_instantiation_class={name!r} if you trust it."
+                f"The checkpoint contains a model of the class {name!r}, which is not imported only because a file "
+                f"names it. Pass model_instantiation_class={name!r} if you trust it."
             )
         module, _, attribute = name.rpartition(".")
         try:
-            kind = getattr(importlib.import_module(module), attribute)
+            model_class = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"model_instantiation_class: there is no class {name!r} ({error}).") from error
+            raise ValueError(f"model_instantiation_class: cannot import {name!r} ({error}).") from error
     else:
-        kind = name
-    if hasattr(kind, "from_config") and not hasattr(kind, "base_model_prefix"):  # of the AutoModel kind
+        model_class = name
+    if hasattr(model_class, "from_config") and not hasattr(model_class, "base_model_prefix"):  # an auto class
         import torch
 
-        # What a file says is no reason to fetch code and run it, nor to ask whether to.
-        local = {"trust_remote_code": False} if kind.__module__.startswith("transformers.") else {}
+        # A checkpoint must not cause remote code to be downloaded and run, nor a prompt that asks for it.
+        local = {"trust_remote_code": False} if model_class.__module__.startswith("transformers.") else {}
         with torch.device("meta"):
-            return type(kind.from_config(config, **local))
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        raise ValueError(f"model_instantiation_class must be a class of models of transformers, but got {kind!r}.")
-    return kind
+            return type(model_class.from_config(config, **local))
+    if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
+        raise ValueError(f"model_instantiation_class must be a transformers model class, but got {model_class!r}.")
+    return model_class
 
 
-def _with_weights(kind: Any, config: Any, weights: dict[str, Tensor], *, strict: bool) -> nn.Module:
-    name = config.name_or_path  # which reading from no place would overwrite
-    with _quiet():
-        model, report = kind.from_pretrained(
+def _load_pretrained(model_class: Any, config: Any, weights: dict[str, Tensor], *, strict: bool) -> nn.Module:
+    name = config.name_or_path  # from_pretrained(None) would overwrite it
+    with _silence_transformers():
+        model, report = model_class.from_pretrained(
             None, config=config, state_dict=weights, dtype=_dtype(weights), output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
     model.name_or_path = model.config.name_or_path = name
     sizes = sorted(str(name[0]) for name in report["mismatched_keys"])
-    told = [
+    problems = [
         *([f"the checkpoint lacks {first_of(sorted(report['missing_keys']))}"] if report["missing_keys"] else []),
         *([f"the model lacks {first_of(sorted(report['unexpected_keys']))}"] if report["unexpected_keys"] else []),
-        *([f"of other sizes are {first_of(sizes)}"] if sizes else []),
+        *([f"shapes differ for {first_of(sizes)}"] if sizes else []),
     ]
-    if told and strict:
-        raise ValueError(f"The weights in the checkpoint are not those of {kind.__name__}: {'; '.join(told)}.")
-    if told:
-        message = f"{kind.__name__} has not all of its weights from the checkpoint: {'; '.join(told)}."
+    if problems and strict:
+        raise ValueError(f"The weights in the checkpoint do not match {model_class.__name__}: {'; '.join(problems)}.")
+    if problems:
+        message = f"{model_class.__name__}: not all weights were loaded from the checkpoint: {'; '.join(problems)}."
         warnings.warn(message, ComposerWarning, stacklevel=4)
     return model
 
 
 def _adapters_in(described: Mapping[str, Any], weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of adapters, by their names in the checkpoint."""
+    """Return the adapter weights, by their names in the checkpoint."""
     names = described.get("adapter_names")
-    if names is None:  # written by the predecessor, which has LoRA only
+    if names is None:  # written by MosaicML Composer, which supports only LoRA
         config = SimpleNamespace(bias=described["peft_config"]["content"].get("bias", "none"))
         return filter_state_dict_peft(weights, config, remove_adapter_names=False)
     return {name: value for name, value in weights.items() if name in names}
 
 
-def _has_adapters_alone(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint of a model with adapters lacks the weights that these change."""
+def _has_only_adapters(state: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint of a model with adapters lacks the base weights."""
     names = huggingface_metadata(cast("dict[str, Any]", state))["model"].get("adapter_names")
     if names is not None:
         return all(name in names for name in state["model"])
@@ -317,13 +317,13 @@ def _has_adapters_alone(state: Mapping[str, Any]) -> bool:
 
 
 def _dtype(weights: Mapping[str, Tensor]) -> Any:
-    """The dtype of the first weight that is a fraction, as models have one."""
+    """Return the dtype of the first floating-point weight."""
     return next((value.dtype for value in weights.values() if value.is_floating_point()), None)
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
-    """Keep transformers from telling what it reads, and what not: we tell that."""
+def _silence_transformers() -> Generator[None]:
+    """Silence the loading report and progress bar of transformers; we report mismatches ourselves."""
     logging: Any = import_extra("transformers.utils.logging", "nlp", "A Hugging Face model")
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -337,8 +337,8 @@ def _quiet() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _local(path: Path | str, keep: Path | str | None) -> Generator[Path]:
-    """Give the path of a checkpoint on this machine, and leave a copy where it is wanted."""
+def _local_checkpoint(path: Path | str, keep: Path | str | None) -> Generator[Path]:
+    """Yield a local path of a checkpoint, downloading it if necessary, and keep a copy if requested."""
     with fetched(path, progress_bar=False) as local:
         if keep is not None and dist.get_local_rank() == 0:
             destination = Path(keep)

@@ -1,4 +1,4 @@
-"""What models of segmentation share: a loss of two parts."""
+"""Segmentation loss: weighted sum of cross entropy and Dice loss."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _NO_INDEX = -100
 
 
 class SegmentationLoss:
-    """The weighted sum of the cross entropy and the Dice loss, whose parts are logged beside it.
+    """Weighted sum of cross entropy and Dice loss; the two terms are logged as well.
 
-    The Dice loss is that of the whole batch, over the classes that occur in it.
+    The Dice loss is computed over the entire batch and the classes that occur in it.
 
     Args:
-        cross_entropy_weight: Weight of the cross entropy; 0 leaves it out.
-        dice_weight: Weight of the Dice loss; 0 leaves it out.
-        ignore_index: Class index of the places that do not count.
-        with_background: Whether class 0 is one of those that the Dice loss is about.
+        cross_entropy_weight: Weight of the cross entropy; 0 omits it.
+        dice_weight: Weight of the Dice loss; 0 omits it.
+        ignore_index: Class index of the pixels to ignore.
+        with_background: Whether to include class 0 in the Dice loss.
 
     Raises:
         ValueError: A weight is negative, or both are 0.
 
     >>> loss = SegmentationLoss(cross_entropy_weight=1.0, dice_weight=0.5)
-    >>> parts = loss(torch.zeros(1, 2, 1, 2), torch.tensor([[[0, 1]]]))
-    >>> {name: round(part.item(), 4) for name, part in parts.items()}
+    >>> terms = loss(torch.zeros(1, 2, 1, 2), torch.tensor([[[0, 1]]]))
+    >>> {name: round(term.item(), 4) for name, term in terms.items()}
     {'total': 0.9431, 'cross_entropy': 0.6931, 'dice': 0.5}
     """
 
@@ -45,12 +45,12 @@ class SegmentationLoss:
         self.cross_entropy_weight = non_negative("cross_entropy_weight", cross_entropy_weight)
         self.dice_weight = non_negative("dice_weight", dice_weight)
         if cross_entropy_weight == 0 and dice_weight == 0:
-            raise ValueError("cross_entropy_weight and dice_weight must not both be 0: there would be no loss.")
+            raise ValueError("cross_entropy_weight and dice_weight must not both be 0.")
         self.ignore_index = ignore_index
         self.with_background = with_background
 
     def __call__(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the loss as ``total``, and its parts without their weights.
+        """Return the loss as ``total``, and its unweighted terms.
 
         Args:
             outputs: Logits, (B, C, ...).
@@ -59,7 +59,7 @@ class SegmentationLoss:
         parts: dict[str, Tensor] = {}
         total: Tensor | None = None
         if self.cross_entropy_weight:
-            # Among probabilities, ignored places are those that are all zero.
+            # In probabilities, ignored pixels are all zero.
             ignored = self.ignore_index if target.ndim == outputs.ndim - 1 else _NO_INDEX
             parts["cross_entropy"] = soft_cross_entropy(outputs, target, ignore_index=ignored)
             total = self.cross_entropy_weight * parts["cross_entropy"]
@@ -75,7 +75,7 @@ class SegmentationLoss:
             target = torch.where(target == self.ignore_index, -1, target)
         probabilities = outputs.float().softmax(dim=1)
         target = as_probabilities(target, like=probabilities)
-        # What does not count must not be predicted either.
+        # Mask the predictions of ignored pixels too.
         probabilities = probabilities * target.sum(dim=1, keepdim=True)
         first = 0 if self.with_background else 1
         return dice_loss(probabilities[:, first:], target[:, first:], batch=True, ignore_absent_classes=True)

@@ -1,4 +1,4 @@
-"""Networks of torchvision, with weights by name and a head of any number of classes."""
+"""Build torchvision networks with pretrained weights by name and a head for any number of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer._lazy import import_extra
 from composer._text import one_of
 from composer.models.initializers import Initializer, ensure_initializers, initialize
 
-__all__ = ["make_network", "weights_of"]
+__all__ = ["make_network", "resolve_weights"]
 
 
 def make_network(
@@ -23,22 +23,22 @@ def make_network(
     purpose: str,
     **options: Any,
 ) -> nn.Module:
-    """Build a network of torchvision.
+    """Build a torchvision network.
 
-    With ``weights``, a head for another number of classes is made anew, and only it is initialised.
+    With ``weights``, the head is replaced if the number of classes differs, and only the new head is initialized.
 
     Args:
-        name: As torchvision has it.
-        head: Dotted name of the linear layer at the end.
-        num_classes: Outputs of the head.
-        weights: A name such as ``"IMAGENET1K_V1"`` or ``"DEFAULT"``, torchvision's object, or None.
-        initializers: What to initialise with.
-        purpose: What needs torchvision, for the message.
-        **options: Handed to torchvision.
+        name: Name of the network in torchvision.
+        head: Dotted name of the last linear layer.
+        num_classes: Number of outputs of the head.
+        weights: A name such as ``"IMAGENET1K_V1"`` or ``"DEFAULT"``, a torchvision weights object, or None.
+        initializers: Initializers to apply.
+        purpose: Name of the function that needs torchvision, for the error.
+        **options: Passed to torchvision.
 
     Raises:
         MissingConditionalImportError: torchvision is not installed.
-        ValueError: There are no such weights, or the initializers would overwrite all that was loaded.
+        ValueError: The weights are unknown, or the initializers would overwrite the loaded weights.
 
     >>> network = make_network("resnet18", "fc", 10, None, None, "This example")
     >>> network.fc
@@ -46,7 +46,7 @@ def make_network(
     """
     models: Any = import_extra("torchvision.models", "vision", purpose)
     rules = ensure_initializers(initializers)
-    chosen = weights_of(models, name, weights)
+    chosen = resolve_weights(models, name, weights)
     if chosen is None:
         network: nn.Module = models.get_model(name, num_classes=num_classes, **options)
         initialize(network, rules)
@@ -61,31 +61,31 @@ def make_network(
         initialize(last, rules)
     elif rules:
         raise ValueError(
-            f"initializers={[rule.value for rule in rules]} would overwrite what weights={weights!r} loads, since "
-            f"num_classes={num_classes} keeps the last layer too. Give one of the two."
+            f"initializers={[rule.value for rule in rules]} would overwrite the loaded weights={weights!r}, since "
+            f"num_classes={num_classes} keeps the last layer too. Pass only one of the two."
         )
     return network
 
 
-def weights_of(models: Any, name: str, weights: Any) -> Any:
-    """Return torchvision's object for weights that may be given by name, or None for none.
+def resolve_weights(models: Any, name: str, weights: Any) -> Any:
+    """Return the torchvision weights object for a name, or None.
 
     Args:
         models: The module ``torchvision.models``.
-        name: The network.
-        weights: The name of the weights, alone or after that of their class; torchvision's object; or None.
+        name: Name of the network.
+        weights: Name of the weights, with or without the class name; a torchvision weights object; or None.
 
     Raises:
-        ValueError: There are no such weights.
+        ValueError: The weights are unknown.
         TypeError: The object belongs to another network.
 
     >>> import torchvision
-    >>> weights_of(torchvision.models, "resnet50", "IMAGENET1K_V2")
+    >>> resolve_weights(torchvision.models, "resnet50", "IMAGENET1K_V2")
     ResNet50_Weights.IMAGENET1K_V2
     """
     if weights is None:
         return None
-    kind = models.get_model_weights(name)
+    enum = models.get_model_weights(name)
     if isinstance(weights, str):
-        return kind[one_of("weights", weights.removeprefix(f"{kind.__name__}."), kind.__members__)]
-    return kind.verify(weights)
+        return enum[one_of("weights", weights.removeprefix(f"{enum.__name__}."), enum.__members__)]
+    return enum.verify(weights)

@@ -1,4 +1,4 @@
-"""What training has to know of a model of `transformers`, found out from its class and configuration."""
+"""Inspect a `transformers` model and its outputs: causal or not, forward arguments, loss, logits, configuration."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ __all__ = [
     "arguments_of",
     "as_json",
     "configuration_of",
-    "fit_embeddings",
+    "decode_continuations",
     "generation_arguments",
     "is_causal",
     "logits_of",
     "loss_of",
+    "resize_embeddings",
     "shifts_labels",
-    "texts_of",
 ]
 
 _log = logging.getLogger("composer.models.huggingface")
 
-# Registered as causal, yet they compare each place with its own label.
+# Registered as causal, but their loss does not shift the labels.
 _UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
 
 
-def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
-    """Give a model an embedding for each token of a tokenizer; tell whether that took new ones.
+def resize_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
+    """Resize the embeddings of a model if the tokenizer has more tokens; return whether they were resized.
 
     Args:
         model: The model.
         tokenizer: The tokenizer, or None.
-        may_resize: Whether it may get new ones.
+        may_resize: Whether resizing is allowed.
 
     Raises:
-        ValueError: It needs new ones and must not get them.
+        ValueError: Resizing is needed and not allowed.
     """
     if tokenizer is None:
         _log.warning(
@@ -55,8 +55,8 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
         return False
     if not may_resize:
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {known}. Give "
-            f"the tokenizer of the model, or allow_embedding_resizing=True."
+            f"The tokenizer has {len(tokenizer)} tokens, but the model has embeddings for {known}. Use the tokenizer "
+            f"of the model, or set allow_embedding_resizing=True."
         )
     _log.warning(
         "The number of tokens in the tokenizer is greater than the number of tokens in the model. "
@@ -69,31 +69,31 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
 
 
 def _num_embeddings(model: Any) -> int | None:
-    """For how many tokens a model has embeddings, by these themselves or by its configuration."""
+    """Return the number of token embeddings of a model, from its input embeddings or its configuration."""
     if hasattr(model, "get_input_embeddings"):
         return getattr(model.get_input_embeddings(), "num_embeddings", None)
     return getattr(model.config, "vocab_size", None)
 
 
-def shifts_labels(model: nn.Module, asked: bool | None) -> bool:
-    """Tell whether metrics are to compare place i of a model's output with label i + 1.
+def shifts_labels(model: nn.Module, requested: bool | None) -> bool:
+    """Return whether metrics must compare position i of a model's output with label i + 1.
 
     Args:
         model: The model.
-        asked: What the user says; None asks the class of the model.
+        requested: Value of the user's argument; None for the default of the model class.
     """
     found = is_causal(model)
-    if asked is False and found:
+    if requested is False and found:
         message = (
-            f"shift_labels=False, but {type(model).__name__} predicts at each place the next label: its loss and its "
-            f"metrics will not agree."
+            f"shift_labels=False, but {type(model).__name__} is a causal language model, which predicts the next label "
+            f"at each position: its loss and its metrics will not agree."
         )
         warnings.warn(message, ComposerWarning, stacklevel=3)
-    return found if asked is None else asked
+    return found if requested is None else requested
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Tell whether the class of a model is known as one that predicts at each place the next label.
+    """Return whether a model is a known causal language model, which predicts the next label at each position.
 
     Args:
         model: The model.
@@ -103,12 +103,12 @@ def is_causal(model: nn.Module) -> bool:
     for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
         for value in table.values():
             names.update([value] if isinstance(value, str) else value)
-    is_known = any(kind.__name__ in names - _UNSHIFTED for kind in type(model).__mro__)
+    is_known = any(base.__name__ in names - _UNSHIFTED for base in type(model).__mro__)
     return is_known and not getattr(cast(Any, model).config, "is_encoder_decoder", False)
 
 
 def generation_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by which a batch of the mode "generate" wants its texts written.
+    """Return the arguments of ``generate`` in a batch with the mode "generate".
 
     Args:
         batch: The batch.
@@ -120,21 +120,21 @@ def generation_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {**length, **batch.get("generation_kwargs", {})}
 
 
-def texts_of(tokenizer: Any, tokens: Tensor) -> list[str]:
-    """Return texts that go on from others, with the space before them that a tokenizer drops.
+def decode_continuations(tokenizer: Any, tokens: Tensor) -> list[str]:
+    """Decode generated continuations, restoring the leading space that some tokenizers drop.
 
     Args:
         tokenizer: The tokenizer.
-        tokens: Of each text, (B, S).
+        tokens: Generated tokens, (B, S).
     """
     texts: list[str] = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    # Those that have the space in the token of the next word, such as GPT-2's, write it by themselves.
+    # Tokenizers such as GPT-2's, whose tokens include the preceding space, decode it themselves.
     has_spaces = len(tokenizer(" a", add_special_tokens=False)["input_ids"]) == 1
     return texts if has_spaces else [f" {text}" for text in texts]
 
 
 def arguments_of(model: nn.Module) -> frozenset[str] | None:
-    """Return what the forward pass of a model takes by name; None if anything.
+    """Return the argument names of a model's ``forward``, or None if it accepts any.
 
     Args:
         model: The model.
@@ -148,10 +148,10 @@ def arguments_of(model: nn.Module) -> frozenset[str] | None:
 
 
 def loss_of(outputs: Any) -> Tensor | None:
-    """Return the loss among what a model has returned, None if there is none.
+    """Return the loss in the outputs of a model, or None.
 
     Args:
-        outputs: A mapping, a tuple that begins with the loss, or an object with an attribute ``loss``.
+        outputs: A mapping, a tuple whose first entry is the loss, or an object with an attribute ``loss``.
 
     >>> loss_of((torch.tensor(0.5), torch.ones(2, 3))), loss_of((torch.ones(2, 3),))
     (tensor(0.5000), None)
@@ -165,13 +165,13 @@ def loss_of(outputs: Any) -> Tensor | None:
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """Return the logits among what a model has returned, where a tuple has the loss before them.
+    """Return the logits in the outputs of a model.
 
     Args:
-        outputs: A mapping, a tuple, or an object with an attribute ``logits``.
+        outputs: A mapping, a tuple, in which a loss may precede the logits, or an object with an attribute ``logits``.
 
     Raises:
-        ValueError: The mapping has none.
+        ValueError: The mapping has no logits.
 
     >>> logits_of((torch.tensor(0.5), torch.ones(2, 3))).shape
     torch.Size([2, 3])
@@ -179,8 +179,8 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, Mapping):
         if "logits" not in outputs:
             raise ValueError(
-                f"use_logits=True, but the model returns {first_of(list(outputs))}. Give use_logits=False, and metrics "
-                f"that take all of it."
+                f"use_logits=True, but the model returns {first_of(list(outputs))}. Set use_logits=False, and use "
+                f"metrics that accept these outputs."
             )
         return cast("Mapping[str, Tensor]", outputs)["logits"]
     if hasattr(outputs, "logits"):
@@ -189,14 +189,14 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def configuration_of(model: Any) -> dict[str, Any]:
-    """Return what a checkpoint says of a model: ``config`` and, if it has one, ``generation_config``.
+    """Return the metadata of a model for checkpoints: ``config`` and, if present, ``generation_config``.
 
     Args:
-        model: A model of transformers.
+        model: A transformers model.
     """
-    kind = type(model)
-    config = {**_as_dict(model.config), "architectures": [kind.__name__]}
-    name = f"{kind.__module__}.{kind.__name__}"
+    model_class = type(model)
+    config = {**_as_dict(model.config), "architectures": [model_class.__name__]}
+    name = f"{model_class.__module__}.{model_class.__name__}"
     described: dict[str, Any] = {"config": {"file_extension": ".json", "content": config, "class": name}}
     if getattr(model, "generation_config", None) is not None:
         content = _as_dict(model.generation_config)
@@ -205,14 +205,14 @@ def configuration_of(model: Any) -> dict[str, Any]:
 
 
 def _as_dict(config: Any) -> dict[str, Any]:
-    """What a configuration holds, as JSON has it; that of a model which is none of transformers may be any object."""
+    """Return a configuration as JSON values; models from other packages may have a configuration of any class."""
     if hasattr(config, "to_json_string"):
         return json.loads(config.to_json_string())
     return as_json(config.to_dict() if hasattr(config, "to_dict") else vars(config))
 
 
 def as_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration as JSON has it: sets as lists, and what else it does not know as text.
+    """Return a configuration as JSON values: sets become sorted lists, other objects become strings.
 
     Args:
         content: The configuration.

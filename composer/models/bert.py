@@ -1,4 +1,4 @@
-"""BERT, to be trained on masked tokens, or to sort texts.
+"""BERT for masked language modeling and text classification.
 
 Paper: BERT: Pre-training of Deep Bidirectional Transformers, Devlin et al. 2018, https://arxiv.org/abs/1810.04805
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer._text import positive
-from composer.models._builders import made_by_transformers
-from composer.models._metrics import made_with_values
+from composer.models._metrics import metrics_on_cpu
+from composer.models._transformers_builder import build_transformers_model
 from composer.models.huggingface import HuggingFaceModel
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ def create_bert_mlm(
     tokenizer_name: str | None = None,
     gradient_checkpointing: bool = False,
 ) -> HuggingFaceModel:
-    """Return a BERT that predicts masked tokens, with the metrics ``LanguageCrossEntropy`` and ``MaskedAccuracy``.
+    """Build a BERT masked language model, with the metrics ``LanguageCrossEntropy`` and ``MaskedAccuracy``.
 
-    Batches have ``"input_ids"`` (B, S), ``"attention_mask"`` and ``"labels"``, -100 where no token was masked, as
-    ``DataCollatorForLanguageModeling`` makes them.
+    Batches have ``"input_ids"`` (B, S), ``"attention_mask"`` and ``"labels"``, which are -100 for tokens that are not
+    masked, as from ``DataCollatorForLanguageModeling``.
 
     Args:
-        use_pretrained: Whether the model begins with trained weights.
-        pretrained_model_name: Which, on the hub or a folder; None is ``"bert-base-uncased"``. Without
-            ``use_pretrained`` only the configuration is taken from there, and with None nothing has to be fetched.
-        model_config: Values of the configuration that are to be others, such as ``{"num_hidden_layers": 6}``.
-        tokenizer_name: Name or folder of a tokenizer that is saved with the model; None for none.
-        gradient_checkpointing: Whether activations are computed again in the backward pass, which saves memory.
+        use_pretrained: Whether to load pretrained weights.
+        pretrained_model_name: Name on the hub or folder of the model; None for ``"bert-base-uncased"``. Without
+            ``use_pretrained``, only the configuration is loaded from it, and None downloads nothing.
+        model_config: Values that override the configuration, such as ``{"num_hidden_layers": 6}``.
+        tokenizer_name: Name or folder of a tokenizer to save with the model; None for none.
+        gradient_checkpointing: Whether to enable activation checkpointing, which saves memory.
 
     Raises:
         MissingConditionalImportError: The package transformers is not installed.
@@ -54,7 +54,7 @@ def create_bert_mlm(
     """
     from composer.metrics.language import LanguageCrossEntropy, MaskedAccuracy
 
-    model, tokenizer = made_by_transformers(
+    model, tokenizer = build_transformers_model(
         "AutoModelForMaskedLM",
         "BertConfig",
         _NAME,
@@ -62,9 +62,9 @@ def create_bert_mlm(
         name=pretrained_model_name,
         config=model_config,
         tokenizer_name=tokenizer_name,
-        recomputes=gradient_checkpointing,
+        gradient_checkpointing=gradient_checkpointing,
     )
-    with made_with_values():
+    with metrics_on_cpu():
         metrics: list[Metric] = [LanguageCrossEntropy(), MaskedAccuracy()]
     return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)
 
@@ -77,20 +77,20 @@ def create_bert_classification(
     tokenizer_name: str | None = None,
     gradient_checkpointing: bool = False,
 ) -> HuggingFaceModel:
-    """Return a BERT that sorts texts, or scores them, with one layer more that begins untrained.
+    """Build a BERT for text classification or regression, with a new, randomly initialized head.
 
     Batches have ``"input_ids"`` (B, S), ``"attention_mask"`` and ``"labels"`` (B). The metrics are
-    ``MulticlassAccuracy`` and ``MulticlassMatthewsCorrCoef``, with two classes also ``BinaryF1Score``; for scores
+    ``MulticlassAccuracy`` and ``MulticlassMatthewsCorrCoef``, with two classes also ``BinaryF1Score``; for regression
     ``MeanSquaredError`` and ``SpearmanCorrCoef``.
 
     Args:
-        num_labels: Number of classes; 1 is a score, whose squared error is the loss.
-        use_pretrained: Whether the model begins with trained weights.
-        pretrained_model_name: Which, on the hub or a folder; None is ``"bert-base-uncased"``. Without
-            ``use_pretrained`` only the configuration is taken from there, and with None nothing has to be fetched.
-        model_config: Values of the configuration that are to be others, such as ``{"num_hidden_layers": 6}``.
-        tokenizer_name: Name or folder of a tokenizer that is saved with the model; None for none.
-        gradient_checkpointing: Whether activations are computed again in the backward pass, which saves memory.
+        num_labels: Number of classes; 1 for regression with the squared error as the loss.
+        use_pretrained: Whether to load pretrained weights.
+        pretrained_model_name: Name on the hub or folder of the model; None for ``"bert-base-uncased"``. Without
+            ``use_pretrained``, only the configuration is loaded from it, and None downloads nothing.
+        model_config: Values that override the configuration, such as ``{"num_hidden_layers": 6}``.
+        tokenizer_name: Name or folder of a tokenizer to save with the model; None for none.
+        gradient_checkpointing: Whether to enable activation checkpointing, which saves memory.
 
     Raises:
         ValueError: ``num_labels`` is not positive.
@@ -105,7 +105,7 @@ def create_bert_classification(
     Paper: https://arxiv.org/abs/1810.04805 (Devlin et al. 2018)
     """
     positive("num_labels", num_labels)
-    model, tokenizer = made_by_transformers(
+    model, tokenizer = build_transformers_model(
         "AutoModelForSequenceClassification",
         "BertConfig",
         _NAME,
@@ -113,9 +113,9 @@ def create_bert_classification(
         name=pretrained_model_name,
         config={**(model_config or {}), "num_labels": num_labels},
         tokenizer_name=tokenizer_name,
-        recomputes=gradient_checkpointing,
+        gradient_checkpointing=gradient_checkpointing,
     )
-    with made_with_values():
+    with metrics_on_cpu():
         metrics = _metrics(num_labels)
     return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)
 
@@ -128,7 +128,7 @@ def _metrics(num_labels: int) -> dict[str, Metric]:
 
     if num_labels == 1:
         with warnings.catch_warnings():
-            # It says that it keeps all scores, which are two numbers for a text.
+            # torchmetrics warns that it stores all predictions, which are only two numbers per text.
             warnings.simplefilter("ignore", UserWarning)
             return {"MeanSquaredError": MeanSquaredError(), "SpearmanCorrCoef": SpearmanCorrCoef()}
     found: dict[str, Metric] = {

@@ -1,4 +1,4 @@
-"""A small network for handwritten digits."""
+"""A small convolutional network for MNIST."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
@@ -52,7 +52,7 @@ def mnist_model(
 
     Args:
         num_classes: C.
-        initializers: What the weights are initialised with, one after the other.
+        initializers: Initializers to apply in order.
 
     Raises:
         ValueError: An initializer is unknown.
@@ -66,7 +66,7 @@ def mnist_model(
     return ComposerClassifier(network, num_classes=num_classes)
 
 
-class MNIST_Classifier(ComposerClassifier):  # noqa: N801 -- its name in the first versions
-    """:func:`mnist_model` as a class, to be subclassed and asked for by ``isinstance``."""
+class MNIST_Classifier(ComposerClassifier):  # noqa: N801 -- its name in early versions of MosaicML Composer
+    """:func:`mnist_model` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(mnist_model)
+    __init__ = init_from_builder(mnist_model)

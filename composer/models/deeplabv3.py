@@ -1,4 +1,4 @@
-"""DeepLabv3 and DeepLabv3+: segmentation by dilated convolutions at several rates.
+"""DeepLabv3 and DeepLabv3+: semantic segmentation with atrous (dilated) convolutions at several rates.
 
 Papers: Rethinking Atrous Convolution for Semantic Image Segmentation, Chen et al. 2017,
 https://arxiv.org/abs/1706.05587; Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation,
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from composer import dist
 from composer._lazy import import_extra
 from composer._text import one_of
-from composer.models._builder_classes import built_by
-from composer.models._metrics import made_with_values
+from composer.models._builder_classes import init_from_builder
+from composer.models._metrics import metrics_on_cpu
 from composer.models._segmentation import SegmentationLoss
-from composer.models._torchvision import weights_of
+from composer.models._torchvision import resolve_weights
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, ensure_initializers, initialize
 from composer.warnings import ComposerWarning
@@ -36,13 +36,13 @@ _BACKBONES = ("resnet50", "resnet101", "resnet152")
 
 
 class AtrousPyramid(nn.Module):
-    """Looks at each place with convolutions of several dilations, and at the mean of the image, and joins it all.
+    """Atrous spatial pyramid pooling: parallel convolutions of several dilations and a global average, concatenated.
 
     Args:
         in_channels: Channels of the features.
-        channels: Channels of each of the branches, and of the output.
-        dilations: Those of the convolutions of 3 x 3; a dilation of 1 stands for one of 1 x 1.
-        separable: Whether the convolutions of 3 x 3 are depthwise separable, as in DeepLabv3+.
+        channels: Channels of each branch and of the output.
+        dilations: Dilations of the 3 x 3 convolutions; a dilation of 1 means a 1 x 1 convolution.
+        separable: Whether the 3 x 3 convolutions are depthwise separable, as in DeepLabv3+.
 
     >>> AtrousPyramid(8, 16)(torch.zeros(2, 8, 5, 5)).shape
     torch.Size([2, 16, 5, 5])
@@ -70,19 +70,19 @@ class AtrousPyramid(nn.Module):
         """Return new features, (B, channels, H, W).
 
         Args:
-            features: (B, in_channels, H, W); in training, of two images or more, for the sake of the batch norm.
+            features: (B, in_channels, H, W); in training, B must be at least 2, as batch norm requires.
         """
         of_image = self.of_image(features).expand(-1, -1, *features.shape[-2:])
         return self.join(torch.cat([of_image, *(branch(features) for branch in self.branches)], dim=1))
 
 
 class DeepLabV3(nn.Module):
-    """A dilated ResNet, an :class:`AtrousPyramid`, and in DeepLabv3+ a decoder that adds the edges of early features.
+    """A dilated ResNet, an :class:`AtrousPyramid`, and in DeepLabv3+ a decoder that refines edges with early features.
 
-    The last two stages of the ResNet dilate instead of striding, so that its output is an eighth of the size.
+    The last two stages of the ResNet use dilation instead of stride, so that its output stride is 8.
 
     Args:
-        backbone: A ResNet of torchvision with these dilations; its head is left out.
+        backbone: A torchvision ResNet with these dilations; its head is dropped.
         num_classes: C.
         use_plus: Whether to decode with the features of the first stage.
 
@@ -110,7 +110,7 @@ class DeepLabV3(nn.Module):
         """Return logits of each pixel, (B, C, H, W).
 
         Args:
-            x: Images, (B, 3, H, W); in training, two or more.
+            x: Images, (B, 3, H, W); in training, B must be at least 2.
         """
         early = self.backbone["layer1"](self.backbone["stem"](x))
         late = early
@@ -120,13 +120,13 @@ class DeepLabV3(nn.Module):
 
 
 class _Head(nn.Module):
-    """From the features of the first and the last stage to logits at the size of one of them."""
+    """Map the features of the first and the last stage to logits, at the size of the first in DeepLabv3+."""
 
     def __init__(self, in_channels: int, early_channels: int | None, num_classes: int, channels: int = 512) -> None:
         super().__init__()
         plus = early_channels is not None
         self.pyramid = AtrousPyramid(in_channels, channels, separable=plus)
-        # Few channels, so that the early features, which are many, do not outweigh the late ones.
+        # Few channels, so that the early features do not outweigh the late ones.
         self.reduce = _convolution(early_channels, 48, 1) if early_channels is not None else None
         self.decode = (
             nn.Sequential(_separable(channels + 48, channels, 3), _separable(channels, channels, 3))
@@ -156,22 +156,20 @@ def composer_deeplabv3(
 ) -> ComposerClassifier:
     """Build a DeepLabv3(+) for batches (images, classes of the pixels), (B, 3, H, W) and (B, H, W).
 
-    The loss is ``cross_entropy_weight * cross_entropy + dice_weight * dice``; the parts are logged beside it. The
+    The loss is ``cross_entropy_weight * cross_entropy + dice_weight * dice``; both terms are logged as well. The
     metrics are the mean intersection over union and the cross entropy.
 
     Args:
         num_classes: C.
         backbone_arch: ``"resnet50"``, ``"resnet101"`` or ``"resnet152"``.
-        backbone_weights: Those of the backbone to begin with, as torchvision calls them (``"IMAGENET1K_V1"``,
-            ``"DEFAULT"``, ...), downloaded when they are first used.
-        sync_bn: Whether the batch norms of several processes compute over the batches of all of them; one process does
-            so anyway. Accelerators only.
+        backbone_weights: Pretrained weights of the backbone by their name in torchvision (``"IMAGENET1K_V1"``,
+            ``"DEFAULT"``, ...), downloaded on first use.
+        sync_bn: Whether to use ``SyncBatchNorm`` in distributed training, on accelerators only.
         use_plus: Whether to build DeepLabv3+.
-        ignore_index: Class index of the pixels that do not count.
-        cross_entropy_weight: Weight of the cross entropy; 0 leaves it out.
-        dice_weight: Weight of the Dice loss over the batch; 0 leaves it out.
-        initializers: What the weights are initialised with, one after the other; beside ``backbone_weights`` those of
-            the head only.
+        ignore_index: Class index of the pixels to ignore.
+        cross_entropy_weight: Weight of the cross entropy; 0 omits it.
+        dice_weight: Weight of the Dice loss over the batch; 0 omits it.
+        initializers: Initializers to apply in order; with ``backbone_weights``, to the head only.
 
     Raises:
         ValueError: A name is unknown, a weight is negative, or both weights are 0.
@@ -193,32 +191,32 @@ def composer_deeplabv3(
     models: Any = import_extra("torchvision.models", "vision", "composer_deeplabv3")
     backbone = models.get_model(
         backbone_arch,
-        weights=weights_of(models, backbone_arch, backbone_weights),
+        weights=resolve_weights(models, backbone_arch, backbone_weights),
         replace_stride_with_dilation=[False, True, True],
     )
     network: nn.Module = DeepLabV3(backbone, num_classes, use_plus)
     initialize(network if backbone_weights is None else cast(nn.Module, network.classifier), rules)
     if sync_bn and dist.get_world_size() > 1:
-        network = _synchronised(network)
-    # The trainer takes a mapping of parts; the classifier's own signature promises a tensor to everyone else.
+        network = _synchronized(network)
+    # The trainer accepts a mapping of loss terms, although the signature of the classifier says a tensor.
     return ComposerClassifier(
         network, num_classes, _metrics(num_classes, ignore_index), _metrics(num_classes, ignore_index), cast(Any, loss)
     )
 
 
 class ComposerDeepLabV3(ComposerClassifier):
-    """:func:`composer_deeplabv3` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_deeplabv3` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_deeplabv3)
+    __init__ = init_from_builder(composer_deeplabv3)
 
 
-def _synchronised(network: nn.Module) -> nn.Module:
-    """Let batch norms compute over the batches of all processes."""
+def _synchronized(network: nn.Module) -> nn.Module:
+    """Convert batch norms to ``SyncBatchNorm``."""
     if torch.accelerator.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(network)
     warnings.warn(
-        "sync_bn=True has no effect without an accelerator: each process normalises its own batch. "
-        "Set sync_bn=False if that is meant.",
+        "sync_bn=True has no effect without an accelerator: each rank normalizes over its own batch. "
+        "Set sync_bn=False to silence this warning.",
         ComposerWarning,
         stacklevel=3,
     )
@@ -229,14 +227,14 @@ def _metrics(num_classes: int, ignore_index: int) -> dict[str, Metric]:
     from composer.metrics.classification import CrossEntropy
     from composer.metrics.segmentation import MIoU
 
-    with made_with_values():
+    with metrics_on_cpu():
         return {"CrossEntropy": CrossEntropy(ignore_index), "MIoU": MIoU(num_classes, ignore_index)}
 
 
 def _convolution(
     in_channels: int, channels: int, kernel_size: int, dilation: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    """A convolution that keeps the size, batch norm, ReLU."""
+    """Return a convolution that keeps the spatial size, batch norm and ReLU."""
     padding = dilation * (kernel_size // 2)
     convolution = nn.Conv2d(
         in_channels, channels, kernel_size, padding=padding, dilation=dilation, groups=groups, bias=False
@@ -245,11 +243,11 @@ def _convolution(
 
 
 def _separable(in_channels: int, channels: int, kernel_size: int, dilation: int = 1) -> nn.Sequential:
-    """A convolution of each channel on its own, then one over the channels of each place."""
+    """Return a depthwise separable convolution: depthwise, then pointwise."""
     depthwise = _convolution(in_channels, in_channels, kernel_size, dilation, groups=in_channels)
     return nn.Sequential(depthwise, _convolution(in_channels, channels, 1))
 
 
 def _resize(x: Tensor, like: Tensor) -> Tensor:
-    """Scale feature maps to the height and width of others."""
+    """Resize feature maps to the height and width of others."""
     return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)

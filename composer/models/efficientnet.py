@@ -1,4 +1,4 @@
-"""EfficientNets: depth, width and resolution that grow together.
+"""EfficientNet image classifiers, B0 to B7, from torchvision.
 
 Paper: EfficientNet, Tan and Le 2019, https://arxiv.org/abs/1905.11946
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from composer._text import in_unit_interval, one_of
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer
@@ -29,23 +29,21 @@ def composer_efficientnetb(
     drop_connect_rate: float = 0.2,
     initializers: Iterable[Initializer | str] | Initializer | str | None = None,
 ) -> ComposerClassifier:
-    """Build an EfficientNet of torchvision as a classifier of batches (images, targets), images (B, 3, H, W).
+    """Build a torchvision EfficientNet as a classifier of batches (images, targets), images (B, 3, H, W).
 
     The metrics are the accuracy, and in evaluation also the cross entropy.
 
     Args:
         model_name: ``"efficientnet_b0"`` to ``"efficientnet_b7"``.
         num_classes: C.
-        weights: Those to begin with, as torchvision calls them (``"IMAGENET1K_V1"``, ``"DEFAULT"``, ...), downloaded
-            when they are first used. For other than 1000 classes the last layer is made anew.
-        drop_connect_rate: Probability at which a sample skips the last residual block; it grows evenly from 0 at the
+        weights: Pretrained weights by their name in torchvision (``"IMAGENET1K_V1"``, ``"DEFAULT"``, ...), downloaded
+            on first use. The last layer is replaced if ``num_classes`` is not 1000.
+        drop_connect_rate: Stochastic depth probability of the last residual block; it grows linearly from 0 at the
             first.
-        initializers: What the weights are initialised with, one after the other; beside ``weights`` only the last
-            layer is.
+        initializers: Initializers to apply in order; with ``weights``, to the last layer only.
 
     Raises:
-        ValueError: A name is unknown, the rate is not in [0, 1], or the initializers would overwrite all that was
-            loaded.
+        ValueError: A name is unknown, the rate is not in [0, 1], or the initializers would overwrite loaded weights.
         MissingConditionalImportError: torchvision is not installed.
 
     >>> model = composer_efficientnetb("efficientnet_b0", num_classes=10)
@@ -71,7 +69,7 @@ def composer_efficientnetb0(num_classes: int = 1000, drop_connect_rate: float = 
 
     Args:
         num_classes: C.
-        drop_connect_rate: Probability at which a sample skips the last residual block.
+        drop_connect_rate: Stochastic depth probability of the last residual block.
 
     Raises:
         ValueError: The rate is not in [0, 1].
@@ -84,6 +82,6 @@ def composer_efficientnetb0(num_classes: int = 1000, drop_connect_rate: float = 
 
 
 class EfficientNetB0(ComposerClassifier):
-    """:func:`composer_efficientnetb0` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_efficientnetb0` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_efficientnetb0)
+    __init__ = init_from_builder(composer_efficientnetb0)

@@ -1,4 +1,4 @@
-"""GPT-2, which predicts the next token.
+"""GPT-2 causal language model.
 
 Paper: Language Models are Unsupervised Multitask Learners, Radford et al. 2019,
 https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from composer.models._builders import made_by_transformers
-from composer.models._metrics import made_with_values
+from composer.models._metrics import metrics_on_cpu
+from composer.models._transformers_builder import build_transformers_model
 from composer.models.huggingface import HuggingFaceModel
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ def create_gpt2(
     tokenizer_name: str | None = None,
     gradient_checkpointing: bool = False,
 ) -> HuggingFaceModel:
-    """Return a GPT-2, with the metrics ``LanguageCrossEntropy`` and ``LanguagePerplexity``.
+    """Build a GPT-2 language model, with the metrics ``LanguageCrossEntropy`` and ``LanguagePerplexity``.
 
     Batches have ``"input_ids"`` (B, S), ``"attention_mask"`` and ``"labels"``, the same tokens with -100 for padding,
-    as ``DataCollatorForLanguageModeling(mlm=False)`` makes them.
+    as from ``DataCollatorForLanguageModeling(mlm=False)``.
 
     Args:
-        use_pretrained: Whether the model begins with trained weights.
-        pretrained_model_name: Which, on the hub or a folder; None is ``"gpt2"``. Without ``use_pretrained`` only the
-            configuration is taken from there, and with None nothing has to be fetched.
-        model_config: Values of the configuration that are to be others, such as ``{"n_layer": 6}``.
-        tokenizer_name: Name or folder of a tokenizer that is saved with the model; None for none.
-        gradient_checkpointing: Whether activations are computed again in the backward pass, which saves memory.
+        use_pretrained: Whether to load pretrained weights.
+        pretrained_model_name: Name on the hub or folder of the model; None for ``"gpt2"``. Without ``use_pretrained``,
+            only the configuration is loaded from it, and None downloads nothing.
+        model_config: Values that override the configuration, such as ``{"n_layer": 6}``.
+        tokenizer_name: Name or folder of a tokenizer to save with the model; None for none.
+        gradient_checkpointing: Whether to enable activation checkpointing, which saves memory.
 
     Raises:
         MissingConditionalImportError: The package transformers is not installed.
@@ -50,7 +50,7 @@ def create_gpt2(
     """
     from composer.metrics.language import LanguageCrossEntropy, LanguagePerplexity
 
-    model, tokenizer = made_by_transformers(
+    model, tokenizer = build_transformers_model(
         "AutoModelForCausalLM",
         "GPT2Config",
         "gpt2",
@@ -58,8 +58,8 @@ def create_gpt2(
         name=pretrained_model_name,
         config=model_config,
         tokenizer_name=tokenizer_name,
-        recomputes=gradient_checkpointing,
+        gradient_checkpointing=gradient_checkpointing,
     )
-    with made_with_values():
+    with metrics_on_cpu():
         metrics: list[Metric] = [LanguageCrossEntropy(), LanguagePerplexity()]
     return HuggingFaceModel(model, tokenizer, use_logits=True, metrics=metrics)

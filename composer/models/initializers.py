@@ -1,4 +1,4 @@
-"""How the weights of a model begin."""
+"""Weight initialization: Kaiming, Xavier, batch norm and bias initializers by name."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Initializer", "ensure_initializers", "initialize"]
 
 
 class Initializer(StrEnum):
-    """A rule for the first values of weights. Members are found by value or name in any case.
+    """A weight initialization. Members are found by value or name in any case.
 
-    ``KAIMING_NORMAL`` and ``KAIMING_UNIFORM`` draw the weights of linear layers and convolutions with a variance of
-    2 / fan_in (He et al. 2015), ``XAVIER_NORMAL`` and ``XAVIER_UNIFORM`` with one of 2 / (fan_in + fan_out) (Glorot and
-    Bengio 2010). ``BN_UNIFORM`` draws the scales of batch norms from [0, 1], ``BN_ONES`` sets them to 1, and both set
-    the shifts to 0. ``LINEAR_LOG_CONSTANT_BIAS`` sets the biases of linear layers to -log(number of outputs), so that
-    sigmoids begin at about the frequency of a class.
+    ``KAIMING_NORMAL`` and ``KAIMING_UNIFORM`` sample the weights of linear layers and convolutions with variance
+    2 / fan_in (He et al. 2015), ``XAVIER_NORMAL`` and ``XAVIER_UNIFORM`` with variance 2 / (fan_in + fan_out) (Glorot
+    and Bengio 2010). ``BN_UNIFORM`` samples the scales of batch norms from [0, 1], ``BN_ONES`` sets them to 1, and both
+    set the shifts to 0. ``LINEAR_LOG_CONSTANT_BIAS`` sets the biases of linear layers to -log(number of outputs), so
+    that sigmoid outputs start at about the frequency of a class.
 
     Raises:
-        ValueError: For an unknown name.
+        ValueError: The name is unknown.
 
     >>> Initializer("kaiming_normal")
     <Initializer.KAIMING_NORMAL: 'kaiming_normal'>
@@ -45,7 +45,7 @@ class Initializer(StrEnum):
         return member_of(cls, "initializer", value)
 
     def get_initializer(self) -> Callable[[nn.Module], None]:
-        """Return a function for :meth:`torch.nn.Module.apply`, which leaves modules of other kinds alone.
+        """Return a function for :meth:`torch.nn.Module.apply`, which ignores modules of other types.
 
         >>> layer = nn.Linear(3, 4).apply(Initializer.LINEAR_LOG_CONSTANT_BIAS.get_initializer())
         >>> layer.bias.data
@@ -55,11 +55,11 @@ class Initializer(StrEnum):
 
 
 def initialize(module: nn.Module, initializers: Iterable[Initializer | str] | Initializer | str | None) -> None:
-    """Apply initializers to a module and all within it, one after the other, in place.
+    """Apply initializers in order to a module and its submodules, in place.
 
     Args:
-        module: What to initialise.
-        initializers: The rules or their names, one or several; None changes nothing.
+        module: The module to initialize.
+        initializers: One or several initializers or their names; None for none.
 
     Raises:
         ValueError: A name is unknown.
@@ -75,7 +75,7 @@ def ensure_initializers(initializers: Iterable[Initializer | str] | Initializer 
     """Return initializers as a list of members.
 
     Args:
-        initializers: The rules or their names, one or several; None is none.
+        initializers: One or several initializers or their names; None for none.
 
     Raises:
         ValueError: A name is unknown.
@@ -109,7 +109,7 @@ def _of_batch_norm(fill: Callable[[Tensor], Tensor]) -> Callable[[nn.Module], No
 
 
 def _set_log_bias(module: nn.Module) -> None:
-    """Let each output of a linear layer begin at the log of its share."""
+    """Set the bias of each output of a linear layer to -log(number of outputs)."""
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.constant_(module.bias, -math.log(module.out_features))
 

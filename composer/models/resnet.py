@@ -1,4 +1,4 @@
-"""Residual networks for large images.
+"""ResNet image classifiers from torchvision, for ImageNet-sized images.
 
 Paper: Deep Residual Learning for Image Recognition, He et al. 2015, https://arxiv.org/abs/1512.03385
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from composer._text import one_of
 from composer.loss.loss import loss_registry
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, ensure_initializers
@@ -34,24 +34,23 @@ def composer_resnet(
     initializers: Iterable[Initializer | str] | Initializer | str | None = None,
     loss_name: str = "soft_cross_entropy",
 ) -> ComposerClassifier:
-    """Build a ResNet of torchvision as a classifier of batches (images, targets), images (B, 3, H, W).
+    """Build a torchvision ResNet as a classifier of batches (images, targets), images (B, 3, H, W).
 
-    ``groups=32, width_per_group=4`` makes a ResNeXt of the three deeper ones, ``width_per_group=128`` a wide ResNet.
+    ``groups=32, width_per_group=4`` makes the three deeper ones a ResNeXt, ``width_per_group=128`` a wide ResNet.
     The metrics are the accuracy, and in evaluation also the cross entropy.
 
     Args:
         model_name: ``"resnet18"``, ``"resnet34"``, ``"resnet50"``, ``"resnet101"`` or ``"resnet152"``.
         num_classes: C, the number of classes.
-        weights: Those to begin with, as torchvision calls them (``"IMAGENET1K_V1"``, ``"DEFAULT"``, ...), downloaded
-            when they are first used. For other than 1000 classes the last layer is made anew.
+        weights: Pretrained weights by their name in torchvision (``"IMAGENET1K_V1"``, ``"DEFAULT"``, ...), downloaded
+            on first use. The last layer is replaced if ``num_classes`` is not 1000.
         groups: Groups of the convolutions in the bottlenecks.
         width_per_group: Channels of a group in the first stage.
-        initializers: What the weights are initialised with, one after the other; beside ``weights`` only the last
-            layer is.
+        initializers: Initializers to apply in order; with ``weights``, to the last layer only.
         loss_name: A name of :data:`composer.loss.loss_registry`.
 
     Raises:
-        ValueError: A name is unknown, or the initializers would overwrite all that was loaded.
+        ValueError: A name is unknown, or the initializers would overwrite the loaded weights.
         MissingConditionalImportError: torchvision is not installed.
 
     >>> model = composer_resnet("resnet18", num_classes=10, initializers=["kaiming_normal", "bn_uniform"])
@@ -65,7 +64,7 @@ def composer_resnet(
     rules = ensure_initializers(initializers)
     if loss_name == "binary_cross_entropy_with_logits" and Initializer.LINEAR_LOG_CONSTANT_BIAS not in rules:
         warnings.warn(
-            f"loss_name={loss_name!r} begins at a loss of {num_classes} * log(2), which may make training unstable, "
+            f"loss_name={loss_name!r} starts at a loss of {num_classes} * log(2), which may make training unstable, "
             "unless initializers contain 'linear_log_constant_bias'.",
             ComposerWarning,
             stacklevel=2,
@@ -77,6 +76,6 @@ def composer_resnet(
 
 
 class ComposerResNet(ComposerClassifier):
-    """:func:`composer_resnet` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_resnet` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_resnet)
+    __init__ = init_from_builder(composer_resnet)

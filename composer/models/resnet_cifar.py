@@ -1,4 +1,4 @@
-"""Residual networks for images of 32 x 32 pixels.
+"""ResNet image classifiers for 32 x 32 pixels (CIFAR-10): ResNet-20 to ResNet-110, and the fast ResNet-9.
 
 Paper: Deep Residual Learning for Image Recognition, He et al. 2015, section 4.2, https://arxiv.org/abs/1512.03385
 """
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from composer._text import one_of
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
@@ -23,13 +23,13 @@ _DEPTHS = {f"resnet_{depth}": depth for depth in (20, 32, 44, 56, 110)}
 class BasicBlock(nn.Module):
     """Two convolutions and a shortcut: ``relu(bn2(conv2(relu(bn1(conv1(x))))) + downsample(x))``.
 
-    The layers have the names of torchvision's, by which :class:`composer.algorithms.StochasticDepth` knows them.
+    The layers have torchvision's names, by which :class:`composer.algorithms.StochasticDepth` recognizes them.
 
     Args:
         in_channels: Channels of x.
         out_channels: Channels of the output.
-        stride: Of the first convolution, and of the shortcut, which is a convolution of 1 x 1 where shapes differ.
-        momentum: That of the batch norms.
+        stride: Stride of the first convolution and of the shortcut, a 1 x 1 convolution if the shapes differ.
+        momentum: Momentum of the batch norms.
 
     >>> BasicBlock(8, 16, stride=2)(torch.zeros(1, 8, 6, 6)).shape
     torch.Size([1, 16, 3, 3])
@@ -102,9 +102,9 @@ class ResNetCIFAR(nn.Module):
 
 
 class ResNet9(nn.Module):
-    """A shallow and wide ResNet that trains in few epochs: five convolutions and two residual blocks.
+    """A shallow and wide ResNet that trains in few epochs: four convolutions and two residual blocks.
 
-    Its batch norms forget at once (momentum 0.9), which suits short schedules.
+    Its batch norms use momentum 0.9, which suits short schedules.
 
     Args:
         num_classes: C.
@@ -152,7 +152,7 @@ def composer_resnet_cifar(
         model_name: ``"resnet_9"`` (:class:`ResNet9`), or ``"resnet_20"``, ``"resnet_32"``, ``"resnet_44"``,
             ``"resnet_56"`` or ``"resnet_110"`` (:class:`ResNetCIFAR`).
         num_classes: C.
-        initializers: What the weights are initialised with, one after the other.
+        initializers: Initializers to apply in order.
 
     Raises:
         ValueError: A name is unknown.
@@ -170,18 +170,18 @@ def composer_resnet_cifar(
 
 
 class ComposerResNetCIFAR(ComposerClassifier):
-    """:func:`composer_resnet_cifar` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_resnet_cifar` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_resnet_cifar)
+    __init__ = init_from_builder(composer_resnet_cifar)
 
 
 def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:
-    """Blocks of one width, of which the first changes the shape."""
+    """Return blocks of equal width; the first changes the shape."""
     rest = (BasicBlock(out_channels, out_channels) for _ in range(blocks - 1))
     return nn.Sequential(BasicBlock(in_channels, out_channels, stride), *rest)
 
 
 def _convolution(in_channels: int, out_channels: int) -> nn.Sequential:
-    """A convolution that keeps the size, with batch norm."""
+    """Return a convolution that keeps the spatial size, batch norm and ReLU."""
     convolution = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(out_channels, momentum=0.9), nn.ReLU(inplace=True))

@@ -1,4 +1,4 @@
-"""Any image classifier of timm."""
+"""Image classifiers from the package timm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 
 __all__ = ["Timm", "composer_timm"]
@@ -26,26 +26,26 @@ def composer_timm(
     bn_momentum: float | None = None,
     bn_eps: float | None = None,
 ) -> ComposerClassifier:
-    """Build a network of timm as a classifier of batches (images, targets).
+    """Build a timm network as a classifier of batches (images, targets).
 
-    The metrics are the accuracy, and in evaluation also the cross entropy. Where a rate or a kind of pooling is not
-    given, the network has its own.
+    The metrics are the accuracy, and in evaluation also the cross entropy. Rates and pooling default to those of the
+    network.
 
     Args:
-        model_name: As timm calls it, perhaps with the tag of its weights (``"resnet50.a1_in1k"``), or the place of
-            one, such as ``"hf-hub:..."`` or ``"local-dir:..."``.
-        pretrained: Whether to begin with trained weights, downloaded when they are first used.
+        model_name: Name in timm, optionally with the tag of its weights (``"resnet50.a1_in1k"``), or a location such as
+            ``"hf-hub:..."`` or ``"local-dir:..."``.
+        pretrained: Whether to load pretrained weights, downloaded on first use.
         num_classes: C.
         drop_rate: Probability of dropout before the last layer.
-        drop_path_rate: Largest probability at which a residual block is left out.
-        drop_block_rate: Probability of DropBlock, in the networks that have it.
-        global_pool: How the places of an image are pooled: ``"avg"``, ``"max"``, ``"avgmax"``, ``"catavgmax"``, ...
+        drop_path_rate: Largest stochastic depth probability of the residual blocks.
+        drop_block_rate: Probability of DropBlock, in networks that support it.
+        global_pool: Global pooling: ``"avg"``, ``"max"``, ``"avgmax"``, ``"catavgmax"``, ...
         bn_momentum: Momentum of all batch norms.
-        bn_eps: What all batch norms add to the variance.
+        bn_eps: Epsilon of all batch norms.
 
     Raises:
-        ValueError: timm has no such model.
-        TypeError: The model has no such option.
+        ValueError: timm has no model of this name.
+        TypeError: The model does not support an option.
         MissingConditionalImportError: timm is not installed.
 
     >>> model = composer_timm("test_resnet", num_classes=10, bn_momentum=0.01)
@@ -55,7 +55,7 @@ def composer_timm(
     timm: Any = import_extra("timm", "vision", "composer_timm")
     base = model_name.partition(".")[0]
     if ":" not in model_name and not timm.is_model(base):
-        raise ValueError(f"model_name={model_name!r} is no model of timm.{did_you_mean(base, timm.list_models())}")
+        raise ValueError(f"model_name={model_name!r} is not a timm model.{did_you_mean(base, timm.list_models())}")
     network: nn.Module = timm.create_model(
         model_name,
         pretrained=pretrained,
@@ -65,7 +65,7 @@ def composer_timm(
         drop_block_rate=drop_block_rate,
         global_pool=global_pool,
     )
-    # Few of timm's networks take these as arguments.
+    # Few timm networks have arguments for these.
     for module in network.modules():
         if isinstance(module, _BatchNorm):
             module.momentum = module.momentum if bn_momentum is None else bn_momentum
@@ -74,6 +74,6 @@ def composer_timm(
 
 
 class Timm(ComposerClassifier):
-    """:func:`composer_timm` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_timm` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_timm)
+    __init__ = init_from_builder(composer_timm)

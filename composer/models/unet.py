@@ -1,4 +1,4 @@
-"""U-Net with residual blocks, after nnU-Net: segmentation of medical images, slice by slice.
+"""U-Net with residual blocks, after nnU-Net, for segmentation of medical images and, slice by slice, volumes.
 
 Papers: U-Net, Ronneberger et al. 2015, https://arxiv.org/abs/1505.04597; nnU-Net, Isensee et al. 2018,
 https://arxiv.org/abs/1809.10486
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models._segmentation import SegmentationLoss
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
@@ -30,7 +30,7 @@ class ResidualBlock(nn.Module):
     Args:
         in_channels: Channels of x.
         out_channels: Channels of the output.
-        stride: Of the first convolution, and of the shortcut, which is a convolution of 1 x 1 where shapes differ.
+        stride: Stride of the first convolution and of the shortcut, a 1 x 1 convolution if the shapes differ.
 
     >>> ResidualBlock(8, 16, stride=2)(torch.zeros(1, 8, 5, 5)).shape
     torch.Size([1, 16, 3, 3])
@@ -62,14 +62,14 @@ class ResidualBlock(nn.Module):
 
 
 class ResidualUNet(nn.Module):
-    """Halves the image once for each further width, then doubles it again, joined by what it was on the way down.
+    """A U-Net: an encoder that halves the image per level, and a decoder with skip connections.
 
-    Volumes are taken as well: their slices pass one by one, as images of a larger batch.
+    Volumes are supported too: their slices are processed independently, as images of a larger batch.
 
     Args:
         in_channels: Channels of the images.
         num_outputs: Channels of the logits.
-        widths: Channels at the full size, at half of it, and so on; two or more.
+        widths: Channels at full resolution, at half of it, and so on; two or more.
 
     Raises:
         ValueError: There are fewer than two widths.
@@ -101,7 +101,7 @@ class ResidualUNet(nn.Module):
             x: Images, (B, in_channels, H, W), or volumes, (B, in_channels, D, H, W).
 
         Raises:
-            ValueError: The shape is neither, or there would be one pixel at the smallest size.
+            ValueError: The shape is neither, or only one pixel would remain at the lowest resolution.
         """
         if x.ndim == 5:
             slices = self._of_images(x.transpose(1, 2).flatten(0, 1))
@@ -115,7 +115,7 @@ class ResidualUNet(nn.Module):
         if max(x.shape[-2:]) <= factor:
             raise ValueError(
                 f"An image of {x.shape[-2]} x {x.shape[-1]} pixels leaves one pixel after {len(self.down)} halvings, "
-                "which cannot be normalised. Give larger images, or fewer widths."
+                "which cannot be normalized. Use larger images, or fewer widths."
             )
         x = self.first(x)
         skipped = [x]
@@ -123,7 +123,7 @@ class ResidualUNet(nn.Module):
             x = down(x)
             skipped.append(x)
         for up, join, skip in zip(self.up, self.joined, reversed(skipped[:-1]), strict=True):
-            # An odd size was rounded up on the way down.
+            # The encoder rounds odd sizes up.
             x = up(x)[..., : skip.shape[-2], : skip.shape[-1]]
             x = join(torch.cat([x, skip], dim=1))
         return self.to_logits(x)
@@ -138,16 +138,15 @@ def composer_unet(
     """Build a residual U-Net for batches (images, classes of the pixels), (B, in_channels, H, W) and (B, H, W).
 
     Class 0 is the background. The loss is the sum of the cross entropy and the Dice loss of the other classes over the
-    batch; both are logged beside it. The metric is :class:`composer.metrics.Dice`. Volumes (B, in_channels, D, H, W)
-    with targets (B, D, H, W) are taken too, and treated slice by slice.
+    batch; both are logged as well. The metric is :class:`composer.metrics.Dice`. Volumes (B, in_channels, D, H, W)
+    with targets (B, D, H, W) are supported too, slice by slice.
 
     Args:
-        num_classes: Number of classes without the background; the network has one output more.
-        in_channels: Channels of the images. The default is that of brain scans in four modalities with a mask of
-            the head.
-        widths: Channels at the full size, at half of it, and so on. Each further one halves the image once more, which
-            should leave two pixels or more.
-        initializers: What the weights are initialised with, one after the other.
+        num_classes: Number of classes without the background; the network has one more output.
+        in_channels: Channels of the images. The default is for brain scans in four modalities with a head mask.
+        widths: Channels at full resolution, at half of it, and so on. At least two pixels must remain at the lowest
+            resolution.
+        initializers: Initializers to apply in order.
 
     Raises:
         ValueError: An initializer is unknown, or there are fewer than two widths.
@@ -163,14 +162,14 @@ def composer_unet(
     network = ResidualUNet(in_channels, num_classes + 1, widths)
     initialize(network, initializers)
     loss = SegmentationLoss(cross_entropy_weight=1.0, dice_weight=1.0, with_background=False)
-    # The trainer takes a mapping of parts; the classifier's own signature promises a tensor to everyone else.
+    # The trainer accepts a mapping of loss terms, although the signature of the classifier says a tensor.
     return ComposerClassifier(network, num_classes + 1, _dice(num_classes), _dice(num_classes), cast(Any, loss))
 
 
 class UNet(ComposerClassifier):
-    """:func:`composer_unet` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`composer_unet` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(composer_unet)
+    __init__ = init_from_builder(composer_unet)
 
 
 def _dice(num_classes: int) -> dict[str, Metric]:

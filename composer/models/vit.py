@@ -1,4 +1,4 @@
-"""Vision transformers.
+"""Vision transformer (ViT) image classifiers, built with timm.
 
 Paper: An Image is Worth 16x16 Words, Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929
 """
@@ -10,13 +10,13 @@ from typing import Any
 
 from composer._lazy import import_extra
 from composer._text import in_unit_interval, one_of
-from composer.models._builder_classes import built_by
+from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
 
 __all__ = ["ViTSmallPatch16", "composer_vit", "vit_small_patch16"]
 
-# Width, depth and number of heads; the hidden layers are four times as wide. Tiny and small are those of Touvron et al.
+# Width, depth and number of heads; MLP ratio 4. Tiny and small are those of Touvron et al.
 _SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
 _NAMES = {f"vit_{size}_patch{patch}": (patch, *shape) for size, shape in _SIZES.items() for patch in (8, 16, 32)}
 
@@ -32,18 +32,17 @@ def composer_vit(
 ) -> ComposerClassifier:
     """Build a vision transformer as a classifier of batches (images, targets), images (B, channels, size, size).
 
-    The network is timm's ``VisionTransformer``, with a class token and learned positions. The metrics are the accuracy,
-    and in evaluation also the cross entropy.
+    The network is timm's ``VisionTransformer``, with a class token and learned position embeddings. The metrics are the
+    accuracy, and in evaluation also the cross entropy.
 
     Args:
-        model_name: ``"vit_{size}_patch{patch}"``, the size tiny, small, base or large, the patches 8, 16 or 32 pixels
-            wide.
+        model_name: ``"vit_{size}_patch{patch}"``, with size tiny, small, base or large, and patch size 8, 16 or 32.
         num_classes: C.
-        image_size: Height and width of the images in pixels, a multiple of the patch.
+        image_size: Height and width of the images in pixels, a multiple of the patch size.
         channels: Channels of the images.
-        dropout: Probability of dropout in the layers, those of attention included.
-        embedding_dropout: Probability of dropout after the positions are added.
-        initializers: What the weights are initialised with, one after the other.
+        dropout: Probability of dropout in the MLP, projection and attention layers.
+        embedding_dropout: Probability of dropout after the position embeddings are added.
+        initializers: Initializers to apply in order.
 
     Raises:
         ValueError: A name is unknown, the patches do not tile the image, or a probability is not in [0, 1].
@@ -58,7 +57,7 @@ def composer_vit(
     patch, width, depth, heads = _NAMES[one_of("model_name", model_name, _NAMES)]
     if image_size < patch or image_size % patch:
         raise ValueError(
-            f"image_size must be a multiple of the patch, {patch} pixels in {model_name}, but got {image_size!r}."
+            f"image_size must be a multiple of the patch size, {patch} in {model_name}, but got {image_size!r}."
         )
     dropout = in_unit_interval("dropout", dropout)
     transformers: Any = import_extra("timm.models.vision_transformer", "vision", "composer_vit")
@@ -91,8 +90,8 @@ def vit_small_patch16(
         num_classes: C.
         image_size: Height and width of the images in pixels, a multiple of 16.
         channels: Channels of the images.
-        dropout: Probability of dropout in the layers, those of attention included.
-        embedding_dropout: Probability of dropout after the positions are added.
+        dropout: Probability of dropout in the MLP, projection and attention layers.
+        embedding_dropout: Probability of dropout after the position embeddings are added.
 
     Raises:
         ValueError: The patches do not tile the image, or a probability is not in [0, 1].
@@ -105,6 +104,6 @@ def vit_small_patch16(
 
 
 class ViTSmallPatch16(ComposerClassifier):
-    """:func:`vit_small_patch16` as a class, to be subclassed and asked for by ``isinstance``."""
+    """:func:`vit_small_patch16` as a class, for subclassing and ``isinstance``."""
 
-    __init__ = built_by(vit_small_patch16)
+    __init__ = init_from_builder(vit_small_patch16)

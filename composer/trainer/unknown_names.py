@@ -187,7 +187,7 @@ def _microbatches(number: Any, data: Any) -> str:
     loader = getattr(data, "dataloader", data)
     size = getattr(loader, "batch_size", None)
     if type(number) is int and number == 1:
-        return " Use the default: leave it out."
+        return " Use the default: omit this argument."
     if type(number) is not int or number < 1 or type(size) is not int or size < 1:
         return ""
     return (

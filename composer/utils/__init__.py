@@ -1,4 +1,4 @@
-"""Names that scripts import from here; each lives in the module that it is about."""
+"""Import paths of ``composer.utils`` in MosaicML Composer; each name is defined in the module for its subject."""
 
 from __future__ import annotations
 

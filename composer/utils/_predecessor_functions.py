@@ -1,4 +1,4 @@
-"""Private functions of MosaicML Composer that published projects import, where they have other arguments here."""
+"""Private functions of MosaicML Composer that published projects import and whose arguments differ here."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ COMPOSER_STATES_FILENAME = "composer_states.pt"
 
 
 class InContextLearningMetric:
-    """Stands for the metrics of in-context learning, so that files which import their names can be imported.
+    """Placeholder for the in-context learning metrics, so that files which import their names can be imported.
 
     Raises:
-        RuntimeError: Always: they are in llm-foundry.
+        RuntimeError: Always: these metrics are in llm-foundry.
 
     >>> InContextLearningMetric()
     Traceback (most recent call last):
@@ -54,14 +54,14 @@ class InContextLearningMetric:
 
 @contextlib.contextmanager
 def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full") -> Generator[None]:
-    """Have ``module.state_dict()`` of a sharded model hold unsharded tensors on the CPU of rank 0, inside the block.
+    """Make ``module.state_dict()`` of a sharded model return unsharded tensors on the CPU of rank 0, in a context.
 
     Args:
         module: A model, sharded by ``fully_shard`` or not.
         state_dict_type: "full", or "sharded" for the shards of each rank as they are.
 
     Raises:
-        NotImplementedError: It is another type.
+        NotImplementedError: ``state_dict_type`` is neither.
 
     >>> with fsdp_state_dict_type_context(model := nn.Linear(1, 1)):
     ...     sorted(model.state_dict())
@@ -89,7 +89,7 @@ def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full
 
 
 def is_model_ddp(model: nn.Module) -> bool:
-    """Tell whether a model is wrapped by ``DistributedDataParallel``.
+    """Return whether a model is wrapped by ``DistributedDataParallel``.
 
     Args:
         model: The model.
@@ -101,7 +101,7 @@ def is_model_ddp(model: nn.Module) -> bool:
 
 
 def is_uri(path: str) -> bool:
-    """Tell whether a path names remote storage.
+    """Return whether a path is a URI of remote storage.
 
     Args:
         path: A path or URI.
@@ -113,10 +113,10 @@ def is_uri(path: str) -> bool:
 
 
 def map_batch(batch: Any, map_fn: Callable[[Any], Any]) -> Any:
-    """Apply a function to everything in a batch that is neither a sequence nor a mapping.
+    """Apply a function to each leaf of a batch, which is anything but a sequence or mapping.
 
     Args:
-        batch: Nested sequences and mappings; a text is a leaf.
+        batch: Nested sequences and mappings; a string is a leaf.
         map_fn: The function.
 
     >>> map_batch({"x": [1, (2, "a")]}, lambda leaf: leaf * 2)
@@ -134,7 +134,7 @@ def map_batch(batch: Any, map_fn: Callable[[Any], Any]) -> Any:
 
 
 def scale_max_duration(scale_schedule_ratio: float, orig_max_duration: Time | None) -> Time | None:
-    """Return a duration times a ratio, in whole units.
+    """Return a duration multiplied by a ratio, in integer units.
 
     Args:
         scale_schedule_ratio: The ratio.
@@ -147,7 +147,7 @@ def scale_max_duration(scale_schedule_ratio: float, orig_max_duration: Time | No
 
 
 def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
-    """Return algorithms in the order for an event: last to first where the event comes after something.
+    """Return algorithms in the order for an event: reversed for ``after_*`` events.
 
     Args:
         algorithms: The algorithms.
@@ -160,23 +160,23 @@ def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Al
 
 
 def validate_precision(precision: Precision, device: Device) -> None:
-    """Refuse a precision that a device does not have.
+    """Raise if a device does not support a precision.
 
     Args:
         precision: The precision.
         device: The device.
 
     Raises:
-        ValueError: It is a reduced precision other than bfloat16 on the CPU.
+        ValueError: The device is the CPU, and the precision is reduced and not bfloat16.
 
     >>> validate_precision(Precision.FP32, DeviceCPU())
     """
     if isinstance(device, DeviceCPU) and precision not in (Precision.FP32, Precision.AMP_BF16):
-        raise ValueError(f"precision={precision.value!r} does not work on the CPU; give 'fp32' or 'amp_bf16'.")
+        raise ValueError(f"precision={precision.value!r} does not work on the CPU; use 'fp32' or 'amp_bf16'.")
 
 
 def is_registered_causal_lm(model: nn.Module) -> bool:
-    """Tell whether a model of transformers, with adapters or not, predicts at each place the next label.
+    """Return whether a transformers model, with adapters or not, is a causal language model.
 
     Args:
         model: The model.
@@ -185,11 +185,11 @@ def is_registered_causal_lm(model: nn.Module) -> bool:
 
 
 def maybe_get_peft_model(peft_config: Any, model: nn.Module) -> nn.Module:
-    """Return a model with adapters; one that has some already as it is, with a warning.
+    """Add adapters to a model; a model that already has adapters is returned unchanged, with a warning.
 
     Args:
-        peft_config: A configuration of `peft`.
-        model: A model of transformers; changed in place.
+        peft_config: A ``PeftConfig``.
+        model: A transformers model; modified in place.
     """
     return with_adapters(model, peft_config)
 

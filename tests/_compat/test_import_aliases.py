@@ -161,7 +161,10 @@ def test_what_a_module_had_imported_for_itself() -> None:
         ("from composer.trainer.trainer import Traner", "Did you mean 'Trainer'"),
         ("from composer.utils.compression import get_compressor", "weights hardly compress"),
         ("from composer.utils.fx_utils import replace_op", "torch.fx has passes over graphs"),
-        ("from composer.trainer.trainer import _readd_fsdp_sync_hooks", "Of the private names of MosaicML Composer"),
+        (
+            "from composer.trainer.trainer import _readd_fsdp_sync_hooks",
+            "Only those private names of MosaicML Composer",
+        ),
         ("from composer.callbacks.early_stopper import Foo", "see docs/migrating.md for its names"),
         ("import composer.devices.toaster", "No module named 'composer.devices.toaster'"),
     ],

@@ -31,7 +31,7 @@ def test_arguments_lead_to_arguments() -> None:
     # An answer begins with an argument of the trainer, or with code.
     begun = {re.match(r"\w+", today)[0] for today in ARGUMENTS.values()}
     assert begun - THERE == {
-        "CheckpointSaver", "ComposerClassifier", "ComposerModel", "DataLoader", "Evaluator", "arguments", "the",
+        "CheckpointSaver", "ComposerClassifier", "ComposerModel", "DataLoader", "Evaluator", "the",
         "torch", "trainer",
     }  # fmt: skip
 
@@ -111,12 +111,12 @@ def test_hints() -> None:
         ("from composer.models import AutoModel", "composer.models.HuggingFaceModel"),
         ("from composer import Accelerator", "composer.Trainer"),
         ("from composer import Learner", "composer.Trainer"),
-        ("from composer import DataLoader", "torch.utils.data, which has it"),
+        ("from composer import DataLoader", "the class of this name in torch.utils.data"),
         ("from composer.callbacks import Checkpoint", "composer.callbacks.CheckpointSaver"),
         ("from composer.models import ResNet", "composer.models.ComposerResNet"),
         ("from composer.optim import WSDScheduler", "composer.optim.WarmupStableDecayScheduler"),
         ("from composer.optim import OneCycleScheduler", "torch.optim.lr_scheduler.OneCycleLR"),
-        ("from composer.loggers import ClearMLLogger", "a LoggerDestination of your own, as there is none for ClearML"),
+        ("from composer.loggers import ClearMLLogger", "a custom LoggerDestination, as there is no logger for ClearML"),
         ("from composer.functional import label_smoothing", "composer.functional.smooth_labels"),
         ("from composer.functional import blurpool", "composer.functional.apply_blurpool"),
         ("from composer.functional import cut_mix", "composer.functional.cutmix_batch"),
@@ -206,7 +206,7 @@ def test_a_hint_that_is_followed_works(name) -> None:
             known = [one for one in inspect.signature(method).parameters if one not in ("self", "unknown")]
             hint = argument_hint(name, known, value, of_trainer=THERE)
             assert _code(hint, " Use ", ".").keys() <= set(known), (method, value)
-            for argument in _code(hint, " Give it to the Trainer: Trainer(", ")."):
+            for argument in _code(hint, " Pass it to the Trainer: Trainer(", ")."):
                 assert argument in THERE - set(known)
             first = re.match(r" Use (\w+)", hint)
             assert first is None or first[1] in known or first[1] not in THERE, hint
@@ -234,14 +234,14 @@ def test_unrelated_names_get_no_guess(name) -> None:
     [
         ("val_check_interval", 0.25, "eval_interval='25ba'"),
         ("limit_train_batches", 0.1, "train_subset_num_batches=10"),
-        ("report_to", "none", "the default: leave it out"),
+        ("report_to", "none", "the default: omit this argument"),
         ("report_to", ["wandb"], "loggers='wandb'"),
         ("lr_scheduler_type", "cosine", "schedulers=composer.optim.CosineAnnealingWithWarmupScheduler(t_warmup='0ba')"),
         ("max_time", "00:12:00:00", "max_duration='12h'"),
         ("max_time", "01:00:30:05", "max_duration='24h30m5s'"),
         ("accelerator", "cpu", "device='cpu'"),
         ("use_cpu", True, "device='cpu'"),
-        ("devices", 1, "the default: leave it out"),
+        ("devices", 1, "the default: omit this argument"),
         ("devices", 4, "the launcher: composer -n 4 train.py"),
         ("disable_tqdm", True, "progress_bar=False"),
         ("mixed_precision", "bf16", "precision='amp_bf16'"),

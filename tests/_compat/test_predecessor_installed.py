@@ -108,7 +108,7 @@ def test_the_first_import_tells_once(tmp_path: Path) -> None:
         f"import sys; sys.path[:0] = {[str(ROOT), str(packages)]!r}; import composer, composer.core; import composer"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.count("is installed beside composer-torch") == 1
+    assert done.stderr.count("is installed alongside composer-torch") == 1
 
 
 def test_other_folders_are_not_listed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loaders of the guides, on small files in the formats of the data sets."""
+"""Vision dataloaders, on small files in the formats of the datasets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from composer.datasets import (
     build_synthetic_mnist_dataloader,
 )
 from composer.datasets._loading import batch_size_per_rank
-from composer.datasets._scenes import ForTraining
+from composer.datasets._segmentation_transforms import TrainTransform
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("torchvision")
@@ -60,7 +60,7 @@ def test_mnist(tmp_path) -> None:
     assert y.tolist() == [0, 1, 2, 3]
     whole = build_mnist_dataloader(str(tmp_path), 4, is_train=False, download=False, drop_last=False, num_workers=0)
     assert sorted(torch.cat([y for _, y in whole]).tolist()) == list(range(10))
-    assert torch.cat([y for _, y in whole]).tolist() != torch.cat([y for _, y in whole]).tolist()  # shuffled anew
+    assert torch.cat([y for _, y in whole]).tolist() != torch.cat([y for _, y in whole]).tolist()  # reshuffled
 
 
 # ------------------------------------------------------------------------------------------------------- CIFAR-10
@@ -91,7 +91,7 @@ def test_cifar10(tmp_path, monkeypatch) -> None:
 # -------------------------------------------------------------------------------------------------------- ImageNet
 
 
-def write_classes(folder: Path) -> None:
+def write_image_folders(folder: Path) -> None:
     for split in ("train", "val"):
         for label, colour in (("ant", 10), ("bee", 200)):
             (folder / split / label).mkdir(parents=True)
@@ -101,7 +101,7 @@ def write_classes(folder: Path) -> None:
 
 @pytest.mark.parametrize("is_train", [True, False])
 def test_imagenet(is_train, tmp_path) -> None:
-    write_classes(tmp_path)
+    write_image_folders(tmp_path)
     spec = build_imagenet_dataloader(str(tmp_path), 6, is_train, resize_size=20, crop_size=16, shuffle=False)
     x, y = next(iter(spec.dataloader))
     assert (x.dtype, x.shape, y.tolist()) == (torch.uint8, (6, 3, 16, 16), [0, 0, 0, 1, 1, 1])
@@ -111,11 +111,11 @@ def test_imagenet(is_train, tmp_path) -> None:
         assert found[label, 1].mean().item() == pytest.approx(-MEAN[1] / STD[1], abs=1e-4)
 
 
-def test_imagenet_names_what_is_wrong(tmp_path) -> None:
+def test_imagenet_names_invalid_arguments(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="a folder 'train'"):
         build_imagenet_dataloader(str(tmp_path), 6)
-    write_classes(tmp_path)
-    with pytest.raises(ValueError, match="crop_size must be a number of pixels, but got 0"):
+    write_image_folders(tmp_path)
+    with pytest.raises(ValueError, match="crop_size must be a positive number of pixels, but got 0"):
         build_imagenet_dataloader(str(tmp_path), 6, crop_size=0)
     with pytest.raises(ValueError, match="resize_size must be a number of pixels, but got -2"):
         build_imagenet_dataloader(str(tmp_path), 6, resize_size=-2)
@@ -124,7 +124,7 @@ def test_imagenet_names_what_is_wrong(tmp_path) -> None:
 # --------------------------------------------------------------------------------------------------------- ADE20K
 
 
-def write_scenes(folder: Path) -> None:
+def write_ade20k(folder: Path) -> None:
     for split in ("training", "validation"):
         for kind in ("images", "annotations"):
             (folder / kind / split).mkdir(parents=True)
@@ -137,7 +137,7 @@ def write_scenes(folder: Path) -> None:
 @pytest.mark.parametrize("is_train", [True, False])
 @pytest.mark.parametrize("ignore_background", [True, False])
 def test_ade20k(is_train, ignore_background, tmp_path) -> None:
-    write_scenes(tmp_path)
+    write_ade20k(tmp_path)
     spec = build_ade20k_dataloader(
         str(tmp_path), 4, is_train, base_size=30, final_size=24, ignore_background=ignore_background
     )
@@ -148,10 +148,10 @@ def test_ade20k(is_train, ignore_background, tmp_path) -> None:
     assert len(classes.unique()) == 5
 
 
-def test_ade20k_names_what_is_missing(tmp_path) -> None:
+def test_ade20k_names_missing_files(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="JPEG files in images/training"):
         ADE20k(str(tmp_path))
-    write_scenes(tmp_path)
+    write_ade20k(tmp_path)
     (tmp_path / "annotations" / "training" / "2.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"1 images have no annotation, the first .*2\.png"):
         ADE20k(str(tmp_path))
@@ -162,20 +162,20 @@ def test_ade20k_names_what_is_missing(tmp_path) -> None:
     assert ADE20k(str(tmp_path), "test", transform=lambda image: image.size)[0] == (40, 30)
 
 
-def test_an_image_and_its_classes_stay_together() -> None:
-    """What is drawn from the image is drawn from the annotation: a half of one colour is a half of one class."""
+def test_image_and_annotation_are_transformed_alike() -> None:
+    """Image and annotation get the same random crop and flip: half of one color is half of one class."""
     classes = np.zeros((32, 32), np.uint8)
     classes[:, 16:] = 2
     classes[:, :16] = 1
     image = Image.fromarray(np.repeat((classes * 100)[..., None], 3, axis=-1))
     for seed in range(10):
         torch.manual_seed(seed)
-        found, annotation = ForTraining(32, 0.5, 2.0, 24)(image, Image.fromarray(classes))
+        found, annotation = TrainTransform(32, 0.5, 2.0, 24)(image, Image.fromarray(classes))
         grey, labels = np.array(found.convert("L")).astype(int), np.array(annotation)
         assert grey[labels == 2].mean() > grey[labels == 1].mean() > 20
         assert (grey[labels == 0] == 0).all()  # padded
     with pytest.raises(ValueError, match="max_resize_scale must not be below"):
-        ForTraining(32, 2.0, 0.5, 24)
+        TrainTransform(32, 2.0, 0.5, 24)
 
 
 # ------------------------------------------------------------------------------------------- synthetic, streaming
@@ -237,8 +237,8 @@ def _part() -> tuple[int, list[int], str]:
     return 0, [], ""
 
 
-def test_each_process_has_its_part(two_ranks) -> None:
+def test_each_rank_loads_its_data_shard(two_ranks) -> None:
     one, other = two_ranks.run(_part)
     assert one[0] == other[0] == 4
     assert not set(one[1]) & set(other[1])
-    assert "global_batch_size must be a multiple of the number of processes, 2, but is 7" in one[2]
+    assert "global_batch_size must be a multiple of the world size, 2, but got 7" in one[2]

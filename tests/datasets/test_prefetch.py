@@ -1,4 +1,4 @@
-"""Batches that are copied ahead, and the place of those that were handed out."""
+"""DevicePrefetcher: prefetched batches, and resuming from the position of the yielded ones."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_from_every_place(kind, ahead, monkeypatch) -> None:
-    """As on CUDA, batches are fetched before they are asked for; the place is that of what was handed out."""
-    monkeypatch.setattr(DevicePrefetcher, "_waiting", property(lambda self: self.ahead))
+def test_resume_from_every_batch(kind, ahead, monkeypatch) -> None:
+    """Batches are prefetched as on CUDA; the state is that of the yielded batches."""
+    monkeypatch.setattr(DevicePrefetcher, "_num_ahead", property(lambda self: self.ahead))
     straight = prefetcher(kind, ahead=ahead)
     passes = [plain(straight), plain(straight)]
     assert straight.epoch == 2
@@ -72,14 +72,14 @@ def test_from_every_place(kind, ahead, monkeypatch) -> None:
 
 
 @given(st.integers(0, 50))
-def test_orders_are_those_of_the_seed(seed) -> None:
+def test_the_seed_determines_the_order(seed) -> None:
     found = prefetcher("shuffled", seed=seed)
     expected = EpochIterators(shuffled(), seed)
     for epoch in range(2):
         assert plain(found) == plain(expected.begin(epoch))
 
 
-def test_a_pass_that_was_left_is_over() -> None:
+def test_an_epoch_that_was_left_early_is_over() -> None:
     straight = prefetcher("shuffled")
     plain(straight)
     second = plain(straight)
@@ -90,7 +90,7 @@ def test_a_pass_that_was_left_is_over() -> None:
 
 def test_length_and_transform() -> None:
     assert len(prefetcher("shuffled")) == 5
-    with pytest.raises(TypeError, match="Plain does not tell"):
+    with pytest.raises(TypeError, match="Plain has no length"):
         len(prefetcher("list"))
     images = DataLoader(TensorDataset(torch.full((2, 1, 2, 2), 5, dtype=torch.uint8), torch.zeros(2)), 2)
     ((x, _),) = DevicePrefetcher(images, device="cpu", transform=NormalizationFn((1,), (2,)))
@@ -101,7 +101,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="ahead must be 0 or greater"):
         prefetcher("shuffled", ahead=-1)
     state = prefetcher("shuffled", seed=1).state_dict()
-    with pytest.raises(ValueError, match="of seed=1, but this has seed=2"):
+    with pytest.raises(ValueError, match="seed=1, but this prefetcher has seed=2"):
         prefetcher("shuffled", seed=2).load_state_dict(state)
 
 
@@ -119,13 +119,13 @@ def _parts(kind: str, state: Any) -> tuple[list[Any], Any]:
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "loader with a place"])
-def test_processes_share_the_samples(kind, two_ranks) -> None:
+def test_ranks_shard_the_samples(kind, two_ranks) -> None:
     (one, state), (other, same) = two_ranks.run(_parts, kind, None)
     assert state == same
     (rest, _), (other_rest, _) = two_ranks.run(_parts, kind, state)
     if kind == "shuffled":
         assert flat(one + other + rest + other_rest) == list(range(N))
-        # One process goes on where two were left.
+        # One rank resumes from two.
         (alone, _) = _parts(kind, state)
         assert flat(alone) == flat(rest + other_rest)
     else:
@@ -133,7 +133,7 @@ def test_processes_share_the_samples(kind, two_ranks) -> None:
 
 
 @pytest.mark.gpu
-def test_batches_arrive_whole_however_far_they_are_fetched_ahead() -> None:
+def test_batches_are_complete_for_any_number_of_prefetched_batches() -> None:
     data = [torch.full((512, 1024), float(i)).pin_memory() for i in range(20)]
     for ahead in (0, 1, 3):
         sums = []
@@ -144,7 +144,7 @@ def test_batches_arrive_whole_however_far_they_are_fetched_ahead() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_copies_ahead_have_no_race(ahead: int) -> None:
+def test_prefetched_copies_have_no_race(ahead: int) -> None:
     device_transfer._side_stream.cache_clear()
     with FakeCuda() as device:
         batches = DevicePrefetcher(shuffled(), device="cuda", ahead=ahead, transform=lambda batch: [batch[0] * 2.0])

@@ -1,4 +1,4 @@
-"""Random data of a given shape."""
+"""Synthetic datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer.core import MemoryFormat
 from composer.datasets.synthetic import SyntheticBatchPairDataset, SyntheticPILDataset
 
 
-def test_the_same_again_and_nothing_else_is_drawn() -> None:
+def test_data_are_reproducible_and_leave_the_global_random_state() -> None:
     before = torch.get_rng_state()
     one, other = (
         SyntheticBatchPairDataset(total_dataset_size=9, data_shape=(2,), num_classes=3, seed=5) for _ in range(2)
@@ -90,7 +90,7 @@ def test_the_transform_is_applied_to_data_alone() -> None:
         ({"label_type": "onehot"}, "label_type must be one of"),
         ({"total_dataset_size": 0}, "total_dataset_size"),
         ({"data_type": "separable", "label_shape": (2,)}, "label_shape must be None"),
-        ({"memory_format": "channels_last"}, "is for data of 3 dimensions"),
+        ({"memory_format": "channels_last"}, "requires data of 3 dimensions"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message) -> None:

@@ -1,4 +1,4 @@
-"""Random sequences of tokens."""
+"""Synthetic token sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_tokens(**more) -> torch.Tensor:
     return torch.stack([data[i]["input_ids"] for i in range(400)])
 
 
-def test_the_same_again_and_nothing_else_is_drawn() -> None:
+def test_data_are_reproducible_and_leave_the_global_random_state() -> None:
     before = torch.get_rng_state()
     assert torch.equal(all_tokens(), all_tokens())
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Tensors on the device, dealt out by permutation."""
+"""TensorLoader: sharding, shuffling and resuming."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def numbers(loader: TensorLoader) -> list[list[int]]:
 
 
 @given(st.integers(1, 40), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4))
-def test_processes_together_have_each_sample_once(n, batch_size, shuffle, drop_last, size) -> None:
+def test_ranks_together_load_each_sample_once(n, batch_size, shuffle, drop_last, size) -> None:
     whole = numbers(loader_of(n, batch_size * size, shuffle=shuffle, drop_last=drop_last))
     loaders = [
         loader_of(n, batch_size, shuffle=shuffle, drop_last=drop_last, num_replicas=size, rank=rank)
         for rank in range(size)
     ]
     parts = [numbers(loader) for loader in loaders]
-    # A step of several processes has the samples of a step of one with a batch as large as all of theirs.
+    # A distributed step has the samples of a single-rank step with the global batch size.
     steps = [flat(part[step] for part in parts if step < len(part)) for step in range(len(parts[0]))]
     assert steps == [sorted(step) for step in whole]
     assert len(whole) == len(loaders[0])
@@ -48,7 +48,7 @@ def test_processes_together_have_each_sample_once(n, batch_size, shuffle, drop_l
         assert flat(whole) == list(range(n))
 
 
-def test_each_pass_is_in_another_order_of_the_seed() -> None:
+def test_each_epoch_is_shuffled_differently() -> None:
     loader = loader_of()
     first, second = numbers(loader), numbers(loader)
     assert first != second
@@ -60,7 +60,7 @@ def test_each_pass_is_in_another_order_of_the_seed() -> None:
 
 
 @given(st.integers(0, 5), st.integers(0, 2), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]))
-def test_any_number_of_processes_goes_on_anywhere(done, epoch, before, after) -> None:
+def test_resume_anywhere_with_any_world_size(done, epoch, before, after) -> None:
     loader = loader_of(num_replicas=before, rank=0)
     for _ in range(epoch):
         numbers(loader)
@@ -85,14 +85,14 @@ def numbers_of_epoch(epoch: int) -> list[list[int]]:
     return numbers(loader)
 
 
-def test_a_pass_that_was_left_is_over() -> None:
+def test_an_epoch_that_was_left_early_is_over() -> None:
     loader = loader_of()
     next(iter(loader))
     assert numbers(loader) == numbers_of_epoch(1)
     assert loader.epoch == 2
 
 
-def test_batches_are_copies_in_the_form_of_the_data() -> None:
+def test_batches_are_copies_in_the_structure_of_the_data() -> None:
     data = torch.zeros(4, 2)
     for shuffle in (True, False):
         loader = TensorLoader({"x": data, "y": torch.arange(4)}, 2, shuffle, device="cpu")
@@ -107,11 +107,11 @@ def test_batches_are_copies_in_the_form_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tensors": torch.ones(2)}, TypeError, r"give \(tensor,\)"),
-        ({"tensors": ([1, 2],)}, TypeError, "has one of type list"),
-        ({"tensors": (torch.ones(2), torch.ones(3))}, ValueError, "of one length"),
-        ({"tensors": ()}, ValueError, "of one length"),
-        ({"tensors": (torch.ones(0),)}, ValueError, "of one length"),
+        ({"tensors": torch.ones(2)}, TypeError, r"use \(tensor,\)"),
+        ({"tensors": ([1, 2],)}, TypeError, "got an entry of type list"),
+        ({"tensors": (torch.ones(2), torch.ones(3))}, ValueError, "the same nonzero length"),
+        ({"tensors": ()}, ValueError, "the same nonzero length"),
+        ({"tensors": (torch.ones(0),)}, ValueError, "the same nonzero length"),
         ({"batch_size": 0}, ValueError, "batch_size must be greater than 0"),
         ({"num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1"),
     ],
@@ -122,12 +122,12 @@ def test_wrong_arguments_are_refused(arguments, error, message) -> None:
 
 
 def test_the_state_of_other_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="of 22 samples, but this one has 23"):
+    with pytest.raises(ValueError, match="with 22 samples, but this loader has 23"):
         loader_of(23).load_state_dict(loader_of(22).state_dict())
 
 
 @pytest.mark.gpu
-def test_the_order_is_drawn_on_the_accelerator() -> None:
+def test_the_order_is_sampled_on_the_accelerator() -> None:
     loader = TensorLoader((torch.arange(N),), 4)
     batches = [batch[0] for batch in loader]
     assert {batch.device.type for batch in batches} == {loader.device.type} != {"cpu"}
@@ -161,11 +161,11 @@ def test_WorldResize_of_tensors(two_ranks, tmp_path) -> None:
     halves = two_ranks.run(_train, 4, str(tmp_path), "2ba", None)
     pairs = zip(*[numbers for _, numbers in halves], strict=True)
     assert [sorted(one + other) for one, other in pairs] == [sorted(step) for step in straight[:2]]
-    # One process goes on where two were left, with the batches that two would have had.
+    # One rank resumes from two, with the global batches of two ranks.
     found, rest = _train(8, str(tmp_path), None, str(tmp_path / "at2.pt"))
     assert [sorted(step) for step in rest] == [sorted(step) for step in straight[2:]]
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    # And two where one was.
+    # Two ranks resume from one.
     _train(8, str(tmp_path / "one"), "2ba", None)
     both = two_ranks.run(_train, 4, str(tmp_path), None, str(tmp_path / "one" / "at2.pt"))
     for vector, _ in both:

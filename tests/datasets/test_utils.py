@@ -1,4 +1,4 @@
-"""Batches of bytes from PIL images, and their normalisation."""
+"""Collation of PIL images, and normalization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer.datasets.utils import NormalizationFn, pil_image_collate
 Image = pytest.importorskip("PIL.Image")
 
 
-def test_normalisation_is_that_of_each_channel() -> None:
+def test_each_channel_is_normalized() -> None:
     images = torch.randint(256, (4, 3, 5, 6), dtype=torch.uint8)
     targets = torch.arange(4)
     mean, std = (1.0, 2.0, 3.0), (4.0, 5.0, 6.0)
@@ -33,7 +33,7 @@ def test_the_images_and_their_dtype_are_kept() -> None:
     assert targets.tolist() == [0, 3]
 
 
-def test_normalisation_goes_to_workers() -> None:
+def test_normalization_can_be_pickled_to_workers() -> None:
     normalize = NormalizationFn((0.5,), (2.0,))
     batch = (torch.ones(1, 1, 2, 2), torch.zeros(1))
     expected = normalize(batch)[0]
@@ -50,7 +50,7 @@ def test_wrong_numbers_are_refused(mean, std, message) -> None:
 
 
 def test_wrong_channels_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"for 3 channels, but the images are of shape \(2, 1, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"for 3 channels, but the images have shape \(2, 1, 4, 4\)"):
         NormalizationFn((1, 1, 1), (1, 1, 1))((torch.ones(2, 1, 4, 4), torch.zeros(2)))
 
 
@@ -65,13 +65,13 @@ def test_collation_keeps_pixels(memory_format) -> None:
     assert torch.equal(targets, torch.from_numpy(classes).long())
 
 
-def test_grey_images_have_one_channel() -> None:
+def test_grayscale_images_have_one_channel() -> None:
     images, targets = pil_image_collate([(Image.new("L", (3, 2), 7), 5)])
     assert images.shape == (1, 1, 2, 3)
     assert images.unique().tolist() == [7]
     assert targets.tolist() == [5]
 
 
-def test_images_of_several_sizes_are_refused() -> None:
+def test_images_of_different_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(2, 2, 1\), \(2, 2, 3\)"):
         pil_image_collate([(Image.new("RGB", (2, 2)), 0), (Image.new("L", (2, 2)), 1)])

@@ -43,7 +43,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_char_gpt(printed: dict[str, str]) -> None:
     text = printed["char_gpt.py"]
-    found = re.search(r"^bits a character: (\d\.\d\d); by the frequencies of characters alone: (\d\.\d\d)$", text, re.M)
+    found = re.search(r"^bits per character: (\d\.\d\d); with character frequencies only: (\d\.\d\d)$", text, re.M)
     # A model that has learnt nothing is at 7 bits.
     assert found is not None, text
     assert float(found[1]) < 6.5
@@ -56,7 +56,7 @@ def test_bert_pretraining(printed: dict[str, str]) -> None:
 
 def test_resume_after_kill(printed: dict[str, str]) -> None:
     text = printed["resume_after_kill.py"]
-    assert text.count("killed; the same command again") == 1
+    assert text.count("killed; running the same command again") == 1
     # The two trainings, and what was left of the one that was killed after 60 batches.
     assert re.findall(r"^  trained batches (\d+) to 100$", text, re.M) == ["0", "50"]
     assert text.endswith("equal, bit for bit.\n"), text

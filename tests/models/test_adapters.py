@@ -92,7 +92,7 @@ def test_other_ways_to_give_adapters(form: str) -> None:
     assert model.shift_labels
     assert "input_ids" in model.model_forward_args
     assert type(maybe_get_underlying_model(model.model)).__name__ == "GPT2LMHeadModel"
-    with pytest.warns(NoEffectWarning, match="peft_config has no effect: the model has adapters already") as told:
+    with pytest.warns(NoEffectWarning, match="peft_config has no effect: the model already has adapters") as told:
         assert HuggingFaceModel(model.model, peft_config=lora()).model is model.model
     assert told[0].filename == __file__
     tokens = model.generate(torch.tensor([[5, 6]]), max_new_tokens=2)
@@ -130,11 +130,11 @@ def test_types_that_are_unknown(config: dict[str, Any], message: str) -> None:
 def test_what_is_no_adapter_is_refused() -> None:
     from peft import PromptTuningConfig
 
-    with pytest.raises(ValueError, match=r"adapters that are layers.*PromptTuningConfig, which learns prompts"):
+    with pytest.raises(ValueError, match=r"supports adapter layers.*PromptTuningConfig, which is for prompt learning"):
         HuggingFaceModel(tiny.gpt2(), peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     several = adapted().model
     several.add_adapter("other", lora())
-    with pytest.raises(ValueError, match="trains one set of adapters, but the model has default, other"):
+    with pytest.raises(ValueError, match="supports one set of adapters, but the model has default, other"):
         HuggingFaceModel(several)
     with pytest.raises(TypeError, match=r"peft_config must be a peft\.PeftConfig"):
         HuggingFaceModel(tiny.gpt2(), peft_config="lora")
@@ -302,7 +302,7 @@ def test_adapters_and_weights_become_one_model_on_request(tmp_path: Path) -> Non
 
 
 def test_adapters_alone_are_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="adapters without the weights that they change"):
+    with pytest.raises(ValueError, match="adapters without the base weights"):
         HuggingFaceModel.hf_from_composer_checkpoint(saved(tmp_path, adapted()))
 
 

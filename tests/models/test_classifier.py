@@ -140,7 +140,7 @@ def test_a_module_without_a_number_of_its_own() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"train_metrics": {}}, {"val_metrics": {}}])
 def test_default_metrics_need_the_number_of_classes(given: dict[str, dict]) -> None:  # type: ignore[type-arg]
-    with pytest.raises(ValueError, match="num_classes is needed"):
+    with pytest.raises(ValueError, match="num_classes is required"):
         ComposerClassifier(net(), **given)
 
 

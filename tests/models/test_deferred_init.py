@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from composer.models import HuggingFaceModel
-from composer.models._deferred_init import give_first_values
+from composer.models._deferred_init import initialize_parameters
 from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
 from tests.models import tiny
@@ -40,8 +40,8 @@ def test_values_are_those_of_a_new_model(make: Callable[[], Any]) -> None:
 def test_a_weight_that_the_model_does_not_tell_of() -> None:
     model = tiny.gpt2()
     model.transformer.ln_f.gain = nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=r"GPT2LMHeadModel does not tell how gain of a LayerNorm is made"):
-        give_first_values(model, model.transformer.ln_f)
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel does not initialize gain of a LayerNorm"):
+        initialize_parameters(model, model.transformer.ln_f)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

@@ -1,4 +1,4 @@
-"""What HuggingFaceModel makes of a model of transformers: forward, loss, metrics, texts."""
+"""HuggingFaceModel: forward, loss, metrics and text generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import composer.models
 from composer._lazy import MissingConditionalImportError
 from composer.metrics import LanguageCrossEntropy, LanguagePerplexity, MaskedAccuracy
 from composer.models import HuggingFaceModel
-from composer.models._transformers import generation_arguments, texts_of
+from composer.models._transformers import decode_continuations, generation_arguments
 from composer.models.huggingface import maybe_get_underlying_model, peft_installed
 from composer.warnings import ComposerWarning
 from tests.models import tiny
@@ -80,7 +80,7 @@ def test_tuples_are_taken_apart() -> None:
     assert torch.equal(model.eval_forward(batch), expected.logits)
     assert torch.equal(model.eval_forward(batch, outputs), expected.logits)
     without = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    with pytest.raises(ValueError, match="returned no loss for a batch with input_ids, attention_mask"):
+    with pytest.raises(ValueError, match="returned no loss for a batch with the keys input_ids, attention_mask"):
         model.loss(model(without), without)
 
 
@@ -105,9 +105,11 @@ def test_batches_of_every_kind_of_mapping() -> None:
 
 def test_batches_that_do_not_fit_are_refused() -> None:
     model = HuggingFaceModel(tiny.gpt2())
-    with pytest.raises(TypeError, match=r"takes batches that are mappings.*got a tuple"):
+    with pytest.raises(TypeError, match=r"requires batches that are mappings.*got a tuple"):
         model((torch.ones(1), torch.ones(1)))
-    with pytest.raises(ValueError, match="The batch has pixels, of which GPT2LMHeadModel takes nothing; it takes "):
+    with pytest.raises(
+        ValueError, match="The batch has the keys pixels, but GPT2LMHeadModel accepts none of them; it accepts "
+    ):
         model({"pixels": torch.ones(1)})
     batch = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
     with pytest.raises(ValueError, match="no loss for a batch with input_ids"):
@@ -181,7 +183,7 @@ def test_which_models_predict_the_next_token() -> None:
     assert HuggingFaceModel(Own(tiny.gpt2().config)).shift_labels
     assert HuggingFaceModel(tiny.bert(), shift_labels=True).shift_labels
     assert not HuggingFaceModel(tiny.gpt2(task="ForSequenceClassification", pad_token_id=0)).shift_labels
-    with pytest.warns(ComposerWarning, match="shift_labels=False, but GPT2LMHeadModel predicts"):
+    with pytest.warns(ComposerWarning, match="shift_labels=False, but GPT2LMHeadModel is a causal language model"):
         assert not HuggingFaceModel(tiny.gpt2(), shift_labels=False).shift_labels
 
 
@@ -203,7 +205,9 @@ def test_labels_make_the_inputs_of_a_decoder() -> None:
 
 def test_a_tokenizer_with_more_tokens_than_the_model() -> None:
     large = tiny.tokenizer(more=5)
-    with pytest.raises(ValueError, match=r"has 29 tokens and the model embeddings for 24.*allow_embedding_resizing"):
+    with pytest.raises(
+        ValueError, match=r"has 29 tokens, but the model has embeddings for 24.*allow_embedding_resizing"
+    ):
         HuggingFaceModel(tiny.gpt2(), large)
     network = tiny.gpt2()
     old = network.transformer.wte.weight.detach().clone()
@@ -216,7 +220,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model() -> None:
 
 
 def test_a_model_that_is_none_of_transformers() -> None:
-    with pytest.raises(TypeError, match=r"model must be a model of transformers.*got a Linear"):
+    with pytest.raises(TypeError, match=r"model must be a transformers model.*got a Linear"):
         HuggingFaceModel(nn.Linear(1, 1))
 
 
@@ -287,7 +291,7 @@ def test_evaluation_by_what_is_written() -> None:
     alone = {name: value for name, value in batch.items() if name != "generation_length"}
     assert model.eval_forward({**alone, "generation_kwargs": {"max_new_tokens": 3}}) == found
     assert generation_arguments(alone) == {}  # as long as the model's own configuration says
-    assert texts_of(_TwoTokens(words), tokens[:, -3:]) == [f" {text}" for text in found]
+    assert decode_continuations(_TwoTokens(words), tokens[:, -3:]) == [f" {text}" for text in found]
     longer = model.eval_forward({**batch, "generation_kwargs": {"max_new_tokens": 6}})
     assert all(text.startswith(short) for text, short in zip(longer, found, strict=True))
     assert batch.keys() == {*inputs, "mode", "generation_length", "labels"}

@@ -75,15 +75,15 @@ def test_any_model_with_a_config(form: str, use_logits: bool, tmp_path: Path) ->
 def test_the_size_of_the_vocabulary_is_that_of_the_config() -> None:
     model = Model("dict")
     model.config.vocab_size = 3
-    with pytest.raises(ValueError, match="tokens and the model embeddings for 3"):
+    with pytest.raises(ValueError, match="tokens, but the model has embeddings for 3"):
         HuggingFaceModel(model, tiny.tokenizer())
 
 
 def test_a_model_without_loss_or_config() -> None:
     model = HuggingFaceModel(Model("object"))
-    with pytest.raises(ValueError, match="has returned no loss"):
+    with pytest.raises(ValueError, match="returned no loss"):
         model.loss(model({"input_ids": texts()["input_ids"]}), {})
-    with pytest.raises(TypeError, match="or have a config as those have, but got a Linear"):
+    with pytest.raises(TypeError, match="or have a config attribute, but got a Linear"):
         HuggingFaceModel(nn.Linear(1, 1))
     without = Model("dict")
     without.can_generate = lambda: False  # type: ignore[assignment]
