@@ -82,7 +82,8 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
         phase.iterator = start_epoch_iterator(run)
     iterator = phase.iterator
     watch = _watch(phase, iterator) if must_end else None
-    keeps_batch = getattr(iterator, "kind", "indices") != "indices"  # batches by index can be fetched again
+    # Batches by index can be fetched again.
+    keeps_batch = isinstance(iterator, EpochIterator) and iterator.resume_by != "indices"
     while True:
         fire(Event.BEFORE_DATALOADER)
         run.fetched, run.gradients_ready = (), False
