@@ -71,7 +71,7 @@ def _use(answer: str, known: Sequence[str], trainer: Sequence[str]) -> str:
         return f" Use {re.sub(rf'^{argument}', here, answer)}."
     if argument not in trainer:
         return f" Use {answer}."
-    return f" Give it to the Trainer: Trainer({answer if _is_code(answer) else f'{argument}=...'})."
+    return f" Pass it to the Trainer: Trainer({answer if _is_code(answer) else f'{argument}=...'})."
 
 
 def _is_code(answer: str) -> bool:

@@ -49,7 +49,7 @@ class Claim(StrEnum):
     LOSS_MIX = "loss_mix"
 
 
-_REMEDY = {Claim.LOSS_MIX: "Give interpolate_loss=True to one of them only"}
+_REMEDY = {Claim.LOSS_MIX: "Pass interpolate_loss=True to one of them only"}
 
 
 def warn_of_conflicts(algorithms: Iterable[Algorithm]) -> None:

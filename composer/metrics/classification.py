@@ -145,7 +145,7 @@ class MicroAccuracy(MulticlassAccuracy):
         if preds.is_floating_point() and preds.ndim > 1 and preds.shape[1] != self._num_classes:
             raise ValueError(
                 f"num_classes={self._num_classes}, but the outputs {tuple(preds.shape)} have {preds.shape[1]} classes. "
-                f"Give num_classes={preds.shape[1]}, or let the last layer have {self._num_classes} outputs."
+                f"Pass num_classes={preds.shape[1]}, or let the last layer have {self._num_classes} outputs."
             )
 
     def compute(self) -> Tensor:

@@ -95,6 +95,6 @@ def _by_class(argument: str, metrics: Sequence[Metric]) -> dict[str, Metric]:
     if twice := [name for name, count in counts.items() if count > 1]:
         raise ValueError(
             f"{argument} has several metrics of the class {twice[0]}, whose names are those of their classes. "
-            f"Give a dict of metrics by name."
+            f"Pass a dict of metrics by name."
         )
     return {type(metric).__name__: metric for metric in metrics}

@@ -84,7 +84,7 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     """
     folder = Path(output_folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"output_folder={str(folder)!r} is not empty. Give another name.")
+        raise FileExistsError(f"output_folder={str(folder)!r} is not empty. Pass another name.")
     with _local(checkpoint_path, local_checkpoint_save_location) as path:
         content = read_checkpoint(path)
         state = content["state"]
@@ -256,7 +256,7 @@ def _class_of(asked: type | str | None, described: Mapping[str, Any], config: An
         if asked is None and not name.startswith("transformers."):
             raise ValueError(
                 f"The checkpoint is of a model of the class {name!r}, which is not imported because a file says so. "
-                f"Give model_instantiation_class={name!r} if you trust it."
+                f"Pass model_instantiation_class={name!r} if you trust it."
             )
         module, _, attribute = name.rpartition(".")
         try:

@@ -62,7 +62,7 @@ def make_network(
     elif rules:
         raise ValueError(
             f"initializers={[rule.value for rule in rules]} would overwrite what weights={weights!r} loads, since "
-            f"num_classes={num_classes} keeps the last layer too. Give one of the two."
+            f"num_classes={num_classes} keeps the last layer too. Pass one of the two."
         )
     return network
 

@@ -55,7 +55,7 @@ def fit_embeddings(model: Any, tokenizer: Any, may_resize: bool) -> bool:
         return False
     if not may_resize:
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {known}. Give "
+            f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {known}. Pass "
             f"the tokenizer of the model, or allow_embedding_resizing=True."
         )
     _log.warning(
@@ -179,7 +179,7 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, Mapping):
         if "logits" not in outputs:
             raise ValueError(
-                f"use_logits=True, but the model returns {first_of(list(outputs))}. Give use_logits=False, and metrics "
+                f"use_logits=True, but the model returns {first_of(list(outputs))}. Pass use_logits=False, and metrics "
                 f"that take all of it."
             )
         return cast("Mapping[str, Tensor]", outputs)["logits"]

@@ -115,7 +115,7 @@ class ResidualUNet(nn.Module):
         if max(x.shape[-2:]) <= factor:
             raise ValueError(
                 f"An image of {x.shape[-2]} x {x.shape[-1]} pixels leaves one pixel after {len(self.down)} halvings, "
-                "which cannot be normalised. Give larger images, or fewer widths."
+                "which cannot be normalised. Pass larger images, or fewer widths."
             )
         x = self.first(x)
         skipped = [x]

@@ -375,7 +375,7 @@ def compile_composer_scheduler(
     jobs: Sequence[Job | LRScheduler] = assign([scheduler], state.optimizers) if state.optimizers else []
     if len(jobs) != 1:
         raise ValueError(
-            f"scheduler: the state has {len(state.optimizers)} optimizers. Give it one, or say which: "
+            f"scheduler: the state has {len(state.optimizers)} optimizers. Pass one, or say which: "
             f"scheduler.assign(optimizer=...)."
         )
     compiled = CompiledSchedule(cast(Job, jobs[0]), state, ssr)

@@ -111,7 +111,7 @@ class RangeTest:
             between = f"between {self.rates[0]:.3g} and {self.rates[-1]:.3g}" if self.rates else "that was tried"
             raise ValueError(
                 f"The loss falls at no learning rate {between} by more than batches differ, so none can be suggested. "
-                f"Give a greater max_lr if the loss has not exploded, a smaller min_lr if it exploded at once, or a "
+                f"Pass a greater max_lr if the loss has not exploded, a smaller min_lr if it exploded at once, or a "
                 f"larger num_batches; or the model does not learn."
             )
         return self.rates[place]

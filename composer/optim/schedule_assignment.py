@@ -133,7 +133,7 @@ def assign(
     if len(bare) > 1 and len(bare) != len(free):
         raise ValueError(
             f"schedulers: {len(bare)} schedules of the learning rate ({', '.join(map(name_of, bare))}) for {len(free)} "
-            f"optimizer{'s' * (len(free) != 1)}. Give one for all, or one for each in order; one after the other is "
+            f"optimizer{'s' * (len(free) != 1)}. Pass one for all, or one for each in order; one after the other is "
             f"a + b; for parts of the parameters or other hyperparameters give schedule.assign(...)."
         )
     found: list[Job | LRScheduler] = []

@@ -135,7 +135,7 @@ def restarts(elapsed: float, first: float, factor: float, end: float = 0.0) -> f
         following = int(factor * length)
         if following <= 0:
             raise ValueError(
-                f"After a period of {length:g} the next would have no length (t_mult={factor:g}). Give a longer t_0, "
+                f"After a period of {length:g} the next would have no length (t_mult={factor:g}). Pass a longer t_0, "
                 f"or a t_mult of at least 1."
             )
         if following == length:

@@ -157,7 +157,7 @@ class Horizon:
             amount *= self.ratio
         if self.origin is not None and self.origin.unit is not unit:
             raise ValueError(
-                f"'{time}' counts from a moment that is given in '{self.origin.unit}', but not known in '{unit}'. Give "
+                f"'{time}' counts from a moment that is given in '{self.origin.unit}', but not known in '{unit}'. Pass "
                 f"both in one unit, or shares such as '0.3dur'."
             )
         return Span(unit, _counted(amount, unit), 0 if self.origin is None else self.origin.stop)
@@ -198,7 +198,7 @@ class Horizon:
             )
         return (
             f"'{time}' is a share of what is left after '{self.origin}', but the training has no length that is known "
-            f"in '{self.origin.unit}'. Give both in one unit."
+            f"in '{self.origin.unit}'. Pass both in one unit."
         )
 
 

@@ -93,7 +93,7 @@ class InverseSquareRootScheduler(ComposerScheduler):
         if scale.unit is not warmup.unit:
             raise ValueError(
                 f"t_warmup='{self.t_warmup}' is counted in '{warmup.unit}' and timescale='{self.timescale}' in "
-                f"'{scale.unit}' in this run. Give both in one unit."
+                f"'{scale.unit}' in this run. Pass both in one unit."
             )
         if scale.length <= 0:
             raise ValueError(f"timescale is less than one {scale.unit.name.lower()} in this run; give a longer one.")
@@ -163,7 +163,7 @@ class WarmupStableDecayScheduler(ComposerScheduler):
         if not warmup.unit is cooldown.unit is whole.unit:
             raise ValueError(
                 f"t_warmup='{self.t_warmup}' is counted in '{warmup.unit}', t_decay='{self.t_decay}' in "
-                f"'{cooldown.unit}' and t_max='{self.t_max}' in '{whole.unit}' in this run. Give all in one unit."
+                f"'{cooldown.unit}' and t_max='{self.t_max}' in '{whole.unit}' in this run. Pass all in one unit."
             )
         begin = whole.stop - cooldown.length
         if warmup.stop > begin:

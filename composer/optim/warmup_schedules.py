@@ -63,7 +63,7 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
     if warmup.unit is not span.unit:
         raise ValueError(
             f"t_warmup='{t_warmup}' is counted in '{warmup.unit}' and t_max='{t_max}' in '{span.unit}' in this run. "
-            f"Give both in one unit."
+            f"Pass both in one unit."
         )
     if warmup.stop > span.stop and not horizon.exceeded_by(warmup):
         message = (
@@ -73,7 +73,7 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
     whole = horizon.whole
     if not horizon.followed and whole is not None and whole.unit is span.unit and span.stop < whole.stop:
         raise ValueError(
-            f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Give "
+            f"t_max='{t_max}' is {span}, less than the training of {whole}, which the schedule must cover. Pass "
             f"t_max='1dur', or add a schedule for the rest: schedule + ConstantScheduler(0.1)."
         )
     if warmup.stop >= span.stop:

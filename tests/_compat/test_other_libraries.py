@@ -206,7 +206,7 @@ def test_a_hint_that_is_followed_works(name) -> None:
             known = [one for one in inspect.signature(method).parameters if one not in ("self", "unknown")]
             hint = argument_hint(name, known, value, of_trainer=THERE)
             assert _code(hint, " Use ", ".").keys() <= set(known), (method, value)
-            for argument in _code(hint, " Give it to the Trainer: Trainer(", ")."):
+            for argument in _code(hint, " Pass it to the Trainer: Trainer(", ")."):
                 assert argument in THERE - set(known)
             first = re.match(r" Use (\w+)", hint)
             assert first is None or first[1] in known or first[1] not in THERE, hint

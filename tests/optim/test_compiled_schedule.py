@@ -274,7 +274,7 @@ def test_functions_that_return_no_multiplier() -> None:
 
 def test_several_optimizers_need_an_assignment() -> None:
     state = state_of("4ba", [sgd(), sgd(2.0)])
-    with pytest.raises(ValueError, match=r"the state has 2 optimizers. Give it one, or say which"):
+    with pytest.raises(ValueError, match=r"the state has 2 optimizers. Pass one, or say which"):
         compile_composer_scheduler(LinearScheduler(), state)
     compiled = compile_composer_scheduler(ConstantScheduler(0.5).assign(optimizer=1), state)
     assert compiled.get_last_lr() == [1.0]

@@ -47,7 +47,7 @@ NAN = math.nan
 @pytest.mark.parametrize("losses", [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0], [], [NAN, 1.0, 0.5], [1.0, NAN, 0.5]])
 def test_no_suggestion_where_the_loss_never_falls(losses, tmp_path):
     test = RangeTest([0.1, 0.2, 0.4][: len(losses)], losses, smoothing=0.5)
-    with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Give a greater max_lr if"):
+    with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Pass a greater max_lr if"):
         _ = test.suggestion
     assert test.plot(tmp_path / "flat.png").exists()
 

@@ -82,7 +82,7 @@ def test_beside_schedules_of_torch() -> None:
 def test_two_for_one_thing() -> None:
     with pytest.raises(ValueError, match=r"2 schedules of the learning rate \(LinearScheduler, <lambda>\) for 1"):
         assign([linear, lambda state: 1.0], [sgd()])
-    with pytest.raises(ValueError, match=r"3 schedules .* for 2 optimizers\. Give one for all"):
+    with pytest.raises(ValueError, match=r"3 schedules .* for 2 optimizers\. Pass one for all"):
         assign([linear] * 3, [sgd(), sgd()])
     with pytest.raises(ValueError, match="LinearScheduler and CosineAnnealingScheduler both set 'momentum' of group 1"):
         assign([linear.assign("momentum", groups=[1]), cosine.assign("momentum")], [sgd(groups=2)])
