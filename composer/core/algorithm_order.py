@@ -40,7 +40,7 @@ class Slot(IntEnum):
 
 
 class Claim(StrEnum):
-    """An effect that only one algorithm of a run may have.
+    """An exclusive effect, such as mixing the loss; two algorithms with the same claim conflict.
 
     >>> Claim.LOSS_MIX
     <Claim.LOSS_MIX: 'loss_mix'>

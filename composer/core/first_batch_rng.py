@@ -1,4 +1,4 @@
-"""Random state before the first batch of a dataset, so that data sampled lazily and kept is resumed exactly."""
+"""Record and replay the random state before the first batch, to resume data that is sampled lazily and kept."""
 
 from __future__ import annotations
 
