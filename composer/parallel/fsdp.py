@@ -103,8 +103,7 @@ class FSDPStrategy(Strategy):
             names = fsdp.sharded_ckpt_prefix_dir, fsdp.save_planner, fsdp.load_planner
             self.checkpoint_folders = CheckpointFolders(*names)
         self.rank_zero_reads = fsdp is not None and fsdp.load_monolith_rank0_only
-        # Collectives of tensor parallelism and replicas are not recorded; older versions of torch cannot abort a
-        # forward or backward pass.
+        # Collectives of tensor parallelism and replicas are not recorded; older torch cannot abort forward or backward.
         self.can_finish_collectives = (
             self.degrees.tensor == self.degrees.replicate == 1
             and hasattr(FSDPModule, "reset_iter_state")
