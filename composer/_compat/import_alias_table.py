@@ -339,7 +339,7 @@ ABSENT: Final[dict[str, str]] = {
     "composer.algorithms.alibi.attention_surgery_functions._bert": "ALiBi is added by attention_surgery of any model.",
     "composer.algorithms.alibi.attention_surgery_functions._gpt2": "ALiBi is added by attention_surgery of any model.",
     "composer.algorithms.stochastic_depth.stochastic_layers": "See composer.nn.stochastic_depth.make_stochastic.",
-    "composer.checkpoint.upload": "Give a URI as CheckpointSaver(folder=), or use composer.utils.RemoteUploader.",
+    "composer.checkpoint.upload": "Pass a URI as CheckpointSaver(folder=), or use composer.utils.RemoteUploader.",
     "composer.distributed.activation_checkpointing": "See "
     "composer.parallel.activation_checkpointing.apply_activation_checkpointing.",
     "composer.distributed.dist_strategy": _FSDP,

@@ -81,7 +81,7 @@ def cutmix_batch(
         raise ValueError(f"input must be images of shape (B, C, H, W), but it has the shape {tuple(first.shape)}.")
     if bbox is not None:
         if length is not None:
-            raise ValueError(f"Give length or bbox, not both; got length={length} and bbox={bbox}.")
+            raise ValueError(f"Pass length or bbox, not both; got length={length} and bbox={bbox}.")
         box = _checked_box(bbox, size)
     elif per_sample:
         box = _sample_boxes(first, size, length, alpha, uniform_sampling)

@@ -109,7 +109,7 @@ class EMA(Algorithm):
     ) -> None:
         if (half_life is None) == (smoothing is None):
             raise ValueError(
-                f"Give either half_life or smoothing and set the other to None, as in EMA(half_life=None, "
+                f"Pass either half_life or smoothing and set the other to None, as in EMA(half_life=None, "
                 f"smoothing=0.99); got half_life={half_life!r} and smoothing={smoothing!r}."
             )
         self.half_life = None if half_life is None else _interval("half_life", half_life)

@@ -157,5 +157,5 @@ def _num_batches(state: State) -> int:
             return -(-int(total.value) // size)
     raise ValueError(
         f"GyroDropout distributes its masks over the run and must know the number of batches, which max_duration "
-        f"'{total}' does not determine. Give it in batches, or in epochs with a sized data loader."
+        f"'{total}' does not determine. Pass it in batches, or in epochs with a sized data loader."
     )

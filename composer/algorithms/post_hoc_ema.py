@@ -271,7 +271,7 @@ class PostHocEMA(Algorithm):
         if len(state["averages"]) != len(self.lengths):
             raise ValueError(
                 f"lengths={self.lengths} does not match the checkpoint, which has {len(state['averages'])} lengths. "
-                f"Give the same number of lengths."
+                f"Pass the same number of lengths."
             )
         self._updates, self._num_intervals = state["updates"], state["taken"]
         self._averages = [{name: tensor.clone() for name, tensor in saved.items()} for saved in state["averages"]]

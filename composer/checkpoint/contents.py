@@ -29,24 +29,24 @@ __all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One entry of a checkpoint.
+    """One entry of a checkpoint, below ``"state"``.
 
     Attributes:
         name: Its key in the file, below ``"state"``.
         get: Returns the value to save from a state; None leaves the entry out.
-        set: Restores a saved value into a state; None if the reader of the file restores it. The one of optimizers
-            also takes the names of parameters whose state is not restored.
-        with_weights: Whether a weights-only checkpoint has it too.
+        set: Restores a saved value into a state; None if ``load`` handles it. The setter for optimizers also takes
+            the names of parameters whose state is not restored.
+        in_weights_only: Whether weights-only checkpoints contain it.
         on_request: Whether it is saved only if requested.
 
-    >>> [entry.name for entry in STATE_ENTRIES if entry.with_weights]
+    >>> [entry.name for entry in STATE_ENTRIES if entry.in_weights_only]
     ['model', 'integrations', 'metadata']
     """
 
     name: str
     get: Callable[[State], Any]
     set: Callable[..., None] | None = None
-    with_weights: bool = False
+    in_weights_only: bool = False
     on_request: bool = False
 
 
@@ -63,7 +63,7 @@ def _set_optimizers(state: State, saved: Any, excluded: Collection[str] = ()) ->
     present = by_name((class_name(optimizer), optimizer) for optimizer in state.optimizers)
     if not saved.keys() <= present.keys():
         raise ValueError(
-            f"The checkpoint is of a run with the optimizers {list(saved)}, but this run has {list(present)}. Give the "
+            f"The checkpoint was saved with the optimizers {list(saved)}, but this run has {list(present)}. Pass the "
             f"same optimizers, or skip their state with load_ignore_keys=['state/optimizers*']."
         )
     if missing := [name for name in present if name not in saved]:
@@ -141,13 +141,13 @@ def _set_timestamp(state: State, saved: Any) -> None:
 
 def _get_data_position(state: State) -> dict[str, Any]:
     phase = state.train_phase
-    position = phase.resume if phase.iterator is None else None  # loaded, but training has not resumed yet
+    position = phase.resume_position if phase.iterator is None else None  # loaded, but training has not resumed yet
     iterators = phase.epoch_iterators
     if iterators is not None and isinstance(phase.iterator, EpochIterator):
         done = int(phase.timestamp.sample_in_epoch)
         position = iterators.position(phase.iterator, done, sized=phase.length is not None)
-    elif iterators is not None and phase.ended is not None and iterators.loader is phase.loader.dataloader:
-        position = iterators.position_after(*phase.ended, sized=phase.length is not None)
+    elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
+        position = iterators.position_after(*phase.last_epoch, sized=phase.length is not None)
     return {"train": position, "eval": {}, "first_batch_rng": dist.all_gather_object(_first_batch_rng(state))}
 
 
@@ -166,7 +166,7 @@ def _first_batch_rng(state: State) -> dict[str, Any]:
 def _set_data_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
-    phase.ended = None
+    phase.last_epoch = None
     ranks = saved.get("first_batch_rng", [])
     if dist.get_global_rank() < len(ranks):
         mine = ranks[dist.get_global_rank()]
@@ -175,16 +175,18 @@ def _set_data_position(state: State, saved: Any) -> None:
                 one.first_batch_rng[label].load(rng_state)
     position = saved.get("train")
     if phase.timestamp.batch_in_epoch.value == 0:
-        phase.resume = position if isinstance(position, dict) and "ended" in position else None
+        phase.resume_position = position if isinstance(position, dict) and "ended" in position else None
     elif isinstance(position, dict) and "kind" in position:
-        phase.resume = position
+        phase.resume_position = position
     else:
         # MosaicML Composer saved the state of a dataset, or None if it fetched the earlier batches again.
-        phase.resume = {"kind": "dataset", "state": position} if position is not None else {"kind": "any", "rng": None}
+        phase.resume_position = (
+            {"kind": "dataset", "state": position} if position is not None else {"kind": "any", "rng": None}
+        )
 
 
 def _set_stage(state: State, saved: Any) -> None:
-    state.train_phase.stage = saved
+    state.train_phase.evaluation_event = saved
 
 
 def _get_metrics(state: State) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def _set_metrics(state: State, saved: Any) -> None:
     if len(ranks) != dist.get_world_size():
         message = (
             f"The metrics were saved by {plural(len(ranks), 'rank')}, but there are now "
-            f"{plural(dist.get_world_size(), 'rank')}: metrics of the current epoch start again."
+            f"{plural(dist.get_world_size(), 'rank')}: metrics of the current epoch are reset."
         )
         warnings.warn(message, ComposerWarning, stacklevel=2)
         return
@@ -236,7 +238,7 @@ def _set_seed(state: State, saved: Any) -> None:
     state.rank_zero_seed = saved
 
 
-def _get_ending(state: State) -> dict[str, str]:
+def _get_stop_info(state: State) -> dict[str, str]:
     stop, planned = state.stop, state.planned_duration
     found = {} if planned is None else {"planned_duration": str(planned)}
     return found if stop is None else {**found, "stopped_by": stop.by, "reason": stop.reason}
@@ -265,25 +267,25 @@ def _set_metadata(state: State, saved: Any) -> None:
 
 # In the order in which they are restored: an entry comes after those that it needs.
 STATE_ENTRIES: tuple[StateEntry, ...] = (
-    StateEntry("model", _get_model, None, with_weights=True),  # loading it has further options
+    StateEntry("model", _get_model, None, in_weights_only=True),  # loading it has further options
     StateEntry("optimizers", _get_optimizers, _set_optimizers),
     StateEntry("schedulers", _get_schedulers, _set_schedulers),
     StateEntry("scaler", _get_scaler, _set_scaler),
     StateEntry("rank_zero_seed", lambda state: state.rank_zero_seed, _set_seed),
     StateEntry("timestamp", _get_timestamp, _set_timestamp),
     StateEntry("dataset_state", _get_data_position, _set_data_position),
-    StateEntry("stage", lambda state: state.train_phase.stage, _set_stage),
+    StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),
     StateEntry("metrics", _get_metrics, _set_metrics, on_request=True),
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
-    StateEntry("ending", _get_ending),  # whoever resumes decides whether it still applies
+    StateEntry("ending", _get_stop_info),  # run_completion decides whether it still applies
     StateEntry("run_name", lambda state: state.run_name),
-    StateEntry("integrations", _get_integrations, None, with_weights=True),
-    StateEntry("metadata", _get_metadata, _set_metadata, with_weights=True),
+    StateEntry("integrations", _get_integrations, None, in_weights_only=True),
+    StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )
-"""Every entry of a checkpoint, in the order in which it is loaded."""
+"""Every entry below ``"state"``, in the order in which they are loaded; ``save`` adds the top-level ``"rng"``."""
 
 
 def timestamp_state(timestamp: Timestamp) -> dict[str, int | float]:

@@ -47,7 +47,7 @@ def convert_checkpoint(source: Path | str, destination: Path | str, *, overwrite
         raise ValueError(f"{str(source)!r} and {str(destination)!r} have the same format; copy it instead.")
     is_folder = after in ("folder", "sharded")
     if destination.exists() and (is_folder or not overwrite):
-        remedy = "Give another name." if is_folder else "Give another name, or overwrite=True."
+        remedy = "Pass another name." if is_folder else "Pass another name, or overwrite=True."
         raise FileExistsError(f"{str(destination)!r} exists already. {remedy}")
     content = read_pretrained(source) if before == "folder" else read_checkpoint(source)
     state: dict[str, Any] = content["state"]

@@ -46,7 +46,7 @@ def drop(checkpoint: dict[str, Any], ignore: IgnoreKeys) -> None:
         ignore(checkpoint)
         return
     if isinstance(ignore, str):
-        raise TypeError(f"ignore_keys must be a list of patterns or a function; got {ignore!r}. Give [{ignore!r}].")
+        raise TypeError(f"ignore_keys must be a list of patterns or a function; got {ignore!r}. Pass [{ignore!r}].")
     paths = list(_paths(checkpoint))
     found: set[tuple[Any, ...]] = set()
     for pattern in ignore:

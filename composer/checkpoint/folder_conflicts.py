@@ -85,6 +85,6 @@ def refuse_later(
             if int(match[name]) > now:
                 raise FileExistsError(
                     f"'{folder}/{found}' is later than this run, which is at {name} {now}: the folder has "
-                    f"checkpoints of another run. Give another folder or run_name, load that checkpoint "
+                    f"checkpoints of another run. Pass another folder or run_name, load that checkpoint "
                     f"(load_path=, autoresume=True), or allow it to be replaced with save_overwrite=True."
                 )

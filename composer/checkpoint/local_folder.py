@@ -49,7 +49,7 @@ class LocalCheckpoints:
         try:
             self.local.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = f"save_folder (folder of CheckpointSaver) cannot be created: {error.strerror}. Give another"
+            why = f"save_folder (folder of CheckpointSaver) cannot be created: {error.strerror}. Pass another"
             raise type(error)(error.errno, why, str(self.local)) from error
 
     def path_of(self, name: str) -> str:

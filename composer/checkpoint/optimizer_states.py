@@ -94,7 +94,7 @@ def set_optimizer_state(
     if numbered := sorted(name for name in known - set(names) if name.startswith("#")):
         raise ValueError(
             f"The checkpoint has the state of {optimizer_name} by parameter index, and the given optimizer has no "
-            f"{first_of(numbered)}. Give an optimizer of the same parameters, or skip its state with "
+            f"{first_of(numbered)}. Pass an optimizer of the same parameters, or skip its state with "
             f"load_ignore_keys=['state/optimizers*']."
         )
     _warn(

@@ -50,7 +50,7 @@ def collect(
     """
     # First, since finding the position in the data may fetch the next batch.
     rng_state = None if weights_only else rng.get_rng_state()
-    entries = [entry for entry in STATE_ENTRIES if entry.with_weights or not weights_only]
+    entries = [entry for entry in STATE_ENTRIES if entry.in_weights_only or not weights_only]
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     if engine is not None:
         entries = [entry for entry in entries if entry.name not in ("model", "optimizers")]

@@ -297,7 +297,7 @@ def _rename(begun: Path, folder: Path) -> None:
     before = begun
     if folder.is_dir() and not folder.is_symlink() and not _is_checkpoint(folder):
         raise FileExistsError(
-            f"{str(folder)!r} exists and is not a checkpoint, so it is not replaced. Give another name."
+            f"{str(folder)!r} exists and is not a checkpoint, so it is not replaced. Pass another name."
         )
     if os.path.lexists(folder):
         if not swap_paths(begun, folder):

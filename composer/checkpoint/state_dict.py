@@ -168,7 +168,7 @@ def get_resumption_state_dict(state: State) -> dict[str, Any]:
 def _filter(include: str | Sequence[str] | None, ignore: str | Sequence[str] | None) -> Any:
     """Return a function that selects names."""
     if include is not None and ignore is not None:
-        raise ValueError(f"Give include_keys or ignore_keys, not both; got {include!r} and {ignore!r}.")
+        raise ValueError(f"Pass include_keys or ignore_keys, not both; got {include!r} and {ignore!r}.")
     patterns = trees.ensure_tuple(ignore if include is None else include)
 
     def selected(name: str) -> bool:

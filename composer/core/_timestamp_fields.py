@@ -53,7 +53,7 @@ def as_count(name: str, value: Any, unit: TimeUnit) -> int:
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}={value!r} is not valid. {error}") from None
     if time.unit is not unit:
-        raise ValueError(f"{name} counts in '{unit}', but got '{time}'. Give a number or a time in that unit.")
+        raise ValueError(f"{name} counts in '{unit}', but got '{time}'. Pass a number or a time in that unit.")
     if time.value < 0:
         raise ValueError(f"{name} must not be negative, but got {value!r}.")
     return int(time)

@@ -40,7 +40,7 @@ class Slot(IntEnum):
 
 
 class Claim(StrEnum):
-    """An effect that only one algorithm of a run may have.
+    """An exclusive effect, such as mixing the loss; two algorithms with the same claim conflict.
 
     >>> Claim.LOSS_MIX
     <Claim.LOSS_MIX: 'loss_mix'>
@@ -49,7 +49,7 @@ class Claim(StrEnum):
     LOSS_MIX = "loss_mix"
 
 
-_REMEDY = {Claim.LOSS_MIX: "Give interpolate_loss=True to one of them only"}
+_REMEDY = {Claim.LOSS_MIX: "Pass interpolate_loss=True to one of them only"}
 
 
 def warn_of_conflicts(algorithms: Iterable[Algorithm]) -> None:

@@ -1,4 +1,4 @@
-"""The data shard of a rank (data parallelism), and detection of loaders that are already sharded."""
+"""Data shard index and count of a rank; detects loaders that are already sharded (``sample_order`` shards others)."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def check_sharded_data(loader: Any, shard: DataShard, name: str) -> None:
     if not any(hasattr(one, attribute) for one in samplers for attribute in _SHARD_ATTRIBUTES):
         raise ValueError(
             f"{name}: a {type(loader).__name__} yields the same samples on each of {shard.size} ranks. "
-            f"Give it sampler=composer.dist.get_sampler(dataset, shuffle=...), or give a torch DataLoader, which is "
+            f"Pass it sampler=composer.dist.get_sampler(dataset, shuffle=...), or pass a torch DataLoader, which is "
             f"sharded automatically."
         )

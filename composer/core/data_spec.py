@@ -289,7 +289,7 @@ def _check_iterable(argument: str, data: Any) -> None:
     if isinstance(data, Mapping):
         keys = list(cast("Mapping[Any, Any]", data))
         raise TypeError(
-            f"{argument}: got a mapping with the keys {keys}. Give one loader, such as a torch DataLoader, or the "
+            f"{argument}: got a mapping with the keys {keys}. Pass one loader, such as a torch DataLoader, or the "
             f"arguments of DataSpec, with the key 'dataloader'; wrap a single batch in a list: [batch]."
         )
     if hasattr(data, "__iter__") and not isinstance(data, (str, bytes)):

@@ -126,7 +126,7 @@ class EpochIterators:
         if saved is not None and saved["kind"] != resume_by:
             raise ValueError(
                 f"The position in the training data was saved by {_BY[saved['kind']]}, but the current data resumes by "
-                f"{_BY[resume_by]}. Give the same type of loader, or spin_dataloaders=False to restart the data."
+                f"{_BY[resume_by]}. Pass the same type of loader, or spin_dataloaders=False to restart the data."
             )
         if saved is not None and (self.is_per_rank or resume_by == "replay"):
             saved = self._of_this_rank(saved)

@@ -71,10 +71,10 @@ def refuse_endless(what: str, data: Any, remedy: str) -> None:
     Raises:
         ValueError: The data is infinite.
 
-    >>> refuse_endless("eval_dataloader", itertools.count(), "Give eval_subset_num_batches.")
+    >>> refuse_endless("eval_dataloader", itertools.count(), "Pass eval_subset_num_batches.")
     Traceback (most recent call last):
     ...
-    ValueError: eval_dataloader never ends: itertools.count yields without end. Give eval_subset_num_batches.
+    ValueError: eval_dataloader never ends: itertools.count yields without end. Pass eval_subset_num_batches.
     """
     why = why_endless(data)
     if why is not None:

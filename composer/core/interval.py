@@ -126,14 +126,14 @@ class IntervalSchedule:
         if total.unit is TimeUnit.ITERATION:
             raise RuntimeError(
                 f"The interval '{self.interval}' is a fraction of a max_duration in iterations ('{total}'), whose "
-                "length is unknown. Give the interval in another unit, such as '1iter'."
+                "length is unknown. Pass the interval in another unit, such as '1iter'."
             )
         if total.unit is not TimeUnit.EPOCH:
             return max(1, math.ceil(self._fraction * int(total))), total.unit
         if state.dataloader_len is None:
             raise RuntimeError(
                 f"The interval '{self.interval}' is a fraction of epochs ('{total}'), whose length is unknown because "
-                "the dataloader has no length. Give the interval in another unit, such as '100ba', or set "
+                "the dataloader has no length. Pass the interval in another unit, such as '100ba', or set "
                 "train_subset_num_batches."
             )
         return max(1, math.ceil(self._fraction * int(total) * int(state.dataloader_len))), TimeUnit.BATCH

@@ -80,7 +80,7 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
     if found is None:
         raise ValueError(
             f"monitor={name!r}: neither the metric's higher_is_better nor its name says whether larger values are "
-            f"better. Give {remedy}."
+            f"better. Pass {remedy}."
         )
     return found
 

@@ -136,5 +136,5 @@ def _unknown(monitor: str, label: str | None, pairs: list[MetricName]) -> str:
     meant = next((str(pair) for pair in pairs if near.endswith((f"{pair.name!r}?", f"{str(pair)!r}?"))), None)
     hint = "" if meant is None else f" Did you mean {meant!r}?"
     if not names:
-        return f"monitor={monitor!r}: this run has no metrics. Give eval_dataloader, and a model with get_metrics."
+        return f"monitor={monitor!r}: this run has no metrics. Pass eval_dataloader, and a model with get_metrics."
     return f"monitor={monitor!r} is not a metric of this run.{hint} The metrics are {', '.join(map(repr, names))}."

@@ -50,7 +50,7 @@ def count_samples(batch: Batch) -> int:
         nothing = f"neither a tensor with rows nor a list of samples in a {type(batch).__name__}"
         found = f"{what} with {sorted(sizes)} samples" if sizes else nothing
         raise NotImplementedError(
-            f"Cannot determine the number of samples of a batch: found {found}. Give "
+            f"Cannot determine the number of samples of a batch: found {found}. Pass "
             f"DataSpec(dataloader, get_num_samples_in_batch=...)."
         )
     return sizes.pop()
@@ -84,7 +84,7 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     if parts is None:
         raise NotImplementedError(
             f"Cannot split a batch of type {type(batch).__name__}: it contains neither a tensor nor a list of samples, "
-            f"or lists of different lengths. Give DataSpec(dataloader, split_batch=...)."
+            f"or lists of different lengths. Pass DataSpec(dataloader, split_batch=...)."
         )
     # A list of samples stays a list.
     return [tuple(part) for part in parts] if type(batch) is list and depth > 0 else parts
@@ -207,6 +207,6 @@ def _open(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 def _warn_unsplit(length: int, total: int) -> None:
     message = (
         f"A tensor in the batch has {length} rows, but there are {total} samples; every microbatch gets all of it. "
-        f"Give DataSpec(dataloader, split_batch=...) to split it."
+        f"Pass DataSpec(dataloader, split_batch=...) to split it."
     )
     warnings.warn(message, ComposerWarning, stacklevel=2)

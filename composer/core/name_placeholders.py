@@ -126,12 +126,12 @@ def check_inside(argument: str, name: str) -> str:
     'sub/ep{epoch}.pt'
     >>> check_inside("save_filename", "../ep{epoch}.pt")
     Traceback (most recent call last):
-    ValueError: save_filename='../ep{epoch}.pt' points outside of its folder by '..'. Give a name inside of it, ...
+    ValueError: save_filename='../ep{epoch}.pt' points outside of its folder by '..'. Pass a name inside of it, ...
     """
     inside = re.sub(r"^(\./)+", "", name)
     reason = _path_problem(inside)
     if reason is not None:
-        raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'sub/name'.")
+        raise ValueError(f"{argument}={name!r} {reason}. Pass a name inside of it, such as 'sub/name'.")
     return inside
 
 
@@ -151,7 +151,7 @@ def check_remote_name(argument: str, name: str) -> str:
     scheme, found, rest = name.partition("://")
     reason = _path_problem((rest if found else scheme).strip("/"))
     if reason is not None:
-        raise ValueError(f"{argument}={name!r} {reason}. Give a name inside of it, such as 'run/name'.")
+        raise ValueError(f"{argument}={name!r} {reason}. Pass a name inside of it, such as 'run/name'.")
     return name
 
 
@@ -172,13 +172,13 @@ def check_run_name(argument: str, name: str) -> str:
     'sweep/lr-{0.1}'
     >>> check_run_name("COMPOSER_RUN_NAME", "../../other")
     Traceback (most recent call last):
-    ValueError: COMPOSER_RUN_NAME='../../other' points outside of its folder by '..'. Give a name such as ...
+    ValueError: COMPOSER_RUN_NAME='../../other' points outside of its folder by '..'. Pass a name such as ...
     """
     if not isinstance(name, str):
         raise TypeError(f"{argument} must be a string, but got {name!r}.")
     reason = "is blank" if not name.strip() else _path_problem(name) or _folder_problem(name)
     if reason is not None:
-        raise ValueError(f"{argument}={name!r} {reason}. Give a name such as 'night' or 'sweep/night'.")
+        raise ValueError(f"{argument}={name!r} {reason}. Pass a name such as 'night' or 'sweep/night'.")
     return name
 
 

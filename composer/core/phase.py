@@ -42,14 +42,15 @@ class Phase:
         loader: The data spec, or None.
         length: Number of batches per epoch, or None if unknown.
         timestamp: Its progress.
-        mark: Clock reading, in seconds, at which the current batch began.
+        batch_start_time: Clock reading, in seconds, at which the current batch began.
         iterator: The iterator of the current epoch, if any.
         repeated: The batches that every epoch repeats, with ``overfit_batches``.
         epoch_iterators: Creates the iterators.
-        stage: The event of the current evaluation, after which training continues; None outside of evaluations.
-        resume: The position in the data from a checkpoint, at which the epoch resumes.
+        evaluation_event: The event of the current evaluation, after which training continues; None outside of
+            evaluations.
+        resume_position: The position in the data from a checkpoint, at which the epoch resumes.
         first_batch_rng: Random states before the first batches, by label; "train" for the training data.
-        ended: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
+        last_epoch: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -60,15 +61,15 @@ class Phase:
     loader: Any = None
     length: int | None = None
     timestamp: Timestamp = field(default_factory=Timestamp)
-    mark: float = 0.0
+    batch_start_time: float = 0.0
     iterator: Iterator[Batch] | None = None
     repeated: list[Batch] | None = None
     epoch_iterators: EpochIterators | None = None
-    stage: str | None = None
-    resume: dict[str, Any] | None = None
-    ended: tuple[EpochIterator, int, int] | None = None
+    evaluation_event: str | None = None
+    resume_position: dict[str, Any] | None = None
+    last_epoch: tuple[EpochIterator, int, int] | None = None
     first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the current iterator, which cannot be copied."""
-        return {**vars(self), "iterator": None, "ended": None}
+        return {**vars(self), "iterator": None, "last_epoch": None}

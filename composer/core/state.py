@@ -85,10 +85,10 @@ class State(StateData, StateNames, StateSaved):
         checkpoint_folders: How sharded checkpoints are written, or None if each checkpoint is a single file.
         find_algorithm: Returns the class of an algorithm by name, for checkpoints that require one, or None.
         profiler: The :class:`.Profiler` of the run, with which custom code can add spans to traces, or None.
-        stops_together: Whether a stop request (``stop_requested``, or None) waits until all ranks know of it.
+        sync_stop_requests: Whether a stop request (``stop_requested``, or None) waits until all ranks know of it.
         stop: What stopped the run before its duration, or None; saved in checkpoints.
         planned_duration: The ``max_duration`` at the start of training, regardless of later changes.
-        caches_casts: Whether autocast caches cast weights until the end of a forward pass.
+        autocast_cache_enabled: Whether autocast caches cast weights until the end of a forward pass.
         is_fitting: Whether the training loop is running.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
@@ -99,7 +99,7 @@ class State(StateData, StateNames, StateSaved):
     load_path: str | None = None
     run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
-    stops_together: bool = False
+    sync_stop_requests: bool = False
     stop_requested: Stop | None = None
     stop: Stop | None = None
     planned_duration: Time | None = None
@@ -114,7 +114,7 @@ class State(StateData, StateNames, StateSaved):
     auto_microbatching: bool = False
     precision_config: dict[str, Any] | None = None
     scaler: torch.amp.GradScaler | None = None
-    caches_casts: bool = True
+    autocast_cache_enabled: bool = True
     rank_zero_seed: int = 0
     _max_duration: Time | None = None
     _precision: Precision = Precision.FP32
@@ -216,7 +216,7 @@ class State(StateData, StateNames, StateSaved):
         (Time(0, TimeUnit.BATCH), 'stopped by the script: it is good enough')
         """
         stop = Stop(caller_of_stop(self), reason)
-        if self.stops_together and not everywhere:
+        if self.sync_stop_requests and not everywhere:
             self.stop_requested = self.stop_requested or stop
         else:
             self.end_training(stop)
@@ -270,7 +270,7 @@ class State(StateData, StateNames, StateSaved):
         """
         device_type = self.device.torch_device.type
         return get_precision_context(
-            self._precision, self.precision_config, device_type=device_type, cache_enabled=self.caches_casts
+            self._precision, self.precision_config, device_type=device_type, cache_enabled=self.autocast_cache_enabled
         )
 
     def on_listeners_changed(self, callback: Callable[[], object]) -> None:

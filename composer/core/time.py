@@ -335,7 +335,7 @@ class Time:
         if other.unit is not self.unit:
             raise RuntimeError(
                 f"{self} and {other} have different units ({self.unit.name.lower()} and {other.unit.name.lower()}) and "
-                "cannot be combined. Give both in the same unit; a Timestamp compares with times in any unit."
+                "cannot be combined. Pass both in the same unit; a Timestamp compares with times in any unit."
             )
         return other.value
 

@@ -1,4 +1,4 @@
-"""A list that calls a function when it changes."""
+"""A list subclass that calls a function after each change, and reverts the change if the function raises."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from composer.dist.ranks import (
     is_available,
     is_initialized,
 )
-from composer.dist.hang_report import AbsentRankError, name_absent_ranks, note_step
+from composer.dist.hang_report import MissingRankError, name_missing_ranks, note_step
 from composer.dist.setup import get_sampler, initialize_dist
 from composer.dist.local_rank_zero import (
     busy_wait_for_local_rank_zero,
@@ -53,7 +53,7 @@ from composer.dist.local_rank_zero import (
 )
 
 __all__ = [
-    "AbsentRankError",
+    "MissingRankError",
     "MissingEnvironmentError",
     "all_gather",
     "all_gather_object",
@@ -75,7 +75,7 @@ __all__ = [
     "is_initialized",
     "largest",
     "local_rank_zero_download_and_wait",
-    "name_absent_ranks",
+    "name_missing_ranks",
     "note_step",
     "run_local_rank_zero_first",
     "write_signal_file",

@@ -31,7 +31,8 @@ _log = logging.getLogger("composer.dist")
 
 # Seconds that ranks have to respond to a request, or to post that they gave up as well.
 _RESPONSE_TIMEOUT = 5.0
-# Seconds that a rank whose thread has responded still has to give up: it may wait in a collective that is not ours.
+# Seconds that a rank whose thread has responded still has to give up: it may wait in a collective that
+# composer did not issue.
 _GRACE_PERIOD = 2.0
 # Store timeout in seconds.
 _STORE_TIMEOUT: Final = 10.0
@@ -59,8 +60,8 @@ class HangWatcher:
         self._watched = threading.get_ident()
         self._round = 0
         self._gave_up = self._posted_error = False
-        self._seen = self._dumped = -1
-        self._since = 0.0
+        self._last_count = self._dumped_count = -1
+        self._last_progress_time = 0.0
         self._reported = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watcher", daemon=True)
@@ -115,9 +116,9 @@ class HangWatcher:
         stack = [] if frame is None else traceback.format_list(traceback.extract_stack(frame)[-_STACK_DEPTH:])
         response = {"step": self.step, "host": socket.gethostname(), "stack": "".join(stack), "waits": self.waits}
         self._store.set(f"stack/{number}/{self._rank}", json.dumps(response))
-        if not self._gave_up and not self.waits and self._dumped != self.progress_count:
-            self._dumped = self.progress_count
-            _dump_stacks(f"Other ranks are waiting; rank {self._rank} is here:\n")
+        if not self._gave_up and not self.waits and self._dumped_count != self.progress_count:
+            self._dumped_count = self.progress_count
+            _dump_stacks(f"Other ranks are waiting in a collective. Stack traces of rank {self._rank}:\n")
 
     def _watch(self) -> None:
         tick = min(_MAX_POLL_INTERVAL, self._timeout / 10)
@@ -132,9 +133,9 @@ class HangWatcher:
         Args:
             now: The current time in seconds.
         """
-        if self.progress_count != self._seen:
-            self._seen, self._since, self._reported = self.progress_count, now, False
-        idle = now - self._since
+        if self.progress_count != self._last_count:
+            self._last_count, self._last_progress_time, self._reported = self.progress_count, now, False
+        idle = now - self._last_progress_time
         # Do not poll the store while there is progress: a store whose process has exited would log errors at length.
         if idle < self._timeout / 2:
             return
@@ -147,8 +148,8 @@ class HangWatcher:
 
     # Requesting a report.
 
-    def explain(self, error: RuntimeError, ranks: Sequence[int] | None = None) -> tuple[list[int], str]:
-        """Return the missing ranks, or none if all ranks timed out, and a text with their errors or stack traces.
+    def request_report(self, error: RuntimeError, ranks: Sequence[int] | None = None) -> tuple[list[int], str]:
+        """Return the missing ranks (an empty list if all ranks timed out) and a text with their errors or stack traces.
 
         Args:
             error: The error of the collective.
@@ -230,19 +231,19 @@ def _make_report(others: Iterable[int], errors: dict[int, Any], stacks: dict[int
     failed = [rank for rank in others if rank in errors and not errors[rank]["waited"]]
     if failed:
         return failed, "\n".join(f"Rank {rank} failed: {errors[rank]['text']}" for rank in failed)
-    absent = [rank for rank in others if rank not in errors]
-    elsewhere = {rank: stacks[rank] for rank in absent if rank in stacks and not stacks[rank]["waits"]}
-    unresponsive = [rank for rank in absent if rank not in stacks]
-    if not elsewhere and not unresponsive:
+    without_error = [rank for rank in others if rank not in errors]
+    not_waiting = {rank: stacks[rank] for rank in without_error if rank in stacks and not stacks[rank]["waits"]}
+    unresponsive = [rank for rank in without_error if rank not in stacks]
+    if not not_waiting and not unresponsive:
         lines = [f"Rank {rank}: {error['text']}" for rank, error in sorted(errors.items())[:8]]
         return [], "\n".join(["All ranks timed out waiting for each other.", *lines])
-    lines = _describe_stacks(elsewhere, " did not join the collective")
+    lines = _describe_stacks(not_waiting, " did not join the collective")
     if unresponsive:
         lines.append(
             f"{describe_ranks(unresponsive).capitalize()} did not join the collective and did not respond within "
-            f"{_RESPONSE_TIMEOUT:g} s: exited, stopped or busy."
+            f"{_RESPONSE_TIMEOUT:g} s: exited, stopped, or holding the GIL."
         )
-    return sorted([*elsewhere, *unresponsive]), "\n".join(lines)
+    return sorted([*not_waiting, *unresponsive]), "\n".join(lines)
 
 
 def _describe_stacks(stacks: dict[int, Any], verb: str) -> list[str]:

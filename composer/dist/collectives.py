@@ -40,7 +40,7 @@ def barrier(group: torch_dist.ProcessGroup | None = None) -> None:
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> barrier()
     """
@@ -61,7 +61,7 @@ def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.
     Raises:
         ValueError: The operation is unknown.
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> count = torch.tensor(3)
     >>> all_reduce(count)
@@ -84,7 +84,7 @@ def broadcast(tensor: Tensor, src: int, group: torch_dist.ProcessGroup | None = 
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> broadcast(torch.zeros(2), src=0)
     """
@@ -103,7 +103,7 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: torch_dis
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> names = ["run-1"]
     >>> broadcast_object_list(names)
@@ -124,7 +124,7 @@ def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> 
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> all_gather(torch.tensor([1, 2]))
     [tensor([1, 2])]
@@ -146,7 +146,7 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> all_gather_object("node-a")
     ['node-a']
@@ -168,7 +168,7 @@ def largest(number: int, group: torch_dist.ProcessGroup | None = None) -> int:
 
     Raises:
         RuntimeError: The world size is above 1 and the process group is not initialized.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> largest(3)
     3

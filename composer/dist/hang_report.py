@@ -21,21 +21,21 @@ import torch.distributed as torch_dist
 from composer.dist._hang_watcher import HangWatcher, stderr_file
 from composer.dist.ranks import get_global_rank, get_world_size
 
-__all__ = ["AbsentRankError", "InCollective", "name_absent_ranks", "note_step", "start_hang_watcher"]
+__all__ = ["MissingRankError", "InCollective", "name_missing_ranks", "note_step", "start_hang_watcher"]
 
 # Identify communication errors by their text: gloo raises plain RuntimeErrors, most with the path of its source file.
 _COMMUNICATION_ERROR_MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
 _REPORT_PREFIX: Final = "Hang report:"
 
 
-class AbsentRankError(RuntimeError):
+class MissingRankError(RuntimeError):
     """A collective failed because other ranks did not join it.
 
     Args:
         message: Names the missing ranks, with their stack traces if they responded.
         ranks: The missing ranks.
 
-    >>> error = AbsentRankError("Rank 1 did not join the collective.", [1])
+    >>> error = MissingRankError("Rank 1 did not join the collective.", [1])
     >>> error.ranks, str(error)
     ((1,), 'Rank 1 did not join the collective.')
     """
@@ -104,16 +104,16 @@ def note_step(step: int) -> None:
 
 
 @contextlib.contextmanager
-def name_absent_ranks() -> Generator[None]:
+def name_missing_ranks() -> Generator[None]:
     """Run the body; if it fails because other ranks are missing, raise an error that names them with stack traces.
 
-    A communication error becomes an :class:`AbsentRankError`. Any other exception is re-raised and posted to the other
+    A communication error becomes a :class:`MissingRankError`. Any other exception is re-raised and posted to the other
     ranks, so that their resulting communication errors name the cause.
 
     Raises:
-        AbsentRankError: Other ranks did not join, or have exited.
+        MissingRankError: Other ranks did not join, or have exited.
 
-    >>> with name_absent_ranks():
+    >>> with name_missing_ranks():
     ...     print("training")
     training
     """
@@ -128,7 +128,7 @@ def name_absent_ranks() -> Generator[None]:
         if _has_report(error):
             raise  # a collective in the body has reported it
         if _is_communication_error(error):
-            _raise_absent_ranks(watcher, error)
+            _raise_missing_ranks(watcher, error)
         else:
             with contextlib.suppress(RuntimeError):
                 watcher.post_error(error)
@@ -160,22 +160,22 @@ class InCollective:
             return
         watcher.mark(waits=False)
         if error is not None and _is_communication_error(error):
-            _raise_absent_ranks(watcher, error, torch_dist.get_process_group_ranks(self._group))
+            _raise_missing_ranks(watcher, error, torch_dist.get_process_group_ranks(self._group))
 
 
-def _raise_absent_ranks(watcher: HangWatcher, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
+def _raise_missing_ranks(watcher: HangWatcher, error: RuntimeError, ranks: Sequence[int] | None = None) -> None:
     """Raise an error that names the missing ranks; if all ranks timed out, add the report to ``error`` as a note."""
-    missing, text = watcher.explain(error, ranks)
+    missing, text = watcher.request_report(error, ranks)
     if missing:
         cause = str(error).strip().partition("\n")[0]
-        raise AbsentRankError(f"{text}\nThe collective failed with: {cause}", missing) from error
+        raise MissingRankError(f"{text}\nThe collective failed with: {cause}", missing) from error
     error.add_note(f"{_REPORT_PREFIX} {text}")
 
 
 def _has_report(error: BaseException) -> bool:
     """Return whether a hang report was already made for an error."""
     notes: list[str] = getattr(error, "__notes__", [])
-    return isinstance(error, AbsentRankError) or any(note.startswith(_REPORT_PREFIX) for note in notes)
+    return isinstance(error, MissingRankError) or any(note.startswith(_REPORT_PREFIX) for note in notes)
 
 
 def _is_communication_error(error: BaseException) -> TypeGuard[RuntimeError]:

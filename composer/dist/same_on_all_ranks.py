@@ -23,7 +23,7 @@ def check_same(what: str, value: Any, group: torch_dist.ProcessGroup | None = No
 
     Raises:
         ValueError: The values differ; the message lists the value of each rank.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> check_same("optimizer", "SGD")
     """

@@ -58,7 +58,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Tensors on an accelerator use its backend (NCCL on CUDA); tensors and objects on the CPU use gloo. A single process
     gets a group of size 1, so that code that needs a group works. In distributed training, a background thread on each
-    rank reports its stack trace if another rank waits for it, see :func:`name_absent_ranks`. On a single node the store
+    rank reports its stack trace if another rank waits for it, see :func:`name_missing_ranks`. On a single node the store
     and gloo listen on loopback only; on multiple nodes gloo uses the network interface that leads to ``MASTER_ADDR``. The
     environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user has set it.
 

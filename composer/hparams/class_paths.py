@@ -63,7 +63,7 @@ def full_path(name: str) -> str:
     names = short_names()
     if name not in names:
         raise ValueError(
-            f"unknown class {name!r}.{did_you_mean(name, names)} Give custom classes by their import path, such as "
+            f"unknown class {name!r}.{did_you_mean(name, names)} Pass custom classes by their import path, such as "
             f"package.module.{name}."
         )
     return names[name]

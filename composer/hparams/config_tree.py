@@ -318,7 +318,7 @@ def check_not_masked(tree: Tree) -> None:
     if found:
         raise ConfigError(
             ", ".join(found),
-            f"the secret was masked when this configuration was saved. Give it again, for example with --{found[0]} "
+            f"the secret was masked when this configuration was saved. Pass it again, for example with --{found[0]} "
             f"VALUE on the command line, or remove the argument if an environment variable sets it.",
         )
 

@@ -93,7 +93,7 @@ class InverseSquareRootScheduler(ComposerScheduler):
         if scale.unit is not warmup.unit:
             raise ValueError(
                 f"t_warmup='{self.t_warmup}' is counted in '{warmup.unit}' and timescale='{self.timescale}' in "
-                f"'{scale.unit}' in this run. Give both in one unit."
+                f"'{scale.unit}' in this run. Pass both in one unit."
             )
         if scale.length <= 0:
             raise ValueError(f"timescale is less than one {scale.unit.name.lower()} in this run. Use a longer one.")

@@ -60,7 +60,7 @@ def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration="10ba")
     >>> raise_if_max_duration_exceeds_t_max("5ba", state)
     Traceback (most recent call last):
-    ValueError: t_max='5ba' is less than max_duration='10ba', which the schedule must cover. Give t_max='1dur'.
+    ValueError: t_max='5ba' is less than max_duration='10ba', which the schedule must cover. Pass t_max='1dur'.
     """
     t_max, end = _as_time(t_max), state.max_duration
     if end is None or (t_max.unit is TimeUnit.DURATION and t_max.value >= 1):
@@ -70,7 +70,7 @@ def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None
         length, last = _in_batches(length, state), _in_batches(last, state)
     if length.unit is last.unit and length.value < last.value:
         raise ValueError(
-            f"t_max='{t_max}' is less than max_duration='{end}', which the schedule must cover. Give t_max='1dur'."
+            f"t_max='{t_max}' is less than max_duration='{end}', which the schedule must cover. Pass t_max='1dur'."
         )
 
 
@@ -90,7 +90,7 @@ def raise_if_warmup_and_max_incompatible(t_warmup: str | Time, t_max: str | Time
     if t_warmup.unit is not t_max.unit:
         raise ValueError(
             f"t_warmup='{t_warmup}' is counted in '{t_warmup.unit}' and t_max='{t_max}' in '{t_max.unit}' in this run. "
-            f"Give both in one unit."
+            f"Pass both in one unit."
         )
 
 

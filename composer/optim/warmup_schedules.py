@@ -63,7 +63,7 @@ def _after_warmup(schedule: _ToTheEnd, horizon: Horizon, first: float, curve: Ca
     if warmup.unit is not span.unit:
         raise ValueError(
             f"t_warmup='{t_warmup}' is counted in '{warmup.unit}' and t_max='{t_max}' in '{span.unit}' in this run. "
-            f"Give both in one unit."
+            f"Pass both in one unit."
         )
     if warmup.stop > span.stop and not horizon.exceeded_by(warmup):
         message = (

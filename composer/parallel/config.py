@@ -162,7 +162,7 @@ class FSDPConfig:
 
 @dataclass
 class FSDP2Config:
-    """The subset of :class:`FSDPConfig` used by FSDP2 (``fully_shard``) configurations.
+    """:class:`FSDPConfig` with the argument names of 0.32's ``FSDP2Config``, for existing scripts.
 
     Args:
         device_mesh: The mesh over which weights are sharded, (shards) or (replicas, shards); None for all ranks.

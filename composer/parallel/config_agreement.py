@@ -34,7 +34,7 @@ def check_agreement(state: State) -> None:
 
     Raises:
         ValueError: Ranks differ; the message lists all differences with the values of each rank.
-        AbsentRankError: Other ranks did not join before the timeout.
+        MissingRankError: Other ranks did not join before the timeout.
 
     >>> from composer import State
     >>> check_agreement(State(model=nn.Linear(1, 1), max_duration="1ep"))

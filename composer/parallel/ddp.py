@@ -82,7 +82,7 @@ class DDPStrategy(Strategy):
         unused = self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms)
         if self.sync is None:
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
-        self.syncs_in_forward = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
+        self.has_collectives_per_microbatch = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._parameters = list(state.model.parameters())
         self._find_unused = unused
         self._wrap(state.model)
@@ -126,7 +126,7 @@ class DDPStrategy(Strategy):
         if self._buckets is not None:
             return
         if self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC or self._find_unused:
-            self.sync, self.syncs_in_forward = DDPSyncStrategy.FORCED_SYNC, False
+            self.sync, self.has_collectives_per_microbatch = DDPSyncStrategy.FORCED_SYNC, False
         self._buckets = BucketCounter()
         self._count_buckets()
 

@@ -76,15 +76,15 @@ class DeepSpeedStrategy(Strategy):
     """
 
     name = "deepspeed"
-    owns_step = True
+    has_own_optimizer_step = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = configuration.checked(config)
         self.stage = configuration.stage_of(self.config)
         # From stage 2 on, gradients are reduced with every microbatch.
-        self.syncs_in_forward = self.stage >= 2
+        self.has_collectives_per_microbatch = self.stage >= 2
         self.shards_weights = self.stage == 3
-        self.caches_casts = not self.shards_weights
+        self.autocast_cache_enabled = not self.shards_weights
         self.autocasts = configuration.autocasts(self.config)
         # The engine holds the weights and the optimizer, so it saves and loads them.
         self.checkpoint_folders = CheckpointFolders(engine=self)

@@ -36,7 +36,7 @@ from composer.parallel.gather_outside_forward import GatherOutsideForward
 from composer.parallel.grad_scaler import ShardedGradScaler
 from composer.parallel.mesh import Meshes, degrees_of, make_meshes
 from composer.parallel.meta_init import Materializer
-from composer.parallel.mixed_precision import caches_casts, mixed_precision_policy
+from composer.parallel.mixed_precision import autocast_cache_enabled, mixed_precision_policy
 from composer.parallel.optimizer_params import ParameterNames, shard_optimizers
 from composer.parallel.strategy import Strategy
 from composer.parallel.tensor_parallel import parallelize_layers, sum_gradients
@@ -67,7 +67,7 @@ class FSDPStrategy(Strategy):
         sync: ``"single_auto_sync"`` keeps unsharded gradients until the last microbatch of a batch, which needs memory
             for them and saves communication; ``"multi_auto_sync"`` reduce-scatters with every microbatch. None selects
             the latter, unless weights are not sharded.
-        find_unused_parameters: Whether parameters may get no gradient in a step, different ones on different ranks.
+        find_unused_parameters: Whether some parameters may be unused in a step, possibly different ones per rank.
 
     Raises:
         ValueError: The configuration does not fit the world size.
@@ -80,7 +80,7 @@ class FSDPStrategy(Strategy):
 
     name = "fsdp"
     shards_weights = True
-    syncs_in_forward = True
+    has_collectives_per_microbatch = True
     needs_trial_microbatches = True
 
     def __init__(
@@ -103,7 +103,7 @@ class FSDPStrategy(Strategy):
             names = fsdp.sharded_ckpt_prefix_dir, fsdp.save_planner, fsdp.load_planner
             self.checkpoint_folders = CheckpointFolders(*names)
         self.rank_zero_reads = fsdp is not None and fsdp.load_monolith_rank0_only
-        # Collectives of tensor parallelism and replicas are not recorded; older versions of torch cannot abort a pass.
+        # Collectives of tensor parallelism and replicas are not recorded; older torch cannot abort forward or backward.
         self.can_finish_collectives = (
             self.degrees.tensor == self.degrees.replicate == 1
             and hasattr(FSDPModule, "reset_iter_state")
@@ -126,7 +126,7 @@ class FSDPStrategy(Strategy):
         """The process group whose ranks together have all data shards; None for all ranks."""
         return None if self._meshes is None else self._meshes.data_group
 
-    def place(self, model: nn.Module, device: Device) -> None:
+    def setup_device(self, model: nn.Module, device: Device) -> None:
         """Create the device mesh; the model stays in place, since its blocks are moved one by one when sharded.
 
         Args:
@@ -167,7 +167,7 @@ class FSDPStrategy(Strategy):
             state: The state of the run.
 
         Raises:
-            ValueError: A method needs second-order gradients, or this version of torch does not support unused
+            ValueError: An algorithm needs second-order gradients, or this version of torch does not support unused
                 parameters.
         """
         for algorithm in state.algorithms:
@@ -177,7 +177,7 @@ class FSDPStrategy(Strategy):
                     f"parallelism (parallelism_config=None)."
                 )
         self.shard_model(state.model, state.optimizers, state.device.torch_device, state.precision)
-        state.caches_casts = self.caches_casts
+        state.autocast_cache_enabled = self.autocast_cache_enabled
         if self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms):
             if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
                 raise ValueError(
@@ -192,7 +192,7 @@ class FSDPStrategy(Strategy):
         """Shard a model and its optimizer states.
 
         Args:
-            model: The model, after :meth:`place`.
+            model: The model, after :meth:`setup_device`.
             optimizers: Optimizers of the model.
             device: The target device of the weights.
             precision: The training precision; None is float32.
@@ -209,7 +209,7 @@ class FSDPStrategy(Strategy):
         for module in config.ignored_modules or ():
             materializer.materialize(module.modules())
         float32 = float32_units(model, units, config, precision)
-        self.caches_casts = caches_casts(model, units, config, precision)
+        self.autocast_cache_enabled = autocast_cache_enabled(model, units, config, precision)
         shard = _ModuleSharder(config, self._meshes.data, precision, materializer)
         self._policy = mixed_precision_policy(config.mixed_precision, precision)
         for unit in (*float32, *units):
@@ -256,7 +256,7 @@ class FSDPStrategy(Strategy):
         self._log.issue_remaining(microbatches)
 
     def discard_batch(self, state: State) -> None:
-        """Abort a pass: free all-gathered weights, and gradients that are not reduced.
+        """Abort a forward or backward pass: free all-gathered weights, and gradients that are not reduced.
 
         Args:
             state: The state of the run.
@@ -315,7 +315,7 @@ def prepare_fsdp_module(
     assert config is not None
     target = get_device(None) if device is None else device
     strategy = FSDPStrategy(config)
-    strategy.place(model, target)
+    strategy.setup_device(model, target)
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers or ())
     strategy.shard_model(model, chosen, target.torch_device, precision)
 
@@ -326,7 +326,7 @@ def parallelize_composer_model(
     config: FSDP2Config | FSDPConfig,
     precision: str | Precision | None = None,
 ) -> None:
-    """Shard a model across all ranks; an alias of :func:`prepare_fsdp_module` for existing scripts.
+    """Shard a model across all ranks; a wrapper of :func:`prepare_fsdp_module` for existing scripts.
 
     Args:
         composer_model: The model.

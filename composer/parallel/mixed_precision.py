@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from composer.parallel.config import FSDPConfig
     from composer.parallel.wrapping import Unit
 
-__all__ = ["caches_casts", "mixed_precision_policy"]
+__all__ = ["autocast_cache_enabled", "mixed_precision_policy"]
 
 _DTYPES = {
     "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16, "amp_fp8": torch.bfloat16, "bf16": torch.bfloat16,
@@ -63,7 +63,7 @@ def mixed_precision_policy(
     return MixedPrecisionPolicy(**values)
 
 
-def caches_casts(
+def autocast_cache_enabled(
     model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None = None
 ) -> bool:
     """Return whether autocast may cache cast weights until the end of the forward pass.
@@ -82,7 +82,7 @@ def caches_casts(
     >>> from composer.parallel.wrapping import Unit
     >>> model = nn.Sequential(nn.Linear(1, 1))
     >>> [
-    ...     caches_casts(model, [Unit(model[0])], FSDPConfig(mixed_precision=mixed), "amp_bf16")
+    ...     autocast_cache_enabled(model, [Unit(model[0])], FSDPConfig(mixed_precision=mixed), "amp_bf16")
     ...     for mixed in ("DEFAULT", "FULL")
     ... ]
     [True, False]

@@ -34,19 +34,21 @@ class Strategy(ABC):
     Attributes:
         name: Name of the strategy.
         shards_weights: Whether each rank holds only a shard of the weights.
-        owns_step: Whether :meth:`step` updates the parameters in place of the optimizers, of which there is then one.
+        has_own_optimizer_step: Whether :meth:`step` updates the parameters in place of the optimizers, of which there
+            is then one.
         autocasts: Whether autocast chooses the dtype of operations; if not, weights and batches have that dtype.
-        caches_casts: Whether autocast may cache cast weights until the end of a forward pass; not if weights are
-            resharded earlier.
+        autocast_cache_enabled: Whether autocast may cache cast weights until the end of a forward pass; not if weights
+            are resharded earlier.
         batch_dtype: The dtype to which floating-point tensors of batches are cast; None leaves them unchanged.
-        syncs_in_forward: Whether every microbatch has collectives, so that all ranks must run the same number of them.
+        has_collectives_per_microbatch: Whether every microbatch has collectives, so that all ranks must run the same
+            number of microbatches.
         module: The wrapper that training calls in place of the model, if its backward pass needs one.
         checkpoint_folders: How sharded checkpoints are written, or None if each checkpoint is a single file.
         can_finish_collectives: Whether a rank that ran out of memory (OOM) in a pass can complete the collectives of
             the batch: :meth:`record_collectives`, :meth:`finish_collectives` and :meth:`discard_batch` are implemented.
         needs_trial_microbatches: Whether that requires two completed microbatches before the first batch.
         rank_zero_reads: Whether only rank 0 reads a single-file checkpoint and sends the other ranks their shards.
-        device_mesh: The device mesh over which weights are sharded, set by :meth:`place`; None without one.
+        device_mesh: The device mesh over which weights are sharded, set by :meth:`setup_device`; None without one.
 
     >>> SingleProcess().shards_weights
     False
@@ -54,11 +56,11 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     shards_weights: bool = False
-    owns_step: ClassVar[bool] = False
+    has_own_optimizer_step: ClassVar[bool] = False
     autocasts: bool = True
-    caches_casts: bool = True
+    autocast_cache_enabled: bool = True
     batch_dtype: torch.dtype | None = None
-    syncs_in_forward: bool = False
+    has_collectives_per_microbatch: bool = False
     module: nn.Module | None = None
     checkpoint_folders: CheckpointFolders | None = None
     can_finish_collectives: bool = False
@@ -66,7 +68,7 @@ class Strategy(ABC):
     rank_zero_reads: bool = False
     device_mesh: DeviceMesh | None = None
 
-    def place(self, model: nn.Module, device: Device) -> None:
+    def setup_device(self, model: nn.Module, device: Device) -> None:
         """Move the model to the device, before algorithms run.
 
         Args:
@@ -177,7 +179,7 @@ class Strategy(ABC):
         return
 
     def step(self) -> None:
-        """Update the parameters; called in place of the optimizers' step if :attr:`owns_step`."""
+        """Update the parameters; called in place of the optimizers' step if :attr:`has_own_optimizer_step`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement step(); the optimizers do.")
 
     def close(self) -> None:

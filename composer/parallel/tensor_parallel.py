@@ -46,7 +46,7 @@ class TensorStrategy(Strategy):
 
     name = "tp"
     shards_weights = True
-    syncs_in_forward = True
+    has_collectives_per_microbatch = True
 
     def __init__(self, config: TPConfig) -> None:
         self.config = config
@@ -68,7 +68,7 @@ class TensorStrategy(Strategy):
         """A process group of this rank alone."""
         return None if self._meshes is None else self._meshes.data_group
 
-    def place(self, model: nn.Module, device: Device) -> None:
+    def setup_device(self, model: nn.Module, device: Device) -> None:
         """Create the device mesh; the model stays in place until it is sharded.
 
         Args:

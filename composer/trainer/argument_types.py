@@ -143,7 +143,7 @@ def _fsdp(name: str, value: Any) -> None:
 def _names(name: str, value: Any) -> None:
     entries = cast("Sequence[Any]", value)
     if isinstance(value, str):
-        raise TypeError(f"{name} must be a list of strings; got {value!r}. Give [{value!r}].")
+        raise TypeError(f"{name} must be a list of strings; got {value!r}. Pass [{value!r}].")
     if not isinstance(value, (Sequence, Set)) or not all(isinstance(one, str) for one in entries):
         raise TypeError(f"{name} must be a list of strings; got {value!r}.")
 

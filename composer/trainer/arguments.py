@@ -163,7 +163,7 @@ def as_evaluators(
     if repeated := {label for label in labels if labels.count(label) > 1}:
         raise ValueError(
             f"eval_dataloader: the labels {sorted(repeated)} are given more than once: their metrics would be "
-            f"mixed up. Give each loader a unique label: Evaluator(label=..., dataloader=...)."
+            f"mixed up. Use a unique label for each loader: Evaluator(label=..., dataloader=...)."
         )
     for evaluator in evaluators:
         if evaluator.eval_interval is None:
@@ -237,7 +237,7 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
     """
     name, value = ("grad_accum", grad_accum) if grad_accum is not None else ("device_train_microbatch_size", size)
     if size is not None and grad_accum is not None:
-        raise ValueError("Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both.")
+        raise ValueError("Pass device_train_microbatch_size (samples in a microbatch) or grad_accum, not both.")
     if value is None:
         return None
     if isinstance(value, str) and value == "auto":
@@ -281,7 +281,7 @@ def as_parallelism(config: Any, fsdp_config: Any) -> Any:
     {'fsdp': {'sharding_strategy': 'FULL_SHARD'}}
     """
     if config is not None and fsdp_config is not None:
-        raise ValueError("Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both.")
+        raise ValueError("Pass parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both.")
     return config if fsdp_config is None else {"fsdp": fsdp_config}
 
 
@@ -299,7 +299,7 @@ def as_signals(names: Any) -> list[int]:
     True
     """
     if isinstance(names, str):
-        raise TypeError(f"save_on_signals must be a sequence of names; got {names!r}. Give [{names!r}].")
+        raise TypeError(f"save_on_signals must be a sequence of names; got {names!r}. Pass [{names!r}].")
     known = {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGBREAK", *signal.Signals.__members__}
     chosen = [one_of("save_on_signals", name, sorted(known)) for name in names]
     return [signal.Signals[name] for name in chosen if name in signal.Signals.__members__]

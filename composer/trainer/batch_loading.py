@@ -63,14 +63,15 @@ def check_epochs_end(run: Run) -> bool:
     return phase.length is None
 
 
-def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
+def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
     """Yield the remaining batches of the epoch: fire the dataloader events, move each batch to the device, count it.
 
     An epoch that an earlier fit left in the middle continues there.
 
     Args:
         run: The run.
-        must_end: Whether training never ends if the data is infinite; a suspiciously long epoch then raises a warning.
+        check_infinite: Whether training never ends if the data is infinite. If so, infinite data raises, and a
+            suspiciously long epoch warns.
 
     Raises:
         ValueError: The data yields no batches, or is infinite although it must end.
@@ -81,8 +82,9 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
     if phase.iterator is None:
         phase.iterator = start_epoch_iterator(run)
     iterator = phase.iterator
-    watch = _watch(phase, iterator) if must_end else None
-    keeps_batch = getattr(iterator, "kind", "indices") != "indices"  # batches by index can be fetched again
+    watch = _watch(phase, iterator) if check_infinite else None
+    # Batches by index can be fetched again.
+    keeps_batch = isinstance(iterator, EpochIterator) and iterator.resume_by != "indices"
     while True:
         fire(Event.BEFORE_DATALOADER)
         run.fetched, run.gradients_ready = (), False
@@ -106,7 +108,7 @@ def batches(run: Run, *, must_end: bool = False) -> Iterator[Batch]:
     phase.iterator = None
     if isinstance(iterator, EpochIterator):
         iterator.stop()
-        phase.ended = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
+        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
@@ -162,8 +164,8 @@ def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batc
 def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
     """Set the numbers of samples and tokens of the current batch."""
     run.samples = spec.__num_samples__(batch)
-    run.counted = spec.__tokens__(batch)
-    run.tokens = as_tokens(run.counted)
+    run.user_token_count = spec.__tokens__(batch)
+    run.tokens = as_tokens(run.user_token_count)
 
 
 def _send_counts(run: Run, *, has_batch: bool = True) -> None:
@@ -174,13 +176,13 @@ def _send_counts(run: Run, *, has_batch: bool = True) -> None:
     run.step_sync.send_counts(
         run.samples,
         run.tokens,
-        now - phase.mark,
+        now - phase.batch_start_time,
         signum,
         run.state.stop_requested is not None,
         has_batch=has_batch,
         metrics_due=_metrics_due(run),
     )
-    phase.mark = now
+    phase.batch_start_time = now
 
 
 def _metrics_due(run: Run) -> bool:
@@ -204,8 +206,8 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
     phase: Phase = run.state.train_phase
     epoch_iterators = _epoch_iterators(run, phase)
     epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
-    saved = phase.resume
-    phase.resume = phase.ended = None
+    saved = phase.resume_position
+    phase.resume_position = phase.last_epoch = None
     replay_first_batch(run)
     if not run.options.overfit_batches:
         iterator = epoch_iterators.begin(epoch, 0 if saved is None else done, saved)
@@ -238,7 +240,7 @@ def resume_between_epochs(run: Run) -> None:
         run: The run.
     """
     phase: Phase = run.state.train_phase
-    saved, phase.resume = phase.resume, None
+    saved, phase.resume_position = phase.resume_position, None
     if saved is not None and not run.options.overfit_batches:
         _epoch_iterators(run, phase).restore_after(int(phase.timestamp.epoch) - 1, saved)
 

@@ -42,14 +42,14 @@ def evaluate_if_due(run: Run, event: Event) -> None:
     due = [e for e in state.evaluators if cast("Callable[..., bool]", e.eval_interval)(state, event)]
     if not due:
         return
-    state.train_phase.stage = event.value
+    state.train_phase.evaluation_event = event.value
     fire(Event.EVAL_BEFORE_ALL)
     for evaluator in due:
         evaluate(run, evaluator)
     fire(Event.EVAL_AFTER_ALL)
-    state.train_phase.stage = None
+    state.train_phase.evaluation_event = None
     observe_evaluation(run, [evaluator.label for evaluator in due])
-    state.train_phase.mark = time.perf_counter()
+    state.train_phase.batch_start_time = time.perf_counter()
 
 
 def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = None, *, log: bool = True) -> None:
@@ -94,7 +94,7 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         if values and log:
             run.logger.enqueue(values, as_numbers=False)
             if run.summary is not None:
-                run.summary.note(run.state.timestamp.count(TimeUnit.BATCH), values)
+                run.summary.record(run.state.timestamp.count(TimeUnit.BATCH), values)
         fire(Event.EVAL_END)
 
 
@@ -126,7 +126,11 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)
     number_of_microbatches = len(microbatches)
-    if run.step_sync is not None and run.strategy.syncs_in_forward and (size is not None or spec.__splits_itself__):
+    if (
+        run.step_sync is not None
+        and run.strategy.has_collectives_per_microbatch
+        and (size is not None or spec.__splits_itself__)
+    ):
         microbatches = pad_microbatches(microbatches)
     for number, microbatch in enumerate(microbatches):
         _evaluate_microbatch(run, evaluator, microbatch, counts=counts and number < number_of_microbatches)

@@ -65,7 +65,7 @@ class EvaluationPass:
         """Start iterating over the data."""
         run, phase = self._run, self._phase
         spec: DataSpec = phase.loader
-        phase.mark = time.perf_counter()
+        phase.batch_start_time = time.perf_counter()
         iterator = _start(run, spec)
         watch = _watch(phase) if phase.length is None else None
         rest = itertools.islice(iterator, phase.length)
@@ -78,12 +78,12 @@ class EvaluationPass:
                     self._uneven_inputs.set_batch(batch)
             if batch is END:
                 break
-            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._note_counts)
+            batch = load(batch, spec, run.state.device, run.strategy.batch_dtype, self._record_counts)
             if self._uneven_inputs is not None and not self.is_idle:
                 self._send_counts(self.samples, self._tokens)
                 self._uneven_inputs.join_first_step()
             yield batch
-            phase.mark = time.perf_counter()
+            phase.batch_start_time = time.perf_counter()
             if watch is not None:
                 watch.look(phase.timestamp.batch.value)
         if phase.timestamp.batch.value == 0:
@@ -96,9 +96,9 @@ class EvaluationPass:
         if self._step_sync is not None:
             counts = self._step_sync.counts()
             samples, tokens = counts.samples, counts.tokens
-        phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.mark)
+        phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.batch_start_time)
 
-    def _note_counts(self, batch: Batch) -> None:
+    def _record_counts(self, batch: Batch) -> None:
         spec: DataSpec = self._phase.loader
         self.samples, self._tokens = spec.__num_samples__(batch), as_tokens(spec.__tokens__(batch))
 
@@ -172,4 +172,4 @@ def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)
-    return first.noting(loader, begin())
+    return first.recording(loader, begin())

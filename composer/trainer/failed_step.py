@@ -17,10 +17,10 @@ from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
-__all__ = ["copy_containers", "put_back", "recover"]
+__all__ = ["copy_containers", "reset_failed_step", "rewind_batch"]
 
 
-def put_back(run: Run) -> None:
+def rewind_batch(run: Run) -> None:
     """Make the next ``fit`` train the current batch again, after an exception before the optimizers stepped.
 
     A ``DataLoader`` fetches the batch again; for other data the batch itself is kept. A warning is raised if the batch
@@ -32,7 +32,7 @@ def put_back(run: Run) -> None:
     phase, fetched, run.fetched = run.state.train_phase, run.fetched, None
     if fetched is None:
         return
-    run.failed = True
+    run.last_fit_failed = True
     if run.uneven_inputs is not None and run.uneven_inputs.is_idle:
         return  # a dummy batch of a rank without data
     if run.gradients_ready:
@@ -45,7 +45,7 @@ def put_back(run: Run) -> None:
         phase.iterator = None  # repeated batches, whose position is known
 
 
-def recover(run: Run) -> None:
+def reset_failed_step(run: Run) -> None:
     """Reset the state of a step that an exception interrupted; all ranks call this when training starts.
 
     Args:
@@ -57,17 +57,17 @@ def recover(run: Run) -> None:
     if run.step_sync is not None:
         run.step_sync.discard()
         batch = run.state.timestamp.batch.value
-        reduced = torch.tensor([int(run.failed), batch, -batch])
+        reduced = torch.tensor([int(run.last_fit_failed), batch, -batch])
         dist.all_reduce(reduced, "MAX")
-        run.failed, most, least = bool(reduced[0]), int(reduced[1]), -int(reduced[2])
-        if most != least:
+        run.last_fit_failed, largest, smallest = bool(reduced[0]), int(reduced[1]), -int(reduced[2])
+        if largest != smallest:
             raise RuntimeError(
-                f"The ranks have trained different numbers of batches, {least} to {most}: an exception ended the last "
-                f"fit after different batches. Load a checkpoint on all ranks to continue."
+                f"The ranks have trained different numbers of batches, {smallest} to {largest}: an exception ended the "
+                f"last fit after different batches. Load a checkpoint on all ranks to continue."
             )
-    if not run.failed:
+    if not run.last_fit_failed:
         return
-    run.failed = False
+    run.last_fit_failed = False
     run.strategy.discard_batch(run.state)
     if run.state.scaler is not None:
         # Otherwise the gradient scaler refuses to unscale the gradients again.

@@ -57,7 +57,7 @@ def find_lr(run: Run, min_lr: float, max_lr: float, num_batches: int, stop_facto
         raise ValueError("find_lr requires train_dataloader of the Trainer: it trains on this data.")
     if not run.state.optimizers:
         raise ValueError("find_lr requires optimizers of the Trainer: a learning rate is specific to an optimizer.")
-    if run.strategy.owns_step:
+    if run.strategy.has_own_optimizer_step:
         raise ValueError(f"find_lr does not work with {run.strategy.name}: its weights cannot be restored afterwards.")
     with _restored_afterwards(run):
         losses = _train(run, learning_rates, stop_factor)
@@ -70,7 +70,7 @@ def _train(run: Run, learning_rates: list[float], stop_factor: float) -> list[fl
     losses: list[float] = []
     unread: list[Tensor] = []
     fire(Event.FIT_START)
-    state.train_phase.mark = time.perf_counter()
+    state.train_phase.batch_start_time = time.perf_counter()
     fire(Event.EPOCH_START)
     for number, (rate, state.batch) in enumerate(zip(learning_rates, _endless_batches(run), strict=False), start=1):
         for group, ratio in groups:
@@ -155,7 +155,8 @@ def _restored_afterwards(run: Run) -> Generator[None]:
                 model.logger = run.logger  # type: ignore[assignment]
             state.callbacks = []
             state.schedulers, state.train_metrics = [], {}
-            phase.timestamp, phase.iterator, phase.epoch_iterators, phase.resume = Timestamp(), None, None, None
+            phase.timestamp = Timestamp()
+            phase.iterator = phase.epoch_iterators = phase.resume_position = None
             model.train()
             yield
         finally:
@@ -195,6 +196,6 @@ def _save_data_position(phase: Phase, seed: int) -> Callable[[], None]:
         if iterator is None:
             owner.load_state_dict(position["state"])
         else:  # resume as from a checkpoint
-            phase.iterator, phase.resume = None, position
+            phase.iterator, phase.resume_position = None, position
 
     return put_back

@@ -12,7 +12,7 @@ from composer.core.event import Event
 from composer.core.time import TimeUnit
 from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
 from composer.trainer.evaluate import evaluate_if_due
-from composer.trainer.failed_step import put_back, recover
+from composer.trainer.failed_step import reset_failed_step, rewind_batch
 from composer.trainer.model_report import report_model
 from composer.trainer.outputs import free_outputs
 from composer.trainer.progress import (
@@ -27,10 +27,10 @@ from composer.trainer.resume import resume_at
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch, zero_gradients
 from composer.trainer.train_metrics import (
+    keep_last_train_values,
     log_last_train_metrics,
     log_train_metrics,
     metrics_are_due,
-    note_last_train_values,
     reset_train_metrics,
 )
 
@@ -43,11 +43,11 @@ def fit(run: Run) -> None:
     Args:
         run: The run; its state has data, optimizers and ``max_duration``.
     """
-    recover(run)
+    reset_failed_step(run)
     try:
         _fit(run)
     except BaseException:
-        put_back(run)
+        rewind_batch(run)
         raise
     finally:
         lend_workers(run)
@@ -56,18 +56,18 @@ def fit(run: Run) -> None:
 def _fit(run: Run) -> None:
     """Run the training loop."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
-    state.stop_requested, state.stops_together = None, run.step_sync is not None
+    state.stop_requested, state.sync_stop_requests = None, run.step_sync is not None
     logger.begin()
     fire(Event.FIT_START)
     report_model(run)
     resume_at(run)
-    state.train_phase.mark, first_batch = time.perf_counter(), state.timestamp.batch
+    state.train_phase.batch_start_time, first_batch = time.perf_counter(), state.timestamp.batch
     _finish_interrupted_evaluation(run)
-    must_end = check_epochs_end(run)
+    check_infinite = check_epochs_end(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
-            _open_epoch(run)
-        for state.batch in batches(run, must_end=must_end):
+            _start_epoch(run)
+        for state.batch in batches(run, check_infinite=check_infinite):
             fire(Event.BATCH_START)
             train_batch(run)
             step = state.timestamp.count(TimeUnit.BATCH)
@@ -79,21 +79,21 @@ def _fit(run: Run) -> None:
                 log_train_metrics(run, step)
             fire(Event.BATCH_END)
             free_outputs(state)
-            _close_batch(run)
+            _evaluate_and_save_batch(run)
             if state.finished:
                 break
         if state.train_phase.iterator is None or is_at_end(state.train_phase):
-            _close_epoch(run)
+            _end_epoch(run)
     if state.timestamp.batch != first_batch:  # otherwise the values loaded from a checkpoint stay
         if run.step_sync is not None or logger.destinations:
             log_last_train_metrics(run)
         else:
-            note_last_train_values(run)
+            keep_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
     if state.stop is not None:
         logger.notice(str(state.stop))
     evaluate_if_due(run, Event.FIT_END)
-    state.stops_together = False
+    state.sync_stop_requests = False
     fire(Event.FIT_END)
     zero_gradients(run)
 
@@ -105,16 +105,16 @@ def _finish_interrupted_evaluation(run: Run) -> None:
         run: The run.
     """
     phase = run.state.train_phase
-    stage, phase.stage = phase.stage, None
-    if stage == Event.BATCH_END:
-        _close_batch(run)
+    event, phase.evaluation_event = phase.evaluation_event, None
+    if event == Event.BATCH_END:
+        _evaluate_and_save_batch(run)
         if run.state.finished and phase.iterator is not None and is_at_end(phase):
-            _close_epoch(run)  # if training continues, the loop does this
-    elif stage == Event.EPOCH_END:
-        _finish_epoch(run)
+            _end_epoch(run)  # if training continues, the loop does this
+    elif event == Event.EPOCH_END:
+        _evaluate_and_save_epoch(run)
 
 
-def _close_batch(run: Run) -> None:
+def _evaluate_and_save_batch(run: Run) -> None:
     """Evaluate and save a checkpoint after a batch, if due.
 
     Args:
@@ -122,7 +122,7 @@ def _close_batch(run: Run) -> None:
     """
     evaluate_if_due(run, Event.BATCH_END)
     if run.state.finished:
-        note_last_train_values(run)
+        keep_last_train_values(run)
     run.engine.run_event(Event.BATCH_CHECKPOINT)
     _stop_if_interrupted(run)
 
@@ -138,7 +138,7 @@ def _stop_if_interrupted(run: Run) -> None:
         run.interruption.check(signum)
 
 
-def _open_epoch(run: Run) -> None:
+def _start_epoch(run: Run) -> None:
     """Start an epoch, and an iteration if one starts.
 
     Args:
@@ -153,7 +153,7 @@ def _open_epoch(run: Run) -> None:
     run.logger.enqueue({"time/epoch": state.timestamp.epoch.value})
 
 
-def _close_epoch(run: Run) -> None:
+def _end_epoch(run: Run) -> None:
     """End the epoch: log its metrics, advance the timestamp, evaluate.
 
     Args:
@@ -165,10 +165,10 @@ def _close_epoch(run: Run) -> None:
     check_tokens(run, in_epoch=True)
     advance_epoch(run)
     fire(Event.EPOCH_END)
-    _finish_epoch(run)
+    _evaluate_and_save_epoch(run)
 
 
-def _finish_epoch(run: Run) -> None:
+def _evaluate_and_save_epoch(run: Run) -> None:
     """Evaluate and save a checkpoint after an epoch, if due.
 
     Args:

@@ -38,12 +38,12 @@ def accumulate_gradients(run: Run) -> Tensor:
     return finish_accumulation(run, losses)
 
 
-def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
+def run_microbatches(run: Run, max_microbatches: int | None = None) -> dict[str, Tensor]:
     """Run every microbatch of the batch forward and backward; return the losses of this rank by name.
 
     Args:
         run: The run; ``state.batch`` is the batch, and its last microbatch afterwards.
-        most: Maximum number of microbatches to run; None runs all.
+        max_microbatches: Maximum number of microbatches to run; None runs all.
     """
     state, strategy = run.state, run.strategy
     size, batch = state.microbatch_size, state.batch
@@ -51,20 +51,20 @@ def run_microbatches(run: Run, most: int | None = None) -> dict[str, Tensor]:
     run.microbatches_left = None
     # The dummy batch of a rank without data has run.samples == 0, but contains samples.
     samples = run.samples or spec.__num_samples__(batch)
-    microbatches = spec.__microbatches__(batch, size, samples)[:most]
+    microbatches = spec.__microbatches__(batch, size, samples)[:max_microbatches]
     # A batch may have no valid token; its loss and gradients are then masked, which needs the weights.
     if len(microbatches) == 1 and run.step_sync is None and not averages_over_tokens(run, microbatches[0]):
         state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
     weights = reduce_loss_weights(run, count(run, microbatches))
-    number_of_microbatches = cast(int, run.microbatches_left)
+    num_microbatches = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}
-    for number in range(number_of_microbatches):
-        state.batch = microbatches[min(number, len(microbatches) - 1)]  # repeat the last one if other ranks have more
-        run.microbatches_left = number_of_microbatches - number
+    for index in range(num_microbatches):
+        state.batch = microbatches[min(index, len(microbatches) - 1)]  # repeat the last one if other ranks have more
+        run.microbatches_left = num_microbatches - index
         with strategy.accumulate(is_last=run.microbatches_left == 1):
-            microbatch_losses = _run_microbatch(run, weights, number)
+            microbatch_losses = _run_microbatch(run, weights, index)
         for name, loss in microbatch_losses.items():
             losses[name] = losses[name] + loss if name in losses else loss
     return losses
@@ -121,9 +121,9 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
         else:
             named = {}
     except (AttributeError, TypeError):
-        raise TypeError(_no_loss(loss)) from None
+        raise TypeError(_invalid_loss_message(loss)) from None
     if not named:
-        raise TypeError(_no_loss(loss))
+        raise TypeError(_invalid_loss_message(loss))
     total = named.pop("total") if "total" in named else torch.stack(list(named.values())).sum()
     if len(named) == 1 and isinstance(loss, Sequence):
         named = {}
@@ -131,7 +131,7 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     return total, all_losses | {"loss/train/total": total.detach()}
 
 
-def _no_loss(loss: Any) -> str:
+def _invalid_loss_message(loss: Any) -> str:
     """Return the error message for an invalid loss."""
     entries = dict(cast("Mapping[Any, Any]", loss)) if isinstance(loss, Mapping) else {}
     if isinstance(loss, (list, tuple)):
@@ -148,16 +148,16 @@ def _no_loss(loss: Any) -> str:
     return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
 
 
-def _run_microbatch(run: Run, weights: LossWeights | None, number: int = 0) -> dict[str, Tensor]:
+def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> dict[str, Tensor]:
     """Run ``state.batch`` forward and backward; return its weighted losses by name."""
     state, fire = run.state, run.engine.run_event
     transforms = state.train_phase.loader.microbatch_transforms
     if transforms is not None:
         state.batch = transforms(state.batch)
     # Training metrics get the batch before algorithms edit it in place.
-    counts = weights is None or weights.has_microbatch(number)
-    measured = bool(state.train_metrics) and (counts or run.strategy.syncs_in_forward)
-    untouched = copy.copy(state.batch) if measured else None
+    counts = weights is None or weights.has_microbatch(index)
+    updates_metrics = bool(state.train_metrics) and (counts or run.strategy.has_collectives_per_microbatch)
+    metric_batch = copy.copy(state.batch) if updates_metrics else None
 
     if run.autocast is None:
         _forward_and_loss(run)
@@ -166,31 +166,31 @@ def _run_microbatch(run: Run, weights: LossWeights | None, number: int = 0) -> d
             _forward_and_loss(run)
 
     total, losses = named_losses(state.loss)
-    weight = 1.0 if weights is None else weights.weight(number)
+    weight = 1.0 if weights is None else weights.weight(index)
     if isinstance(weight, Tensor) or weight != 1.0:
         total = weighted(total, weight)
         losses = {name: weighted(loss, weight) for name, loss in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    with mask_gradients(state, 1 if weights is None else weights.count(number)):
+    with mask_gradients(state, 1 if weights is None else weights.count(index)):
         run.strategy.backward(total, create_graph=run.options.create_graph)
     del total  # it references the graph
-    if _runs_again(run, measured=measured):
+    if _runs_again(run, updates_metrics=updates_metrics):
         clone_reused_gradients(run)
     fire(Event.AFTER_BACKWARD)
-    if untouched is not None:
+    if metric_batch is not None:
         detach_outputs(run)
-        update_train_metrics(run, untouched, counts=counts)
+        update_train_metrics(run, metric_batch, counts=counts)
     free_unread_outputs(run)
     return losses
 
 
-def _runs_again(run: Run, *, measured: bool) -> bool:
+def _runs_again(run: Run, *, updates_metrics: bool) -> bool:
     """Return whether the compiled model runs again, for a microbatch or the metrics, before the optimizer step.
 
     In the last backward pass ``DistributedDataParallel`` copies gradients to its own buckets.
     """
-    return (run.microbatches_left or 1) > 1 or (measured and run.strategy.module is None)
+    return (run.microbatches_left or 1) > 1 or (updates_metrics and run.strategy.module is None)
 
 
 def _forward_and_loss(run: Run) -> None:

@@ -63,14 +63,14 @@ class LossWeights:
         self._work: Any = None
         self._world_size = 1
         self._total: int | float | Tensor = 0
-        self._is_only = run.step_sync is None and len(counts.per_microbatch) == 1
+        self._is_single = run.step_sync is None and len(counts.per_microbatch) == 1
         if run.step_sync is not None:
             self._world_size = dist.get_world_size()
             # The same shape and dtype on all ranks, including ranks that failed before counting.
             self._totals = _sums(run, counts) * int(not self._is_idle)
             self._work = torch_dist.all_reduce(self._totals, async_op=True)
         elif counts.fallback is None:
-            if not self._is_only:
+            if not self._is_single:
                 counted = counts.per_microbatch
                 self._total = _sum(run, counted) if self._on_device else sum(cast("Sequence[float]", counted))
         elif self._on_device:
@@ -93,37 +93,37 @@ class LossWeights:
         else:
             self._counts, self._total = self._fallback or self._counts, fallback
 
-    def has_microbatch(self, number: int) -> bool:
+    def has_microbatch(self, index: int) -> bool:
         """Return whether this rank has a microbatch with this index; others are repetitions for uneven inputs.
 
         Args:
-            number: Index from 0.
+            index: Index from 0.
         """
-        return number < len(self._counts) and not self._is_idle
+        return index < len(self._counts) and not self._is_idle
 
-    def count(self, number: int) -> int | float | Tensor:
+    def count(self, index: int) -> int | float | Tensor:
         """Return the number of samples or tokens of a microbatch; 0 for a repetition.
 
         Args:
-            number: Index from 0.
+            index: Index from 0.
         """
-        return self._counts[number] if self.has_microbatch(number) else 0
+        return self._counts[index] if self.has_microbatch(index) else 0
 
-    def weight(self, number: int) -> float | Tensor:
+    def weight(self, index: int) -> float | Tensor:
         """Return the weight of a microbatch's loss; if the batch is a single microbatch, whether its count is positive.
 
         Args:
-            number: Index from 0.
+            index: Index from 0.
         """
         if self._work is not None:
             self._work.wait()
             self._work = None
             on_host = not self._on_device and self._totals.device.type == "cpu"
             self._set_total(*(self._totals.tolist() if on_host else self._totals.unbind()))
-        count = self.count(number)
-        if not self.has_microbatch(number):
+        count = self.count(index)
+        if not self.has_microbatch(index):
             return 0.0
-        if self._is_only:
+        if self._is_single:
             return count > 0 if isinstance(count, Tensor) else float(count > 0)
         if isinstance(self._total, Tensor):
             # A batch without valid tokens has no loss to weight.
@@ -166,17 +166,18 @@ def averages_over_tokens(run: Run, batch: Batch) -> bool:
 def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
     """All-reduce the counts of all ranks into loss weights; set ``run.microbatches_left``.
 
-    If forward passes have collectives (FSDP), every rank runs as many microbatches as the rank with the most.
+    If microbatches have collectives (FSDP, DDP with ``multi_auto_sync``), every rank runs as many microbatches as the
+    rank with the most.
 
     Args:
         run: The run; ``state.batch`` is the batch.
         counts: Counts of this rank; None if it ran out of memory before counting, so that it contributes 0.
     """
     known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
-    weights, number = LossWeights(run, known), len(known.per_microbatch)
-    waits = run.step_sync is not None and run.strategy.syncs_in_forward
+    weights, num_microbatches = LossWeights(run, known), len(known.per_microbatch)
+    is_synced = run.step_sync is not None and run.strategy.has_collectives_per_microbatch
     may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.__splits_itself__
-    run.microbatches_left = dist.largest(number) if waits and may_differ else number
+    run.microbatches_left = dist.largest(num_microbatches) if is_synced and may_differ else num_microbatches
     return weights
 
 
@@ -221,7 +222,7 @@ def _user_token_counts(run: Run, microbatches: Sequence[Batch]) -> Counts:
     A plain 0 for all microbatches means that tokens are not counted; 0 under ``"loss_generating"`` that none is valid.
     """
     name, spec = "get_num_tokens_in_batch", run.state.train_phase.loader
-    found = _call_user_count(run, name, lambda batch: spec.__tokens__(batch, _LOSS), microbatches, run.counted)
+    found = _call_user_count(run, name, lambda batch: spec.__tokens__(batch, _LOSS), microbatches, run.user_token_count)
     counted = [entry_of(count, _LOSS) for count in found]
     counted = [count if _is_scalar(count) else as_quantity(name, count) for count in counted]
     is_tracked = any(isinstance(count, Mapping) for count in found)

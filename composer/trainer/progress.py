@@ -32,8 +32,8 @@ def advance(run: Run) -> None:
     run.state.previous_timestamp = phase.timestamp
     if run.step_sync is None:
         now = time.perf_counter()
-        phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.mark)
-        phase.mark = now
+        phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.batch_start_time)
+        phase.batch_start_time = now
     else:
         counts = run.step_sync.counts()
         dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoadOptions",
-    "Stopping",
+    "SaveOnStop",
     "apply_checkpoint",
     "find_algorithm_class",
     "load",
@@ -111,7 +111,7 @@ def load(run: Run, options: LoadOptions) -> None:
     """
     state = run.state
     if options.path is None:
-        if run.strategy.owns_step and not state.optimizers:
+        if run.strategy.has_own_optimizer_step and not state.optimizers:
             make_default_optimizer(state)
             bind(run)
         run.strategy.prepare(state)
@@ -137,7 +137,7 @@ def apply_checkpoint(run: Run, options: LoadOptions, path: str, content: dict[st
         content: Result of :func:`read_for_run`.
     """
     state = run.state
-    if run.strategy.owns_step and not state.optimizers:
+    if run.strategy.has_own_optimizer_step and not state.optimizers:
         make_default_optimizer(state)
         bind(run)
     if not state.optimizers and not options.weights_only:
@@ -202,9 +202,9 @@ def resume_at(run: Run) -> None:
     """
     phase = run.state.train_phase
     replay_first_batch(run)
-    if phase.resume is not None:
+    if phase.resume_position is not None:
         if not run.options.spin_dataloaders:
-            phase.resume = None
+            phase.resume_position = None
         if phase.timestamp.batch_in_epoch.value == 0:
             resume_between_epochs(run)
         else:
@@ -219,7 +219,7 @@ def resume_at(run: Run) -> None:
 
 
 @dataclass(frozen=True)
-class Stopping:
+class SaveOnStop:
     """How to save when training is stopped by a signal or an exception.
 
     Attributes:
@@ -227,7 +227,7 @@ class Stopping:
         save_on_exception: Whether an exception saves a separate checkpoint.
         autoresume: Whether the same command resumes.
 
-    >>> Stopping().save_on_exception
+    >>> SaveOnStop().save_on_exception
     False
     """
 
@@ -261,7 +261,7 @@ class Stopping:
             for saver in savers:
                 saver.save(run.state, run.logger)
                 saver.fit_end(run.state, run.logger)
-            run.state.train_phase.stage = None
+            run.state.train_phase.evaluation_event = None
             run.logger.notice(self._message(interrupted, savers), urgent=True)
             interrupted.exit_process()
         except Exception:

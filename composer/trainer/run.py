@@ -72,14 +72,15 @@ class Run:
         summary: Collects results for the table at the end of training, or None if no table is shown.
         samples: Number of samples in the current batch of this rank.
         tokens: Number of tokens in the current batch of this rank.
-        counted: Result of ``get_num_tokens_in_batch`` before algorithms edited the batch: a number or a mapping.
+        user_token_count: Result of ``get_num_tokens_in_batch`` before algorithms edited the batch: a number or a
+            mapping.
         auto_microbatch: Finds the microbatch size, or None if it is fixed.
         auto_evaluations: The same for evaluators, by label.
         microbatches_left: Number of microbatches of the current batch left to run on this rank; None before the loss
             weights are all-reduced.
         fetched: The current batch as fetched, in a tuple that is empty before the fetch; None after the batch is
             counted.
-        failed: Whether an exception ended the last fit.
+        last_fit_failed: Whether an exception ended the last fit.
         metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
         gradients_ready: Whether the gradients of the current batch are complete, so that optimizers may have stepped.
         reported_model: The line that described the model when training started.
@@ -108,12 +109,12 @@ class Run:
     summary: Summary | None = None
     samples: int = 0
     tokens: int = 0
-    counted: Any = None
+    user_token_count: Any = None
     auto_microbatch: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None
     fetched: tuple[Batch, ...] | None = None
-    failed: bool = False
+    last_fit_failed: bool = False
     metrics_logged_at: int | None = None
     gradients_ready: bool = False
     reported_model: str = ""

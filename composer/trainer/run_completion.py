@@ -24,7 +24,7 @@ def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
         ratio: The scale factor of ``max_duration`` if ``duration`` is None.
     """
     state = run.state
-    if run.loaded is None or state.train_phase.stage is not None:
+    if run.loaded is None or state.train_phase.evaluation_event is not None:
         return False
     planned = scaled(state.max_duration, ratio) if duration is None else None
     end = _changed_end(run, planned) if duration is None else _time(run.loaded.max_duration)

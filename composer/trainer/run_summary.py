@@ -43,7 +43,7 @@ class Summary:
     started: float = field(default_factory=time.perf_counter)
     evaluations: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
 
-    def note(self, batch: int, values: dict[str, Any]) -> None:
+    def record(self, batch: int, values: dict[str, Any]) -> None:
         """Record the values of an evaluation, on their device.
 
         Args:

@@ -289,14 +289,14 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     strategy = run.strategy
     state.precision = strategy.resolve_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
-    state.caches_casts = strategy.caches_casts
+    state.autocast_cache_enabled = strategy.autocast_cache_enabled
     if not strategy.autocasts:
         run.autocast = state.scaler = None
         return
     device_type = state.device.torch_device.type
     state.precision_context()  # raises now if the device does not support it
     run.autocast = None if state.precision is Precision.FP32 else state.precision_context
-    scales = state.precision is Precision.AMP_FP16 and not strategy.owns_step
+    scales = state.precision is Precision.AMP_FP16 and not strategy.has_own_optimizer_step
     state.scaler = strategy.make_scaler(device_type) if scales else None
 
 
@@ -315,7 +315,8 @@ def prepare(state: State) -> None:
         raise ValueError("max_duration must be given to the Trainer, or duration to fit, such as '10ep' or '1000ba'.")
     if state.max_duration.unit is TimeUnit.ITERATION and state._iteration_length is None:  # pyright: ignore[reportPrivateUsage]
         raise ValueError(f"max_duration={state.max_duration}, but an iteration has no length; give epochs or batches.")
-    if state.finished and state.train_phase.stage is None:  # otherwise an interrupted evaluation remains to be run
+    # With an evaluation event, an interrupted evaluation remains to be run.
+    if state.finished and state.train_phase.evaluation_event is None:
         now = state.timestamp.get(state.max_duration.unit)
         why = f"max_duration is {state.max_duration} and training has reached {now}"
         raise ValueError(

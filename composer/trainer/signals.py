@@ -90,7 +90,7 @@ class Interruption:
 
     def __init__(self, signals: Sequence[int]) -> None:
         self.signum: int | None = None
-        self._noted = 0.0
+        self._received_at = 0.0
         self._signals = signals
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
@@ -98,7 +98,7 @@ class Interruption:
     def __enter__(self) -> Self:
         """Install the signal handlers."""
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._note) for signum in self._signals}
+            self._before = {signum: signal.signal(signum, self._handle_signal) for signum in self._signals}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -119,17 +119,17 @@ class Interruption:
         if signum is not None:
             raise Interrupted(signum)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # in a worker that was forked inside the block; the parent handles the signal
         now = time.monotonic()
-        if signum == self.signum and now - self._noted < _COPIES:
+        if signum == self.signum and now - self._received_at < _COPIES:
             return
         if self.signum is not None:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
             return
-        self.signum, self._noted = signum, now
+        self.signum, self._received_at = signum, now
         name = signal.Signals(signum).name
         message = f"\n{name}: a checkpoint is saved after this step, then training ends; repeat to end it now.\n"
         # Not sys.stderr, which raises if the signal arrives while the program writes to it.

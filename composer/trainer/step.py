@@ -13,7 +13,7 @@ from composer.core.event import Event
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["may_use_closure", "needs_closure", "step_scaled", "train_batch", "zero_gradients"]
+__all__ = ["may_use_closure", "needs_closure", "step_with_scaler", "train_batch", "zero_gradients"]
 
 
 def train_batch(run: Run) -> None:
@@ -26,21 +26,21 @@ def train_batch(run: Run) -> None:
         run: The run; ``state.batch`` is the batch.
     """
     if run.auto_microbatch is None:
-        _update(run)
+        _train_step(run)
     else:
-        run.auto_microbatch.train_batch(run, _update, uses_closure=bool(_closure_optimizers(run)))
+        run.auto_microbatch.train_batch(run, _train_step, uses_closure=bool(_closure_optimizers(run)))
 
 
-def _update(run: Run) -> None:
+def _train_step(run: Run) -> None:
     """Compute the gradients and step."""
     optimizers = run.state.optimizers
-    if run.strategy.owns_step:
+    if run.strategy.has_own_optimizer_step:
         _compute_gradients(run)
         run.strategy.step()
         _average_losses(run)
         return
     if run.state.scaler is not None:
-        _scaled_step(run)
+        _compute_and_step_scaled(run)
         _average_losses(run)
         return
     with_closure = _closure_optimizers(run)
@@ -48,7 +48,7 @@ def _update(run: Run) -> None:
         # Outside of step(), which would disable and re-enable gradient computation around it.
         _compute_gradients(run)
     for optimizer in with_closure:
-        optimizer.step(cast(Any, lambda: _global_loss(run)))  # annotated as float, but torch accepts a tensor
+        optimizer.step(cast(Any, lambda: _closure(run)))  # annotated as float, but torch accepts a tensor
     for optimizer in optimizers:
         if not with_closure or optimizer not in with_closure:
             optimizer.step()
@@ -58,7 +58,7 @@ def _update(run: Run) -> None:
 def _closure_optimizers(run: Run) -> list[Optimizer]:
     """Return the optimizers that compute the gradients within their step, by a closure."""
     optimizers = run.state.optimizers
-    if run.strategy.owns_step or run.state.scaler is not None:
+    if run.strategy.has_own_optimizer_step or run.state.scaler is not None:
         return []
     use = may_use_closure if len(optimizers) == 1 else needs_closure
     return [optimizer for optimizer in optimizers if use(type(optimizer))]
@@ -70,8 +70,8 @@ def _average_losses(run: Run) -> None:
         run.state.total_loss_dict = run.step_sync.averages(run.state.total_loss_dict)
 
 
-def _global_loss(run: Run) -> Tensor:
-    """Compute the gradients of the full batch; return its loss, averaged over all ranks so that all step alike."""
+def _closure(run: Run) -> Tensor:
+    """Compute the gradients of the full batch; return its loss, averaged so that all ranks take the same step."""
     _compute_gradients(run)
     _average_losses(run)
     return run.state.total_loss_dict["loss/train/total"]
@@ -111,7 +111,7 @@ def zero_gradients(run: Run) -> None:
     Args:
         run: The run.
     """
-    if not run.strategy.owns_step:
+    if not run.strategy.has_own_optimizer_step:
         for optimizer in run.state.optimizers:
             optimizer.zero_grad()
 
@@ -131,7 +131,7 @@ def _compute_gradients(run: Run) -> Tensor:
     return loss
 
 
-def _scaled_step(run: Run) -> None:
+def _compute_and_step_scaled(run: Run) -> None:
     """Compute gradients with loss scaling (fp16), and step."""
     for optimizer in run.state.optimizers:
         if needs_closure(type(optimizer)):
@@ -140,10 +140,10 @@ def _scaled_step(run: Run) -> None:
                 f"precision='amp_fp16' does not support. Use precision='amp_bf16' or 'fp32'."
             )
     _compute_gradients(run)
-    step_scaled(run)
+    step_with_scaler(run)
 
 
-def step_scaled(run: Run) -> None:
+def step_with_scaler(run: Run) -> None:
     """Step with scaled gradients; if they overflowed (inf or NaN), skip the step and lower the scale.
 
     An optimizer without gradients has nothing to check for overflow and steps as it does without a scaler. If no
@@ -162,4 +162,4 @@ def step_scaled(run: Run) -> None:
     if any(checked):
         scaler.update()
     else:
-        scaler.update(scaler.get_scale())  # which also ends the step
+        scaler.update(scaler.get_scale())  # also resets the per-optimizer state

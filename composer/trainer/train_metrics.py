@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compute_across_ranks",
+    "keep_last_train_values",
+    "keep_train_values",
     "log_last_train_metrics",
     "log_train_metrics",
     "metrics_are_due",
     "move_metrics",
     "named_values",
-    "note_last_train_values",
-    "note_train_values",
     "reset_train_metrics",
     "to_metrics_device",
     "update_train_metrics",
@@ -98,7 +98,7 @@ def log_train_metrics(run: Run, step: int) -> None:
     """
     label = run.state.train_phase.label
     values: dict[str, Any] = {}
-    note_train_values(run)
+    keep_train_values(run)
     for name, value in run.state.train_values.items():
         values.update(named_values(f"metrics/{label}/{name}", value))
     run.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
@@ -117,7 +117,7 @@ def log_last_train_metrics(run: Run) -> None:
         log_train_metrics(run, batch)
 
 
-def note_train_values(run: Run) -> None:
+def keep_train_values(run: Run) -> None:
     """Compute the metrics and keep the values in the state, for checkpoints and callbacks; all ranks must call this.
 
     Args:
@@ -128,14 +128,14 @@ def note_train_values(run: Run) -> None:
     state.train_values_batch = int(state.timestamp.batch)
 
 
-def note_last_train_values(run: Run) -> None:
+def keep_last_train_values(run: Run) -> None:
     """Compute and keep the metrics at the end of training, if other ranks, a checkpoint or the summary read them.
 
     Args:
         run: The run.
     """
     if run.step_sync is not None or run.interruption is not None or run.summary is not None:
-        note_train_values(run)
+        keep_train_values(run)
 
 
 def named_values(name: str, value: Any) -> dict[str, Any]:

@@ -316,7 +316,7 @@ class Trainer(TrainerNames):
         seed = distributed_setup.from_rank_zero(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
         rng.seed_all(seed + strategy.data_rank)
 
-        strategy.place(model, device)
+        strategy.setup_device(model, device)
         found = given.as_optimizers(optimizers, model)
         check_model_methods(model, has_optimizers=bool(found))
         for optimizer in found:
@@ -365,7 +365,7 @@ class Trainer(TrainerNames):
         self._dry_run = dry_run
         self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
-        self._stopping = resume.Stopping(given.as_signals(save_on_signals), save_on_exception, autoresume)
+        self._stopping = resume.SaveOnStop(given.as_signals(save_on_signals), save_on_exception, autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
         if dist.get_world_size() > 1:
             self._run.step_sync = StepSync(ranks_per_batch=dist.get_world_size() // strategy.data_world_size)
@@ -484,7 +484,7 @@ class Trainer(TrainerNames):
             if reset_time:
                 self.state.timestamp = Timestamp()
                 phase = self.state.train_phase
-                phase.iterator = phase.resume = phase.ended = None
+                phase.iterator = phase.resume_position = phase.last_epoch = None
                 run_completion.discard_recorded_end(self._run)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
@@ -786,7 +786,7 @@ class Trainer(TrainerNames):
         if not outer:
             free_outputs(self.state)  # left over from a step that an exception ended
         try:
-            with dist.name_absent_ranks(), self.engine.looping():
+            with dist.name_missing_ranks(), self.engine.looping():
                 yield
         except BaseException as error:
             self.logger.suspend()

@@ -152,7 +152,7 @@ def unknown() -> Run:
 def test_requires_comp_at_fit_start_for_an_unknown_direction() -> None:
     run = unknown()
     run.trainer.state.callbacks.append(EarlyStopper("Spread", "eval"))
-    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give comp='less' or comp='greater'"):
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Pass comp='less' or comp='greater'"):
         run.trainer.fit()
     assert run.trainer.state.timestamp.batch == 0
     run = unknown()

@@ -57,7 +57,7 @@ def test_nan_never_reaches_the_threshold(comp) -> None:
 def test_requires_comp_for_an_unknown_direction() -> None:
     run = run_with(ThresholdStopper("Spread", "eval", 1.0), eval_dataloader=EASY)
     run.trainer.state.eval_metrics["eval"] = {"Spread": MeanMetric()}
-    with pytest.raises(ValueError, match="Give comp='less' or comp='greater'"):
+    with pytest.raises(ValueError, match="Pass comp='less' or comp='greater'"):
         run.trainer.fit()
 
 

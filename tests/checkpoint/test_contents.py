@@ -37,7 +37,7 @@ def test_names_are_there_once_and_needs_stand_before() -> None:
     names = [part.name for part in STATE_ENTRIES]
     assert len(names) == len(set(names))
     assert names.index("timestamp") < names.index("dataset_state")  # the place counts from the time
-    assert [part.name for part in STATE_ENTRIES if part.with_weights] == ["model", "integrations", "metadata"]
+    assert [part.name for part in STATE_ENTRIES if part.in_weights_only] == ["model", "integrations", "metadata"]
 
 
 def test_timestamp() -> None:
@@ -131,7 +131,7 @@ def test_optimizers_that_are_others() -> None:
     source = state()
     target = state(optimizers=None)
     target.optimizers = [torch.optim.AdamW(target.model.parameters())]
-    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but this run has \['AdamW'\]. Give"):
+    with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but this run has \['AdamW'\]. Pass"):
         pass_on("optimizers", source, target)
     target.optimizers = [torch.optim.SGD(target.model.parameters()), torch.optim.Adam(target.model.parameters())]
     with pytest.warns(ComposerWarning, match=r"no state of the optimizers \['Adam'\]"):
@@ -195,10 +195,10 @@ def test_place_in_the_data(place, expected) -> None:
     target = state()
     target.timestamp = Timestamp(batch=1, batch_in_epoch=1)
     ROWS["dataset_state"].set(target, {"train": place, "eval": {}})
-    assert target.train_phase.resume == expected
+    assert target.train_phase.resume_position == expected
     target.timestamp = Timestamp(epoch=1, batch=1)
     ROWS["dataset_state"].set(target, {"train": place, "eval": {}})
-    assert target.train_phase.resume is None
+    assert target.train_phase.resume_position is None
 
 
 def test_integrations() -> None:

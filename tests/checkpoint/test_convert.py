@@ -124,9 +124,9 @@ def test_what_is_there_is_kept(tmp_path) -> None:
         with pytest.raises(FileExistsError, match="already"):
             convert_checkpoint(tmp_path / "a.pt", tmp_path / name)
     convert_checkpoint(tmp_path / "a.pt", tmp_path / "b.safetensors", overwrite=True)
-    with pytest.raises(FileExistsError, match=r"Give another name.$"):
+    with pytest.raises(FileExistsError, match=r"Pass another name.$"):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / "folder", overwrite=True)
-    with pytest.raises(FileExistsError, match=r"Give another name.$"):
+    with pytest.raises(FileExistsError, match=r"Pass another name.$"):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / "b.dcp", overwrite=True)
 
 

@@ -55,7 +55,7 @@ def test_a_function_edits() -> None:
 
 
 def test_a_single_pattern_is_a_mistake() -> None:
-    with pytest.raises(TypeError, match=r"Give \['rng'\]"):
+    with pytest.raises(TypeError, match=r"Pass \['rng'\]"):
         drop({}, "rng")
 
 

@@ -32,7 +32,7 @@ def test_names_are_chosen_by_patterns() -> None:
     model = network()
     assert list(get_model_state_dict(model, include_keys=["0.*"])) == ["0.weight", "0.bias"]
     assert list(get_model_state_dict(model, ignore_keys=["1.*", "0.bias"])) == ["0.weight"]
-    with pytest.raises(ValueError, match="Give include_keys or ignore_keys, not both"):
+    with pytest.raises(ValueError, match="Pass include_keys or ignore_keys, not both"):
         get_model_state_dict(model, include_keys="a", ignore_keys="b")
 
 

@@ -92,7 +92,7 @@ def test_the_cable_is_pulled_and_put_back(start: Callable[..., list[Node]], cabl
     go_on(tmp_path)
     for rank, node in enumerate(nodes):
         assert node.end() == 1
-        assert re.search(rf"AbsentRankError: Rank {1 - rank} did not join the collective", node.output), node.output
+        assert re.search(rf"MissingRankError: Rank {1 - rank} did not join the collective", node.output), node.output
         assert not is_alive(told(tmp_path, "start", rank)["pid"])
     assert not list(tmp_path.glob("end-*"))
 

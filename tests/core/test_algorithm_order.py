@@ -133,7 +133,7 @@ class TestSort:
 class TestClaims:
     def test_the_warning_names_both_and_the_remedy(self):
         message = (
-            "Mixes and MixesToo both claim 'loss_mix': their effects would mix. Give interpolate_loss=True to one of "
+            "Mixes and MixesToo both claim 'loss_mix': their effects would mix. Pass interpolate_loss=True to one of "
             "them only."
         )
         with pytest.warns(NotIntendedUseWarning, match=f"^{re.escape(message)}$"):

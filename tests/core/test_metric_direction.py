@@ -89,7 +89,7 @@ def test_metrics(name, metric, expected) -> None:
 
 def test_asks_where_nobody_knows() -> None:
     assert require_direction("loss", None, "mode='min'") is False
-    with pytest.raises(ValueError, match=r"monitor='Spread': .*Give comp='less'\."):
+    with pytest.raises(ValueError, match=r"monitor='Spread': .*Pass comp='less'\."):
         require_direction("Spread", torchmetrics.MeanMetric(), "comp='less'")
 
 

@@ -117,7 +117,7 @@ class TestCount:
     )
     def test_what_it_cannot_tell(self, batch, found):
         message = (
-            f"Cannot determine the number of samples of a batch: found {found}. Give "
+            f"Cannot determine the number of samples of a batch: found {found}. Pass "
             f"DataSpec(dataloader, get_num_samples_in_batch=...)."
         )
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
@@ -224,7 +224,7 @@ class TestSplit:
 
     def test_a_shorter_tensor_goes_to_all_with_a_warning(self):
         message = (
-            "A tensor in the batch has 1 rows, but there are 4 samples; every microbatch gets all of it. Give "
+            "A tensor in the batch has 1 rows, but there are 4 samples; every microbatch gets all of it. Pass "
             "DataSpec(dataloader, split_batch=...) to split it."
         )
         with pytest.warns(ComposerWarning, match=f"^{re.escape(message)}$"):
@@ -235,7 +235,7 @@ class TestSplit:
     def test_nothing_to_split(self, batch):
         message = (
             f"Cannot split a batch of type {type(batch).__name__}: it contains neither a tensor nor a list of "
-            f"samples, or lists of different lengths. Give DataSpec(dataloader, split_batch=...)."
+            f"samples, or lists of different lengths. Pass DataSpec(dataloader, split_batch=...)."
         )
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
             split(batch, 2)

@@ -130,7 +130,7 @@ ESCAPES = [
 
 @pytest.mark.parametrize("name", [*ESCAPES, "", " ", "/", "a\x7f"])
 def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^RUN_NAME=.* Give a name such as"):
+    with pytest.raises(ValueError, match=r"^RUN_NAME=.* Pass a name such as"):
         check_run_name("RUN_NAME", name)
     with pytest.raises(ValueError, match="run_name="):
         format_name("{run_name}/x", name)
@@ -141,7 +141,7 @@ def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", ESCAPES)
 def test_names_of_files_that_lead_elsewhere(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^save_filename=.* Give a name inside of it"):
+    with pytest.raises(ValueError, match=r"^save_filename=.* Pass a name inside of it"):
         check_inside("save_filename", name)
     if name[0] not in "/C":  # the root of the store, and what is no drive there
         with pytest.raises(ValueError, match=r"^remote_file_name="):

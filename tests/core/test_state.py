@@ -378,7 +378,7 @@ class TestPrecisionContext:
     def test_casts_are_cached_unless_disabled(self):
         state = state_of(precision="amp_bf16")
         found = []
-        for state.caches_casts in (True, False):
+        for state.autocast_cache_enabled in (True, False):
             with state.precision_context():
                 found.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
         assert found == [(True, True), (True, False)]

@@ -177,7 +177,7 @@ class TestComparison:
     @pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
     def test_units_differ(self, compare):
         with pytest.raises(
-            RuntimeError, match=r"5ba and 1ep have different units \(batch and epoch\).*Give both in one"
+            RuntimeError, match=r"5ba and 1ep have different units \(batch and epoch\).*Pass both in one"
         ):
             compare(Time(5, "ba"), Time(1, "ep"))
         with pytest.raises(RuntimeError, match="different units"):

@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 from composer import dist
 from composer.dist import _hang_watcher, hang_report
 from composer.dist._hang_watcher import HangWatcher
-from composer.dist.hang_report import AbsentRankError, InCollective, start_hang_watcher
+from composer.dist.hang_report import MissingRankError, InCollective, start_hang_watcher
 from tests.dist.waiting import LONG, wait_for
 
 TIMED_OUT = RuntimeError("[gloo/tcp/buffer.cc] Timed out waiting 300000ms for recv operation to complete")
@@ -91,9 +91,9 @@ def thread_ranks() -> Iterator[Callable[..., ThreadRanks]]:
 def test_a_rank_that_hangs_is_named_with_its_stack_on_all_ranks_that_timed_out(patient, group, thread_ranks, capfd) -> None:
     ranks = thread_ranks(3)
     ranks.rank(1, ranks.is_elsewhere)
-    ranks.rank(0, lambda call: call.explain(TIMED_OUT))
+    ranks.rank(0, lambda call: call.request_report(TIMED_OUT))
     wait_for(lambda: ranks.store.check(["composer/hang-report/error/0"]))
-    ranks.rank(2, lambda call: call.explain(CLOSED))
+    ranks.rank(2, lambda call: call.request_report(CLOSED))
     wait_for(lambda: {0, 2} <= set(ranks.results))
     assert ranks.results[0] == ranks.results[2]
     missing, text = ranks.results[0]
@@ -103,9 +103,9 @@ def test_a_rank_that_hangs_is_named_with_its_stack_on_all_ranks_that_timed_out(p
     assert "in is_elsewhere" in text
     ranks.end()
     stderr = capfd.readouterr().err
-    assert stderr.count("rank 1 is here") == 1
+    assert stderr.count("Stack traces of rank 1") == 1
     assert "in is_elsewhere" in stderr
-    assert "rank 0 is here" not in stderr
+    assert "Stack traces of rank 0" not in stderr
 
 
 def test_a_rank_that_failed_is_the_cause(patient, thread_ranks) -> None:
@@ -113,7 +113,7 @@ def test_a_rank_that_failed_is_the_cause(patient, thread_ranks) -> None:
     error.add_note("Raised by the loader.")
     ranks.rank(1, lambda call: call.post_error(error))
     ranks.rank(2, lambda call: call.post_error(CLOSED, waited=True))
-    ranks.rank(0, lambda call: call.explain(CLOSED))
+    ranks.rank(0, lambda call: call.request_report(CLOSED))
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
     assert missing == [1]
@@ -124,17 +124,17 @@ def test_a_rank_that_does_not_respond_has_exited(monkeypatch, thread_ranks) -> N
     monkeypatch.setattr(_hang_watcher, "_RESPONSE_TIMEOUT", 0.3)
     ranks = thread_ranks(4)
     ranks.rank(1, lambda call: call.post_error(TIMED_OUT, waited=True), answers=False)
-    ranks.rank(0, lambda call: call.explain(TIMED_OUT), answers=False)
+    ranks.rank(0, lambda call: call.request_report(TIMED_OUT), answers=False)
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
     assert missing == [2, 3]
-    assert text == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped or busy."
+    assert text == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped, or holding the GIL."
 
 
 def test_ranks_outside_of_the_group_are_not_waited_for(patient, thread_ranks) -> None:
     ranks = thread_ranks(4, LONG)
     ranks.rank(3, lambda call: call.post_error(TIMED_OUT, waited=True))
-    ranks.rank(1, lambda call: call.explain(TIMED_OUT, [1, 3]))
+    ranks.rank(1, lambda call: call.request_report(TIMED_OUT, [1, 3]))
     wait_for(lambda: 1 in ranks.results)
     missing, text = ranks.results[1]
     assert missing == []
@@ -150,7 +150,7 @@ def test_a_rank_that_also_waits_is_not_missing(patient, group, thread_ranks) -> 
 
     ranks.rank(1, waits)
     ranks.rank(2, ranks.is_elsewhere)
-    ranks.rank(0, lambda call: call.explain(TIMED_OUT))
+    ranks.rank(0, lambda call: call.request_report(TIMED_OUT))
     wait_for(lambda: 0 in ranks.results)
     assert ranks.results[0][0] == [2]
 
@@ -160,7 +160,7 @@ def test_an_unreachable_store_is_reported(monkeypatch, thread_ranks) -> None:
         raise torch_dist.DistNetworkError("Broken pipe")
 
     ranks = thread_ranks(2)
-    ranks.rank(1, lambda call: (setattr(call, "post_error", gone), call.explain(CLOSED))[1], answers=False)
+    ranks.rank(1, lambda call: (setattr(call, "post_error", gone), call.request_report(CLOSED))[1], answers=False)
     wait_for(lambda: 1 in ranks.results)
     missing, text = ranks.results[1]
     assert missing == [0]
@@ -244,7 +244,7 @@ def test_a_single_process_requests_nothing(monkeypatch) -> None:
     start_hang_watcher(1.0)
     dist.note_step(3)
     assert threading.active_count() == before
-    for scope in (dist.name_absent_ranks(), InCollective()):
+    for scope in (dist.name_missing_ranks(), InCollective()):
         with pytest.raises(RuntimeError, match="gloo") as caught, scope:
             raise TIMED_OUT
         assert caught.value is TIMED_OUT
@@ -268,17 +268,17 @@ class Fake:
     def post_error(self, error: BaseException) -> None:
         self.posted.append(error)
 
-    def explain(self, error: BaseException, ranks: Any = None) -> tuple[list[int], str]:
+    def request_report(self, error: BaseException, ranks: Any = None) -> tuple[list[int], str]:
         self.requests += 1
         return self.missing, "what is known"
 
 
-@pytest.mark.parametrize("scope", [dist.name_absent_ranks, InCollective])
+@pytest.mark.parametrize("scope", [dist.name_missing_ranks, InCollective])
 @pytest.mark.parametrize("error", [TIMED_OUT, torch_dist.DistBackendError("NCCL error"), CLOSED])
 def test_communication_errors_name_the_missing_ranks(monkeypatch, group, scope, error) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([3]))
-    expected = pytest.raises(AbsentRankError, match="what is known\nThe collective failed with: ")
-    with expected as caught, dist.name_absent_ranks(), scope():
+    expected = pytest.raises(MissingRankError, match="what is known\nThe collective failed with: ")
+    with expected as caught, dist.name_missing_ranks(), scope():
         raise error
     assert caught.value.ranks == (3,)
     assert caught.value.__cause__ is error
@@ -288,7 +288,7 @@ def test_communication_errors_name_the_missing_ranks(monkeypatch, group, scope, 
 def test_if_all_ranks_timed_out_the_error_stays_with_one_report(monkeypatch, group) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([]))
     error = RuntimeError("gloo timed out")
-    with pytest.raises(RuntimeError, match="gloo timed out") as caught, dist.name_absent_ranks(), InCollective():
+    with pytest.raises(RuntimeError, match="gloo timed out") as caught, dist.name_missing_ranks(), InCollective():
         raise error
     assert caught.value is error
     assert error.__notes__ == ["Hang report: what is known"]
@@ -298,7 +298,7 @@ def test_if_all_ranks_timed_out_the_error_stays_with_one_report(monkeypatch, gro
 def test_other_errors_are_posted_to_the_other_ranks(monkeypatch, group) -> None:
     monkeypatch.setattr(hang_report, "_current", fake := Fake([3]))
     for error in (RuntimeError("size mismatch"), ValueError("gloo is in the text, and it is no such error")):
-        with contextlib.suppress(RuntimeError, ValueError), dist.name_absent_ranks():
+        with contextlib.suppress(RuntimeError, ValueError), dist.name_missing_ranks():
             dist.note_step(4)
             assert fake.step == 4
             raise error
@@ -308,7 +308,7 @@ def test_other_errors_are_posted_to_the_other_ranks(monkeypatch, group) -> None:
 
 
 def test_the_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(AbsentRankError("Rank 1 did not join the collective.", [1])))
+    error = pickle.loads(pickle.dumps(MissingRankError("Rank 1 did not join the collective.", [1])))
     assert (str(error), error.ranks) == ("Rank 1 did not join the collective.", (1,))
 
 

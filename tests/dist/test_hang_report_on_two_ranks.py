@@ -13,7 +13,7 @@ import torch
 import torch.distributed as torch_dist
 
 from composer import State, dist
-from composer.dist import AbsentRankError, _hang_watcher
+from composer.dist import MissingRankError, _hang_watcher
 from tests.common import At, trainer_of
 from tests.dist.waiting import LONG, wait_for
 from tests.ranks import Ranks
@@ -52,9 +52,9 @@ def one_hangs(folder: Path) -> Any:
     wait_no_longer()
     for collective in (dist.barrier, lambda: torch_dist.all_reduce(torch.ones(1))):
         try:
-            with dist.name_absent_ranks():
+            with dist.name_missing_ranks():
                 collective()
-        except AbsentRankError as error:
+        except MissingRankError as error:
             found.append((error.ranks, str(error)))
     (folder / "gave-up").touch()
     return found
@@ -65,13 +65,13 @@ def does_something_else(until: Path) -> None:
 
 
 def one_fails(folder: Path) -> Any:
-    with contextlib.suppress(ValueError), dist.name_absent_ranks():
+    with contextlib.suppress(ValueError), dist.name_missing_ranks():
         if dist.get_global_rank() == 1:
             raise ValueError("the data are bad")
         wait_no_longer()
         try:
             dist.all_gather_object(1)
-        except AbsentRankError as error:
+        except MissingRankError as error:
             (folder / "gave-up").touch()
             return error.ranks, str(error)
     return does_something_else(folder / "gave-up")
@@ -91,7 +91,7 @@ def one_hangs_in_training(folder: Path) -> Any:
     trainer = trainer_of(callbacks=[At("batch_end", act)])
     try:
         trainer.fit()
-    except AbsentRankError as error:
+    except MissingRankError as error:
         (folder / "gave-up").touch()
         return [(error.ranks, str(error))]
     except KeyError:

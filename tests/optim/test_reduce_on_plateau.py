@@ -64,7 +64,7 @@ class Smaller(MeanMetric):
 def test_the_metric_says_what_is_better_and_an_unknown_one_asks_for_a_mode() -> None:
     state = evaluated(eval_Spread=1.0)
     schedule = ReduceOnPlateauScheduler("Spread", factor=0.5, patience=0)
-    with pytest.raises(ValueError, match=r"monitor='Spread'.*Give mode='min' or mode='max'"):
+    with pytest.raises(ValueError, match=r"monitor='Spread'.*Pass mode='min' or mode='max'"):
         schedule.__check__(state)
     state.eval_metrics["eval"]["Spread"] = Smaller()
     schedule.__check__(state)
@@ -121,7 +121,7 @@ def test_metrics_that_are_not_there() -> None:
         ReduceOnPlateauScheduler("eval/Acuracy", "max").__check__(state)
     with pytest.raises(ValueError, match="of several evaluators; give one of 'eval/Accuracy', 'other/Accuracy'"):
         ReduceOnPlateauScheduler("Accuracy", "max").__check__(state)
-    with pytest.raises(ValueError, match=r"has no metrics\. Give eval_dataloader"):
+    with pytest.raises(ValueError, match=r"has no metrics\. Pass eval_dataloader"):
         ReduceOnPlateauScheduler("Accuracy", "max").__check__(state_of())
 
 

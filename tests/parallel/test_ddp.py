@@ -149,7 +149,7 @@ def unused_by_default() -> tuple[str | None, bool]:
     algorithm.find_unused_parameters = True
     strategy.prepare(State(model=TwoLayers(), algorithms=algorithm))
     assert strategy.module is not None
-    return strategy.sync, strategy.syncs_in_forward
+    return strategy.sync, strategy.has_collectives_per_microbatch
 
 
 def without_parameters() -> tuple[bool, list[float]]:

@@ -161,7 +161,7 @@ def other_precision(mixed: str) -> str:
 def test_another_precision_is_refused(two_ranks: Ranks) -> None:
     for message in two_ranks.run(other_precision, "DEFAULT"):
         assert message.startswith("precision='amp_bf16', but the weights are sharded for another precision")
-        assert "Give the precision to the Trainer" in message
+        assert "Pass the precision to the Trainer" in message
     assert two_ranks.run(other_precision, "FULL") == ["amp_bf16"] * 2
 
 

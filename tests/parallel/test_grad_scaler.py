@@ -9,7 +9,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from composer import dist
 from composer.parallel.grad_scaler import ShardedGradScaler
-from composer.trainer.step import step_scaled
+from composer.trainer.step import step_with_scaler
 from tests.parallel.sharded import whole
 
 
@@ -64,7 +64,7 @@ def _turns():
             scaler.scale(model(torch.ones(1, 2)).sum()).backward()
         for optimizer in state.optimizers:
             scaler.unscale_(optimizer)
-        step_scaled(run)
+        step_with_scaler(run)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
     return [model.weight.detach() for model in models]

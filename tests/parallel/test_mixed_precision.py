@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from composer.parallel.config import FSDPConfig
-from composer.parallel.mixed_precision import caches_casts, mixed_precision_policy
+from composer.parallel.mixed_precision import autocast_cache_enabled, mixed_precision_policy
 from composer.parallel.wrapping import Unit
 from composer.precision import Precision
 
@@ -68,5 +68,5 @@ def test_mistakes(value, words):
 def test_casts_are_cached_unless_their_weights_are_resharded(config, settings, expected):
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     last = Unit(model[1], {"mixed_precision": "PURE"})
-    assert caches_casts(model, [Unit(model[0], settings), last], FSDPConfig(**config), "amp_bf16") is expected
-    assert caches_casts(model, [], FSDPConfig(**config), "amp_bf16")
+    assert autocast_cache_enabled(model, [Unit(model[0], settings), last], FSDPConfig(**config), "amp_bf16") is expected
+    assert autocast_cache_enabled(model, [], FSDPConfig(**config), "amp_bf16")

@@ -12,10 +12,10 @@ from composer.parallel import SingleProcess
 
 def test_one_process_does_what_a_plain_loop_does() -> None:
     strategy, model = SingleProcess(), torch.nn.Linear(2, 1)
-    strategy.place(model, DeviceCPU())
+    strategy.setup_device(model, DeviceCPU())
     strategy.prepare(State(model=model))
     assert strategy.module is None
-    assert not strategy.syncs_in_forward
+    assert not strategy.has_collectives_per_microbatch
     with strategy.accumulate(is_last=False):
         loss = model(torch.ones(3, 2)).sum()
     strategy.backward(loss)

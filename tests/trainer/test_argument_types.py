@@ -127,7 +127,7 @@ def test_examples_of_the_messages(tmp_path) -> None:
     assert of(progress_bar="false") == "progress_bar must be True or False; got 'false'."
     assert of(save_interval="1epoc").startswith("save_interval='1epoc' is not valid. 'epoc' is not a unit of time.")
     assert of(load_ignore_keys="a") == (
-        "load_ignore_keys, unless it is a function, must be a list of strings; got 'a'. Give ['a']."
+        "load_ignore_keys, unless it is a function, must be a list of strings; got 'a'. Pass ['a']."
     )
     assert (
         of(compile_config={"mod": "x"}) == "compile_config: torch.compile has no argument 'mod'. Did you mean 'mode'?"

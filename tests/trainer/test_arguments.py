@@ -58,7 +58,7 @@ def test_mistyped_names(name, hint) -> None:
 
 def test_the_old_spelling_of_sharded_weights() -> None:
     assert wrong(ValueError, fsdp_config={}, parallelism_config={"fsdp": {}}) == (
-        "Give parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
+        "Pass parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
     )
     assert wrong(ValueError, fsdp_config={"sharding_strateg": "FULL_SHARD"}).endswith(
         "Did you mean 'sharding_strategy'?"
@@ -195,8 +195,8 @@ def test_subset(subset) -> None:
 def test_evaluation_data() -> None:
     one, two = (Evaluator(label="a", dataloader=regression_data(1)) for _ in range(2))
     assert wrong(ValueError, eval_dataloader=[one, two]) == (
-        "eval_dataloader: the labels ['a'] are given more than once: their metrics would be mixed up. Give each loader "
-        "a unique label: Evaluator(label=..., dataloader=...)."
+        "eval_dataloader: the labels ['a'] are given more than once: their metrics would be mixed up. Use a unique "
+        "label for each loader: Evaluator(label=..., dataloader=...)."
     )
     assert wrong(ValueError, eval_dataloader=[one, DataSpec(regression_data(1))]) == (
         "eval_dataloader: give either Evaluators or loaders, not both; Evaluator(label=..., dataloader=...) wraps "
@@ -224,7 +224,7 @@ def test_microbatch_sizes(name, value) -> None:
 
 def test_more_of_microbatch_sizes() -> None:
     assert wrong(ValueError, device_train_microbatch_size=2, grad_accum=2) == (
-        "Give device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
+        "Pass device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
     )
     assert wrong(ValueError, grad_accum=2, data=Unsized(regression_data())) == (
         "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size instead, "

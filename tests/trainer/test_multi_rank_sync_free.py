@@ -15,7 +15,7 @@ from tests.trainer.test_sync_free import Step, run_of_80_steps
 
 REBUILDS = Declared(
     "copy to the host",
-    "composer/parallel/ddp.py begin",
+    "composer/parallel/ddp.py begin_batch",
     lambda step: step == 2,
     "DDP orders its buckets anew, once in a run, and all processes take the order of the first.",
 )

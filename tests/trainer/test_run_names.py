@@ -61,7 +61,7 @@ def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) 
     arguments = {"run_name": name} if source == "run_name" else {}
     if not arguments:
         monkeypatch.setenv(source, name)
-    with pytest.raises(ValueError, match=rf"^{source}=.* Give a name such as"):
+    with pytest.raises(ValueError, match=rf"^{source}=.* Pass a name such as"):
         trainer(**arguments)
 
 
@@ -107,7 +107,7 @@ def test_a_run_is_resumed_from_padded_names_without_the_link(of_batch: str, tmp_
 )
 def test_names_of_files_that_lead_elsewhere(make: Any, name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"Give a name inside of it"):
+    with pytest.raises(ValueError, match=r"Pass a name inside of it"):
         make(name)
     assert not list(tmp_path.iterdir())
 
@@ -128,7 +128,7 @@ def test_names_of_files_that_lead_elsewhere(make: Any, name: str, tmp_path: Path
     ids=range(8),
 )
 def test_remote_names_that_lead_elsewhere(make: Any, name: str) -> None:
-    with pytest.raises(ValueError, match=r"remote_file_name=.* Give a name inside of it"):
+    with pytest.raises(ValueError, match=r"remote_file_name=.* Pass a name inside of it"):
         make(name)
 
 

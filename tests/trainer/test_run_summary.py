@@ -72,8 +72,8 @@ def test_a_quiet_trainer_reports_nothing(capfd) -> None:
 def test_values_that_are_no_numbers_are_left_out() -> None:
     trainer = trainer_of(Regression(metrics=True), regression_data())
     summary = Summary(trainer.state.timestamp)
-    summary.note(1, {"metrics/eval/Confusion": torch.ones(2, 2), "metrics/eval/Custom": 0.5})
-    summary.note(2, {"metrics/eval/Custom": 0.25})
+    summary.record(1, {"metrics/eval/Confusion": torch.ones(2, 2), "metrics/eval/Custom": 0.5})
+    summary.record(2, {"metrics/eval/Custom": 0.25})
     trainer.fit()
     assert [line.split() for line in summary.text(trainer._run).splitlines()[2:]][-1] == ["eval/Custom", "0.2500"]
 
@@ -89,7 +89,7 @@ def test_columns_stay_aligned_in_a_narrow_terminal(width: int | None) -> None:
     trainer = trainer_of()
     summary = Summary(trainer.state.timestamp)
     for batch, value in ((10, 0.25), (200_000, 0.125)):
-        summary.note(batch, {f"metrics/{name}": value for name in Named.names})
+        summary.record(batch, {f"metrics/{name}": value for name in Named.names})
     work, *rows = summary.text(trainer._run, width).split("\n")
     rows = rows[next(place for place, row in enumerate(rows) if row.split()[:1] == ["last"]) :]
     assert work.startswith("trained ")

@@ -172,5 +172,5 @@ def test_interruption_is_left_at_the_next_check() -> None:
 def test_names_of_signals_are_checked() -> None:
     with pytest.raises(ValueError, match="Did you mean 'SIGTERM'"):
         as_signals(["SIGTREM"])
-    with pytest.raises(TypeError, match=r"Give \['SIGTERM'\]"):
+    with pytest.raises(TypeError, match=r"Pass \['SIGTERM'\]"):
         as_signals("SIGTERM")

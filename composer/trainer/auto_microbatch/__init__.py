@@ -5,12 +5,14 @@ The protocol of a training batch:
 1. Choose a microbatch size for the shape of the batch, and save the state that a forward pass changes: random
    generators, buffers such as BatchNorm statistics, training metrics.
 2. Run the microbatches with gradient accumulation. If a rank runs out of memory, it frees what the failed attempt
-   holds and issues the collectives that the other ranks still wait in (:meth:`.Strategy.catch_up`), so that none hangs.
+   holds and issues the collectives that the other ranks still wait in (:meth:`.Strategy.finish_collectives`), so that
+   none hangs.
 3. All ranks all-reduce whether any of them failed, and whether a larger size remains to be tried.
 4. If one failed: zero the gradients, restore the saved state, halve the size on all ranks, and go to 2. The result is
    the same as if the smaller size had been used from the start. OOM with a single sample raises an error.
 5. Step the optimizers. Before the first step, which allocates optimizer states, and before a try of a larger size,
-   model and optimizers are copied to the host; if the step itself runs out of memory, they are restored too.
+   model and optimizers are copied to the host; if the step itself runs out of memory, they are restored too. This is
+   skipped with sharded weights (FSDP), and with an optimizer closure on multiple ranks: OOM in the step is an error.
 6. After 64 batches without OOM, try twice the size; each failed try doubles that interval, up to 4096.
 
 Modules:

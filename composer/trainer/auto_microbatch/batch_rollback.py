@@ -29,10 +29,10 @@ class BatchRollback:
         state: The state of the run.
 
     >>> state = State(model=torch.nn.BatchNorm1d(1))
-    >>> replay = BatchRollback(state)
-    >>> replay.note()
+    >>> rollback = BatchRollback(state)
+    >>> rollback.save()
     >>> _ = state.model(torch.rand(4, 1))
-    >>> replay.restore()
+    >>> rollback.restore()
     >>> state.model.running_mean, state.model.num_batches_tracked
     (tensor([0.]), tensor(0))
     """
@@ -46,14 +46,14 @@ class BatchRollback:
         self._names: list[str] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Save the state before a batch."""
         self._generators = rng.get_local_rng_state()
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
         self._find_buffers()
         for buffer in self._buffers.values():
-            buffer.note()
+            buffer.save()
 
     def restore(self) -> None:
         """Restore the saved state; may be called more than once.
@@ -94,25 +94,25 @@ class _Buffer:
         self._module, self._name = module, name
         self._tensor: Tensor | None = None
         self._copy: Tensor | None = None
-        self._noted = 0
+        self._num_saved = 0
         self._changes = False
         # Memory address and version of a large buffer that has not changed.
         self._unchanged: tuple[int, int] | None = None
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Save the buffer."""
         now = self._now()
         if self._unchanged is not None:
-            if self._is_untouched(now):
+            if self._is_unchanged(now):
                 return
             self._unchanged, self._changes = None, True
         elif now is not None and not self._changes and _is_large(now):
             # Comparing values synchronizes with the device, but only in the first batches.
-            self._changes = self._noted > 0 and not (now is self._tensor and _equal(now, self._copy))
-            if self._noted == _BATCHES_TO_LEARN and not self._changes:
+            self._changes = self._num_saved > 0 and not (now is self._tensor and _equal(now, self._copy))
+            if self._num_saved == _BATCHES_TO_LEARN and not self._changes:
                 self._copy, self._unchanged = now.detach().to("cpu", copy=True), _version(now)
                 return
-            self._noted += 1
+            self._num_saved += 1
         self._tensor = now
         if now is None:
             self._copy = None
@@ -125,8 +125,8 @@ class _Buffer:
         """Restore the buffer; may be called more than once."""
         now, tensor = self._now(), self._tensor
         if self._unchanged is not None:
-            if self._is_untouched(now):
-                self._check()
+            if self._is_unchanged(now):
+                self._check_unchanged()
                 return
             self._unchanged, self._changes = None, True
         self._module._buffers[self._name] = tensor  # pyright: ignore[reportPrivateUsage]
@@ -138,7 +138,7 @@ class _Buffer:
         else:
             tensor.data = copy.to(tensor.device, copy=True)
 
-    def _check(self) -> None:
+    def _check_unchanged(self) -> None:
         """Raise if the value of the buffer is unknown, since it changed without a version increment."""
         if not _equal(cast(Tensor, self._tensor), self._copy):
             raise RuntimeError(
@@ -148,7 +148,7 @@ class _Buffer:
                 f"device_train_microbatch_size to a number."
             )
 
-    def _is_untouched(self, now: Tensor | None) -> bool:
+    def _is_unchanged(self, now: Tensor | None) -> bool:
         return now is not None and now is self._tensor and _version(now) == self._unchanged
 
     def _now(self) -> Tensor | None:

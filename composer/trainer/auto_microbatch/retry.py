@@ -47,7 +47,7 @@ def set_microbatch_size(run: Run, size: int | str | None) -> None:
     state = run.state
     state.auto_microbatching = size == "auto"
     if isinstance(size, str):
-        _check(run)
+        _check_supported(run)
         if run.auto_microbatch is None:
             run.auto_microbatch, state.microbatch_size = AutoMicrobatch(run), None
     else:
@@ -76,7 +76,7 @@ class AutoMicrobatch:
         # gradients are complete, so that the optimizers step.
         self._shape: Shape = ()
         self._size = 0
-        self._larger = False
+        self._tries_larger = False
         self._gradients_ready = False
         # Whether any rank had a larger size left to try in the last batch.
         self._has_room = False
@@ -85,7 +85,8 @@ class AutoMicrobatch:
         """Update the parameters once; undo and retry an update that runs out of memory.
 
         The first step allocates the optimizer states, and a larger size leaves less memory for them: before such a
-        step, model and optimizers are copied to the host. Later steps need no more memory.
+        step, model and optimizers are copied to the host. Later steps need no more memory. With sharded weights (FSDP),
+        or with a closure on multiple ranks, nothing is copied, and OOM in the step raises.
 
         Args:
             run: The run; ``state.batch`` is the batch.
@@ -96,15 +97,15 @@ class AutoMicrobatch:
             self._begin(run)
         assert self._sizes is not None
         state, batch = run.state, run.state.batch
-        self._larger = self._has_room and self._sizes.is_time_to_grow
+        self._tries_larger = self._has_room and self._sizes.is_time_to_grow
         # With collectives inside the step, the other ranks would hang if one left it.
         can_undo = not run.strategy.shards_weights and (run.step_sync is None or not uses_closure)
-        if can_undo and (self._larger or not self._has_stepped):
+        if can_undo and (self._tries_larger or not self._has_stepped):
             self._update_or_undo(run, update, batch)
         else:
             update(run)
         self._has_stepped = True
-        self._sizes.succeed(self._shape, self._size, larger=self._larger)
+        self._sizes.succeed(self._shape, self._size, larger=self._tries_larger)
         if run.logger.destinations:
             step = state.timestamp.count(TimeUnit.BATCH)
             run.logger.enqueue({"trainer/device_train_microbatch_size": state.microbatch_size}, step)
@@ -121,11 +122,11 @@ class AutoMicrobatch:
         state, batch = run.state, run.state.batch
         assert self._sizes is not None
         self._gradients_ready = False
-        samples = self._note_shape(run)
+        samples = self._record_shape(run)
         run.strategy.begin_batch()
-        self._rollback.note()
+        self._rollback.save()
         while True:
-            size = self._sizes.choose(self._shape, samples, larger=self._larger)
+            size = self._sizes.choose(self._shape, samples, larger=self._tries_larger)
             self._size, state.microbatch_size = min(size, samples), size
             error, losses = None, {}
             try:
@@ -140,14 +141,14 @@ class AutoMicrobatch:
             if error is not None:
                 free(state, error)
                 if run.step_sync is not None:
-                    self._catch_up(run)
+                    self._finish_collectives(run)
             if not self._reduce_failure(run, samples, error):
                 break
             run.strategy.discard_batch(state)
             for optimizer in state.optimizers:
                 optimizer.zero_grad()
             self._rollback.restore()
-            self._larger = False
+            self._tries_larger = False
         loss = finish_accumulation(run, losses)
         state.batch = batch
         self._gradients_ready = True
@@ -158,23 +159,23 @@ class AutoMicrobatch:
         if run.step_sync is not None:
             run.strategy.record_collectives()
             if run.strategy.needs_trial_microbatches:
-                self._rehearse(run)
+                self._run_trial_microbatches(run)
 
-    def _rehearse(self, run: Run) -> None:
+    def _run_trial_microbatches(self, run: Run) -> None:
         """Run two small microbatches to initialize the model, and restore what they changed."""
         state, batch, found = run.state, run.state.batch, run.state.microbatch_size
         spec: DataSpec = state.train_phase.loader
         # BatchNorm needs at least two samples to compute a variance.
         state.microbatch_size = 2 if spec.__num_samples__(batch) >= 4 else 1
-        self._rollback.note()
-        run_microbatches(run, most=2)
+        self._rollback.save()
+        run_microbatches(run, max_microbatches=2)
         run.strategy.discard_batch(state)
         for optimizer in state.optimizers:
             optimizer.zero_grad()
         self._rollback.restore()
         state.batch, state.microbatch_size = batch, found
 
-    def _catch_up(self, run: Run) -> None:
+    def _finish_collectives(self, run: Run) -> None:
         """Issue the collectives that the other ranks wait in until their last backward pass."""
         if run.microbatches_left is None:
             # It failed before the loss weights were all-reduced, which the other ranks wait for.
@@ -182,13 +183,13 @@ class AutoMicrobatch:
         run.strategy.finish_collectives(run.microbatches_left or 0)
 
     def _update_or_undo(self, run: Run, update: Callable[[Run], None], batch: Batch) -> None:
-        state, samples = run.state, self._note_shape(run)
+        state, samples = run.state, self._record_shape(run)
         self._size = min(self._size or samples, samples)
         before = ObjectSnapshot(
             [state.model, state.optimizers, tuple(state.algorithms), state.scaler], device=torch.device("cpu")
         )
         rollback = BatchRollback(state)
-        rollback.note()
+        rollback.save()
 
         def undo() -> None:
             state.batch, run.gradients_ready = batch, False
@@ -216,7 +217,7 @@ class AutoMicrobatch:
             if run.step_sync is not None:
                 run.step_sync.averages({})  # drop the pending losses of the undone update
             undo()
-            self._larger = False
+            self._tries_larger = False
 
     def _reduce_failure(self, run: Run, samples: int, error: Exception | None) -> bool:
         """All-reduce whether a size was too large on any rank; if so, record it and free memory on all ranks."""
@@ -237,13 +238,13 @@ class AutoMicrobatch:
                 f"{[(samples, *dims) for dims in self._shape]}. Use smaller inputs, a smaller model, activation "
                 f"checkpointing, or FSDP to shard the parameters."
             ) from error
-        self._sizes.fail(self._shape, self._size, larger=self._larger)
+        self._sizes.fail(self._shape, self._size, larger=self._tries_larger)
         _log.info("Out of memory with a microbatch of %d samples; retrying the batch with fewer.", self._size)
         if error is None:
             free(run.state, None)
         return True
 
-    def _note_shape(self, run: Run) -> int:
+    def _record_shape(self, run: Run) -> int:
         """Record the shape of the batch; return its number of samples, also for a dummy batch (uneven inputs)."""
         self._shape = shape_of(run.state.batch)
         return run.samples or run.state.train_phase.loader.__num_samples__(run.state.batch)
@@ -253,7 +254,7 @@ class _SingleSampleOOMError(RuntimeError):
     """A microbatch of a single sample does not fit into memory."""
 
 
-def _check(run: Run) -> None:
+def _check_supported(run: Run) -> None:
     """Raise if the other ranks could hang after OOM on one of them."""
     strategy = run.strategy
     if isinstance(strategy, SingleProcess):

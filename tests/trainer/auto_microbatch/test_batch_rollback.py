@@ -46,7 +46,7 @@ def test_each_batch_can_be_run_again() -> None:
     model = Mixed()
     replay = BatchRollback(State(model=model))
     for _ in range(6):
-        replay.note()
+        replay.save()
         before, batch = contents(model), torch.rand(4, 2, generator=torch.Generator().manual_seed(1))
         outputs = []
         for _ in range(3):
@@ -97,7 +97,7 @@ def values_of_passes(model: Large, batches: int) -> None:
     """Each batch is run twice, the second time as if for the first."""
     replay = BatchRollback(State(model=model))
     for model.batch in range(batches):
-        replay.note()
+        replay.save()
         before = model.table.clone()
         model()
         replay.restore()
@@ -133,7 +133,7 @@ def test_small_buffers_may_be_written_uncounted_from_any_batch_on() -> None:
     replay = BatchRollback(State(model=norm))
     for batch in range(8):
         norm.train(batch >= 5)
-        replay.note()
+        replay.save()
         before = contents(norm)
         norm(torch.rand(4, 2))
         replay.restore()
@@ -155,7 +155,7 @@ def test_a_buffer_that_the_forward_pass_makes_is_made_again() -> None:
     model = Lazy()
     replay = BatchRollback(State(model=model))
     for batch in range(7):
-        replay.note()
+        replay.save()
         model(batch)
         replay.restore()
         assert hasattr(model, "seen") is (batch > 4)
@@ -169,7 +169,7 @@ def test_a_buffer_of_overlapping_memory_is_left_alone() -> None:
     model.register_buffer("expanded", torch.ones(()).expand(4))
     replay = BatchRollback(State(model=model))
     for _ in range(6):
-        replay.note()
+        replay.save()
         replay.restore()
     assert torch.equal(model.expanded, torch.ones(4))
 
@@ -193,7 +193,7 @@ def test_large_tables_are_not_copied_in_each_batch() -> None:
     written = []
     for _ in range(7):
         with Copies() as copies:
-            replay.note()
+            replay.save()
         written.append(copies.elements)
         model[0](torch.rand(4, 2))
     assert all(elements >= 2**18 for elements in written[:4])
