@@ -167,13 +167,13 @@ def measure(
         rows.append([name, statistics.median(wholes), spread(wholes), statistics.median(over), least_over, in_methods])
     notes = [
         f"A multilayer perceptron {NUM_FEATURES}-64-{NUM_CLASSES}, batches of {BATCH_SIZE}, SGD, one thread, fp32, "
-        f"device {device}; {rounds} rounds of {steps} steps of each in turn, after {warmup}, in one process, by the "
-        f"{clock} clock.",
-        "One logger takes what is logged every 100 batches and throws it away; it stands beside no callback as well.",
-        "Median and half the interquartile range; over none is a median over the rounds, each against no callback in "
-        "the same round; least over none compares the fastest trainings of both; in its methods is the least that "
-        "CallbackTimer measured in a training of its own, without what the logger does with the metrics.",
-        "OptimizerMonitor has four parameters to look at. GarbageCollector's first columns hold the one full "
+        f"device {device}; {rounds} rounds of {steps} steps each, in turn, after {warmup} warm-up steps, in one "
+        f"process, measured with the {clock} clock.",
+        "One logger receives the logged values every 100 batches and discards them; it also runs without a callback.",
+        "Median and half the interquartile range. 'over none' is the median over the rounds of the difference to no "
+        "callback in the same round; 'least over none' compares the fastest runs of both; 'in its methods' is the "
+        "minimum that CallbackTimer measured in a separate run, without the logger's handling of the metrics.",
+        "OptimizerMonitor inspects four parameters. The first columns of GarbageCollector include the single full "
         "collection when training begins.",
     ]
     columns = ["microseconds a step", "median", "spread", "over none", "least over none", "in its methods"]

@@ -270,22 +270,22 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") 
                 Goal(f"{size} MB: asynchronous save, over torch.save", _ratio(times[STALL], times[TORCH]), 0.25, "x")
             )
     notes = [
-        f"{rounds} rounds in turn, after one that does not count, in one process for each size; median and half the "
-        "interquartile range. Ratios are medians of those of each round. Before each, the disk gets what is due.",
-        "The state is that of a training: weights and the two moments of AdamW in layers of 1 MB, and the small parts.",
-        "torch.save returns when the system has the file, though the disk may not have it yet; the blocking "
-        "save returns when it is on the disk, under its name. The asynchronous save is how long training stands still.",
-        "A plain copy clones each tensor to new host memory; an asynchronous save copies into memory that it keeps, as "
-        "the line below the plain copy does. Beside the copying it takes a fraction of a millisecond, for names, the "
-        "states of random generators and the handing over to the thread. At 10 MB the plain copy itself varies by a "
-        "factor of three, as the C library takes its memory from the system or has it still.",
-        "Loading compares the checksum of every tensor first, which torch.load does not do.",
-        "dcp is torch.distributed.checkpoint, in one process. Our folders are of its format; their files are read once "
-        "more when they are written, for checksums, and once more to compare these when they are loaded. dcp.load "
-        "fills tensors that there are, ours makes them.",
-        "Lightning trains the same layers with the same optimizer and data, without logger, bar and summary; its "
-        "asynchronous save is that of AsyncCheckpointIO. Its save returns before the disk has the file, and it "
-        "compares no checksums.",
+        f"{rounds} rounds in turn, after a warm-up round, in one process for each size; median and half the "
+        "interquartile range. Ratios are medians over the rounds. Pending writes are flushed to disk before each.",
+        "The state is that of a run: weights and the two moments of AdamW in layers of 1 MB, and the small entries.",
+        "torch.save returns when the system has the file, possibly before it is on disk; the blocking save returns "
+        "when the file is on disk under its name. For the asynchronous save, the time that training is blocked.",
+        "A plain copy clones each tensor to new host memory; an asynchronous save copies to a reused buffer, like the "
+        "row below the plain copy. In addition it takes a fraction of a millisecond for names, random state and the "
+        "handover to the thread. At 10 MB the plain copy itself varies by a factor of three, depending on whether the "
+        "C library has to request memory from the system.",
+        "Loading first verifies the checksum of every tensor, which torch.load does not do.",
+        "dcp is torch.distributed.checkpoint, on one rank. Composer's folders use its format; their files are read "
+        "once more after writing, for checksums, and once more on loading, to verify them. dcp.load fills existing "
+        "tensors, Composer allocates them.",
+        "Lightning trains the same layers with the same optimizer and data, without logger, progress bar and summary; "
+        "its asynchronous save uses AsyncCheckpointIO. Its save returns before the file is on disk, and it verifies "
+        "no checksums.",
     ]
     columns = ["milliseconds", "median", "spread", "least", "times torch.save", "times Lightning's"]
     name = "checkpoints" if device == "cpu" else f"checkpoints_{device}"

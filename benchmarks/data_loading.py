@@ -90,11 +90,13 @@ def measure(rounds: int = 15, samples: int = SAMPLES, device: str = "cpu") -> Re
     goals = [Goal("a batch of TensorLoader, over one of DataLoader", ratios["TensorLoader"], 0.5, "x")]
     notes = [
         f"{samples} images of {' x '.join(map(str, SHAPE))} float32 with labels, batches of {BATCH}, shuffled.",
-        f"{rounds} passes of each, in turn, in one process, after one that is not counted; median and half the "
-        f"interquartile range. Batches end on the device: {device}.",
+        f"{rounds} epochs of each, in turn, in one process, after a warm-up epoch; median and half the "
+        f"interquartile range. Batches are copied to the device: {device}.",
     ]
     if spread(times[reference]) > 0.05 * statistics.median(times[reference]):
-        notes.append("The times of the DataLoader varied by more than 5 %: other work was running; see the ratios.")
+        notes.append(
+            "The times of the DataLoader varied by more than 5 %, because other work was running; compare the ratios."
+        )
     columns = ["microseconds a batch", "median", "spread", "least", "times DataLoader"]
     title = "Cost of a batch"
     return Report("data_loading", title, columns, rows, goals, notes, dict(times), environment.describe())

@@ -77,7 +77,7 @@ def measure(rounds: int = 51, calls: int = 20_000) -> Report:
     goals = [Goal("run_event with no listener, over an empty call", over["run_event, no listener"], 0.3, "us")]
     notes = [
         f"{rounds} rounds of {calls} calls of each, in turn, in one process; median and half the interquartile range.",
-        "The engine has an algorithm and a callback, which listen to another event.",
+        "The engine has an algorithm and a callback that listen to another event.",
     ]
     columns = ["microseconds a call", "median", "spread", "least", "over an empty call", "times an empty call"]
     title = "Cost of an event"

@@ -82,9 +82,9 @@ def measure(names: list[str] | None = None, rounds: int = 9) -> Report:
         count = len(samples["import composer"][0]["heavy"])
         goals.append(Goal("heavy packages that import composer brings in", float(count), 0))
     notes = [
-        f"{rounds} fresh processes for each import, in turn, after one that fills the caches; median and half the "
+        f"{rounds} new processes for each import, in turn, after one that warms the caches; median and half the "
         "interquartile range in milliseconds.",
-        "Each process imports torch first and then the library, so that only what the library adds is counted.",
+        "Each process imports torch first and then the library, so that only the time added by the library is counted.",
     ]
     columns = ["milliseconds", "median", "spread", "least", "heavy packages"]
     title = "Cost of an import over that of torch"

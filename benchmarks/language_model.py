@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of a transformer that normalises first."""
+    """A transformer layer that normalizes first (pre-norm)."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()

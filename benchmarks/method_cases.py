@@ -18,7 +18,7 @@ from benchmarks.method_models import bert, dropouts, group_norms, images, photog
 Run = Callable[[Any], object]
 KINDS = {
     "batch": "work on a batch, in each step",
-    "model": "work on a model, once in a training or now and then",
+    "model": "work on a model, once in a run or occasionally",
     "step": "a forward and a backward pass with the method",
 }
 
@@ -285,13 +285,13 @@ SURGERIES: dict[str, tuple[Callable[[Any, nn.Module], object], Callable[[], nn.M
 for _name, (_apply, _make, _on) in SURGERIES.items():
     case(_name, _on, "model")(surgery(_make, _apply))
 
-_DECOMPOSES = "the predecessor makes new weights at random, we decompose those that the model has"
+_DECOMPOSES = "the predecessor initializes new random weights, Composer decomposes those of the model"
 case("apply_factorization", "ResNet-18", "model", unlike=_DECOMPOSES)(
     surgery(lambda: resnet(18), lambda f, m: f.apply_factorization(m, min_channels=256))
 )
 
 _SMALL_IMAGES = _image_input(8, 96)
-_CONTROL = "both sides do the very same, which shows how far ratios are off"
+_CONTROL = "both sides do the same work, which shows the error of the ratios"
 case("no method", "ResNet-18, 8 x 3 x 96 x 96", "step", unlike=_CONTROL)(
     step(lambda: resnet(18), lambda f, m: None, _SMALL_IMAGES)
 )
@@ -334,7 +334,7 @@ def _sam() -> Work:
     model, (x, y) = resnet(18), images(8, 96)
     optimizer = SAMOptimizer(torch.optim.SGD(model.parameters(), lr=1e-4), rho=0.05, interval=1)
 
-    def closure(**_: Any) -> Tensor:  # the predecessor hands over whether gradients are to be synchronised
+    def closure(**_: Any) -> Tensor:  # the predecessor hands over whether to synchronize gradients
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()

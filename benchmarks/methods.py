@@ -154,12 +154,11 @@ def _report(
     rows: list[list[Any]] = []
     counted: dict[str, list[float]] = {}
     notes = [
-        "One thread, processor time, which is that on the wall where nothing else runs and which other work on the "
-        f"machine disturbs less. {processes} pairs of processes, ours and the predecessor's, and {rounds} rounds in "
-        f"each pair; in a round both, in turns, take {samples} samples of at least {SAMPLE_SECONDS * 1e3:g} ms. "
-        "Milliseconds are medians; the ratio is the median over all rounds of our median over theirs, with half the "
-        "interquartile range.",
-        "A change of a model is timed on a fresh copy of it each time.",
+        "One thread, CPU time, which equals wall time on an idle host and is less sensitive to other load. "
+        f"{processes} pairs of processes, Composer and the predecessor, and {rounds} rounds in each pair; in a round, "
+        f"both alternate and take {samples} samples of at least {SAMPLE_SECONDS * 1e3:g} ms. Milliseconds are medians; "
+        "the ratio is the median over all rounds of our median over theirs, with half the interquartile range.",
+        "Each change of a model is timed on a new copy of the model.",
     ]
     notes += [f"{kind}: {meaning}." for kind, meaning in KINDS.items()]
     for case in cases:
@@ -168,13 +167,13 @@ def _report(
         label = f"{case.kind}: {case.label}"
         if "error" in times:
             rows.append([label, our, "fails", "-", "-"])
-            notes.append(f"{case.label}: not compared, since {times['error']}.")
+            notes.append(f"{case.label}: not compared: {times['error']}.")
             continue
         their = 1e3 * statistics.median(value for values in times["theirs"]["cpu"] for value in values)
         ratio = statistics.median(ratios(times))
         rows.append([label, our, their, ratio, spread(ratios(times))])
         if case.unlike:
-            notes.append(f"{case.label} counts for no goal: {case.unlike}.")
+            notes.append(f"{case.label} is excluded from the goals: {case.unlike}.")
         else:
             counted[case.label] = ratios(times)
     for pair in own_cases.PAIRS:

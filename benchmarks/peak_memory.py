@@ -150,14 +150,14 @@ def _report(samples: dict[str, dict[str, list[float]]], rounds: int, size: dict[
     notes = [
         f"A residual network with {parameters / 1e6:.1f} million parameters, {size['batch_size']} images of "
         f"{size['image']} x {size['image']}, SGD, one thread, {size['steps']} steps, device {size['device']}; "
-        f"{rounds} processes for each figure, in turn; medians and half the interquartile range.",
+        f"{rounds} processes for each value, in turn; medians and half the interquartile range.",
     ]
     if size["device"] == "cpu":
         columns += ["process", "spread", "times raw"]
         notes += [
-            "tensors: the most bytes that torch's allocator had given out at once, added up from each allocation.",
-            "process: growth of the resident memory, in a run before that without the profiler; it includes what the C "
-            "library's allocator keeps and what the kernels take for themselves.",
+            "tensors: peak bytes allocated by torch, summed from every allocation.",
+            "process: growth of the resident memory, in a separate run without the profiler; it includes memory that "
+            "the C library's allocator caches and workspace memory of the kernels.",
         ]
     else:
         notes.append("tensors: torch.cuda.max_memory_allocated.")

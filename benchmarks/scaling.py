@@ -202,11 +202,11 @@ def measure(
             if loop == "composer" and strategy != "single":
                 goals.append(Goal(f"{strategy}, 2 processes, time over the raw loop", ratio, 1 / 0.97))
     notes = [
-        f"A multilayer perceptron of {depth} layers of {width}, batches of {batch} samples in each process, SGD with "
-        f"momentum, one thread a process, gloo; {steps} steps timed.",
-        f"{rounds} rounds; in each, one process or two are started for each strategy and train {', '.join(ORDER)}.",
-        "Milliseconds a step, and the most resident memory of the first process, which trains 3 steps for that, with "
-        "all that is imported. Ratios are medians over the rounds, each against the raw loop of the same round.",
+        f"A multilayer perceptron of {depth} layers of {width}, batches of {batch} samples on each rank, SGD with "
+        f"momentum, one thread per rank, gloo; {steps} steps timed.",
+        f"{rounds} rounds; in each, one or two ranks are started for each strategy and train {', '.join(ORDER)}.",
+        "Milliseconds per step, and the peak resident memory of rank 0 over 3 steps, including all imported "
+        "modules. Ratios are medians over the rounds, each relative to the raw loop of the same round.",
     ]
     columns = ["loop", "ms a step", "spread", "times raw", "MiB", "times raw "]
     return Report(

@@ -141,15 +141,15 @@ def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str
                 goals.append(Goal("full, over raw", statistics.median(over), 80, "us", doubt))
     notes = [
         f"A multilayer perceptron {NUM_FEATURES}-64-{NUM_CLASSES}, batches of {BATCH_SIZE}, SGD, one thread, fp32, "
-        f"device {device}; {steps} steps timed by the {clock} clock after a warm-up.",
-        f"{rounds} rounds; in each every contender in turn has a new process, which trains {repeats} times in each "
+        f"device {device}; {steps} steps measured with the {clock} clock after a warm-up.",
+        f"{rounds} rounds; in each, every contender in turn starts a new process, which trains {repeats} times in each "
         "setting.",
-        "Median and half the interquartile range of all trainings; over raw and the ratio are medians over the rounds, "
-        "each against the raw loop of the same round; least over raw compares the fastest trainings of both.",
+        "Median and half the interquartile range of all runs; 'over raw' and the ratio are medians over the rounds, "
+        "each relative to the raw loop of the same round; 'least over raw' compares the fastest runs of both.",
         "bare: no progress bar, loggers, metrics or callbacks. full: a progress bar on a terminal, a linear schedule "
         "stepped each batch, torchmetrics' MulticlassAccuracy updated each batch, three callbacks at the end of a "
-        "batch. Both are counted over the bare hand-written loop; 'the same by hand' is that loop with all of full, by "
-        "tqdm.",
+        "batch. Both are relative to the bare hand-written loop; 'the same by hand' is that loop with all features of "
+        "full, with tqdm.",
     ]
     columns = ["microseconds a step", "median", "spread", "least", "over raw", "least over raw", "times raw"]
     title = "Cost of a training step over a hand-written loop"

@@ -156,24 +156,24 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
     goals: list[Goal] = []
     samples: dict[str, Any] = {}
     notes = [
-        f"One thread; {seeds} seeds, paired: a seed has the same weights and order of the data for each choice of "
-        "methods, and the choices train in turns. Seconds are of processor time spent in training until the first of "
-        "about 12 evaluations on the test split at which the target was reached, evaluations not counted: mean, and "
-        "half its interval of 95 %; wall is the same by the clock on the wall.",
-        "Ratios are geometric means over the seeds with which both got to the target, with their interval of 95 %, "
-        "from Student's distribution of the logarithms. Of a recipe without a method, above 1 means that the method "
-        "saves time.",
-        "Baseline and recipe are each tuned over the same grid of learning rates and lengths, by the mean time to the "
-        f"target on a validation split with {len(list(tuning_seeds))} seeds that are not among those compared. The "
-        "target is harder there by the margin, or settings that just reach it would miss it on the test split. The "
-        "recipe without a method keeps the setting of the recipe. All of a setting is in the .json file.",
+        f"One thread; {seeds} seeds, paired: for a seed, every choice of methods starts from the same weights and sees "
+        "the data in the same order, and the choices train in turn. Seconds are CPU time of training, without "
+        "evaluations, until the first of about 12 evaluations on the test split that reaches the target: mean and "
+        "half the 95 % confidence interval; wall is the same in wall time.",
+        "Ratios are geometric means over the seeds with which both reached the target, with their 95 % confidence "
+        "interval, from Student's distribution of the logarithms. For a recipe without a method, a ratio above 1 means "
+        "that the method saves time.",
+        "Baseline and recipe are each tuned over the same grid of learning rates and durations, by the mean time to "
+        f"the target on a validation split with {len(list(tuning_seeds))} other seeds. The target is stricter there by "
+        "the margin, because settings that just reach it would miss it on the test split. The recipe without a method "
+        "keeps the setting of the recipe. The .json file contains all settings.",
     ]
     for name in names:
         task = TASKS[name]
         _warm_up(task)
         settings, trials = tune(task, tuning_seeds)
         curves = compare(task, settings, seeds)
-        found_rows, goal = summarise(task, curves)
+        found_rows, goal = summarize(task, curves)
         rows += found_rows
         goals.append(goal)
         samples[name] = {
@@ -206,7 +206,7 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
     return Report("time_to_target", title, columns, rows, goals, notes, samples, environment.describe())
 
 
-def summarise(task: Task, curves: dict[str, list[Curve]]) -> tuple[list[list[Any]], Goal]:
+def summarize(task: Task, curves: dict[str, list[Curve]]) -> tuple[list[list[Any]], Goal]:
     """Return the rows of a task, and the goal that its recipe is to meet.
 
     Args:

@@ -24,7 +24,7 @@ from typing import Any
 from tests.design import ROOT
 
 FACTS = ROOT / "tests" / "data" / "predecessor"
-TABLE_OF_NAMES = "## Names that are not there, or differ"
+TABLE_OF_NAMES = "## Removed and renamed APIs"
 
 _OPEN, _CLOSE = "([{<", ")]}>"
 _MISSING: Any = object()

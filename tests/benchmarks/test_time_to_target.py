@@ -96,7 +96,7 @@ def test_summary() -> None:
         "recipe": [curve(0.0, 1.0), curve(1.0)],
         "recipe without EMA": [curve(0.0, 0.0), curve(1.0)],
     }
-    rows, goal = time_to_target.summarise(task, curves)
+    rows, goal = time_to_target.summarize(task, curves)
     assert [row[0] for row in rows] == [f"vision: {name}" for name in curves]
     assert [row[1] for row in rows] == [3.0, 1.5, 1.0]
     assert [row[4] for row in rows] == ["2 of 2", "2 of 2", "1 of 2"]
@@ -104,7 +104,7 @@ def test_summary() -> None:
     assert [row[7] for row in rows] == ["-", "-", "1.00"]
     assert (goal.value, goal.met) == (pytest.approx(0.5), True)
     curves["recipe"][1] = curve(0.0)
-    goal = time_to_target.summarise(task, curves)[1]
+    goal = time_to_target.summarize(task, curves)[1]
     assert goal.verdict == "unclear: 1 runs did not get to the target"
 
 
