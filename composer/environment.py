@@ -52,7 +52,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
     return {
         "versions": _versions(),
         "accelerators": _accelerators(),
-        "host": {
+        "machine": {
             "system": platform.platform(),
             "processor": _processor(),
             "cores": _cores(),

@@ -80,7 +80,7 @@ def test_the_trainer_and_the_report_say_so(monkeypatch: pytest.MonkeyPatch) -> N
     log = InMemoryLogger()
     trainer_of(loggers=log).close()
     assert log.hyperparameters["num_cpus_per_node"] == 3
-    assert collect_env()["host"]["cores"] == "64, of which 3 may be used"
+    assert collect_env()["machine"]["cores"] == "64, of which 3 may be used"
 
 
 def test_this_machine() -> None:

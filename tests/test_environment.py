@@ -33,7 +33,7 @@ def test_sections() -> None:
     assert report["versions"]["composer"] == __version__
     assert report["versions"]["torch"] == torch.__version__
     assert report["versions"]["python"].startswith(platform.python_version())
-    assert report["host"]["cores"] == os.cpu_count()
+    assert report["machine"]["cores"] == os.cpu_count()
     assert json.loads(json.dumps(report)) == report
 
 

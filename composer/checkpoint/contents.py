@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
 
+# The name in saved checkpoints.
+_FIRST_BATCH_RNG = "first_draws"
+
 
 @dataclass(frozen=True)
 class StateEntry:
@@ -148,7 +151,7 @@ def _get_data_position(state: State) -> dict[str, Any]:
         position = iterators.position(phase.iterator, done, sized=phase.length is not None)
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
         position = iterators.position_after(*phase.last_epoch, sized=phase.length is not None)
-    return {"train": position, "eval": {}, "first_batch_rng": dist.all_gather_object(_first_batch_rng(state))}
+    return {"train": position, "eval": {}, _FIRST_BATCH_RNG: dist.all_gather_object(_first_batch_rng(state))}
 
 
 def _first_batch_rng(state: State) -> dict[str, Any]:
@@ -167,7 +170,7 @@ def _set_data_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
     phase.last_epoch = None
-    ranks = saved.get("first_batch_rng", [])
+    ranks = saved.get(_FIRST_BATCH_RNG, [])
     if dist.get_global_rank() < len(ranks):
         mine = ranks[dist.get_global_rank()]
         for one, mode in ((phase, "train"), (state.eval_phase, "eval")):

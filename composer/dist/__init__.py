@@ -53,8 +53,8 @@ from composer.dist.local_rank_zero import (
 )
 
 __all__ = [
-    "MissingRankError",
     "MissingEnvironmentError",
+    "MissingRankError",
     "all_gather",
     "all_gather_object",
     "all_reduce",

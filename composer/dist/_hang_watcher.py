@@ -175,7 +175,9 @@ class HangWatcher:
             number -= 1  # another rank is collecting right now, and our thread has responded
         store.set(f"request/{number}", "")
         if store.add(f"requesters/{number}", 1) == 1:
-            report = _make_report([rank for rank in ranks if rank != self._rank], *self._collect_responses(number, ranks))
+            report = _make_report(
+                [rank for rank in ranks if rank != self._rank], *self._collect_responses(number, ranks)
+            )
             store.set(f"report/{number}", json.dumps(report))
         else:
             store.wait([f"report/{number}"], timedelta(seconds=_RESPONSE_TIMEOUT + 10))

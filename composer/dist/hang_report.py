@@ -21,10 +21,22 @@ import torch.distributed as torch_dist
 from composer.dist._hang_watcher import HangWatcher, stderr_file
 from composer.dist.ranks import get_global_rank, get_world_size
 
-__all__ = ["MissingRankError", "InCollective", "name_missing_ranks", "note_step", "start_hang_watcher"]
+__all__ = [
+    "InCollective",
+    "MissingRankError",
+    "name_missing_ranks",
+    "note_step",
+    "start_hang_watcher",
+]
 
 # Identify communication errors by their text: gloo raises plain RuntimeErrors, most with the path of its source file.
-_COMMUNICATION_ERROR_MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
+_COMMUNICATION_ERROR_MARKS: Final = (
+    "gloo",
+    "NCCL",
+    "ProcessGroup",
+    "Application timeout caused pair closure",
+    "closed by peer",
+)
 _REPORT_PREFIX: Final = "Hang report:"
 
 

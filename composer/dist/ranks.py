@@ -119,7 +119,9 @@ def get_local_rank() -> int:
     >>> get_local_rank()
     0
     """
-    return _check_below("LOCAL_RANK", _local_env_value("LOCAL_RANK", default=0), "LOCAL_WORLD_SIZE", _env("LOCAL_WORLD_SIZE"))
+    return _check_below(
+        "LOCAL_RANK", _local_env_value("LOCAL_RANK", default=0), "LOCAL_WORLD_SIZE", _env("LOCAL_WORLD_SIZE")
+    )
 
 
 def get_node_rank() -> int:

@@ -107,7 +107,12 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     rank = get_global_rank()
     store = join_rendezvous(rank, world_size, timeout)
     torch_dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=delta, device_id=_nccl_device(device, device_type)
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=delta,
+        device_id=_nccl_device(device, device_type),
     )
     destroy_at_exit()
     start_hang_watcher(timeout)

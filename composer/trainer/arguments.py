@@ -250,7 +250,7 @@ def as_microbatch_size(size: Any, grad_accum: Any, state: State) -> int | Litera
     if batch_size is None:
         raise ValueError(
             "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size "
-            "instead, the number of samples in a microbatch."
+            "instead, the number of samples per microbatch."
         )
     return -(-batch_size // value)
 

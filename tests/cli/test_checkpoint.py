@@ -50,7 +50,7 @@ def test_convert(path, tmp_path, capsys) -> None:
     weights = str(tmp_path / "a.safetensors")
     assert main(["checkpoint", "convert", path, weights]) == 0
     assert main(["checkpoint", "convert", path, weights]) == 1
-    assert "There is" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["checkpoint", "convert", path, weights, "--overwrite"]) == 0
     assert main(["checkpoint", "inspect", weights]) == 0
     assert rows(capsys.readouterr().out)["model"][-3:] == ["9", "404", "B"]

@@ -204,7 +204,9 @@ def test_sharded_data_is_unchanged() -> None:
 
 
 def test_data_that_cannot_be_sharded_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"train_dataloader: a OwnLoader in 2 .*get_sampler\(dataset"):
+    with pytest.raises(
+        ValueError, match=r"train_dataloader: a OwnLoader yields the same samples on each of 2 .*get_sampler\(dataset"
+    ):
         check_sharded_data(OwnLoader(data(4)), DataShard(0, 2), "train_dataloader")
     for loader in (OwnLoader(data(4), sampler=Parted(0)), OwnLoader(Stream()), DataLoader(data(4)), [1]):
         check_sharded_data(loader, DataShard(0, 2), "train_dataloader")
@@ -250,7 +252,7 @@ def test_a_place_without_a_number_is_that_of_the_batches() -> None:
 def test_a_position_in_separate_data_requires_the_same_number_of_ranks(ranks, size) -> None:
     place = {"kind": "replay", "rng": None}
     saved = place if ranks == 1 else {"kind": "replay", "ranks": [place] * ranks}
-    with pytest.raises(ValueError, match=rf"saved by {ranks} rank.* now {size} rank.*spin_dataloaders=False"):
+    with pytest.raises(ValueError, match=rf"saved by {ranks} rank.* has {size} rank.*spin_dataloaders=False"):
         EpochIterators([1, 2], 0, DataShard(0, size)).begin(epoch=0, batch=1, saved=saved)
 
 

@@ -218,7 +218,7 @@ def test_fraction_that_cannot_be_counted(max_duration, sized, match):
 
 def test_fraction_without_max_duration():
     clock = Clock(None, None, Timestamp(batch=1), Timestamp())
-    with pytest.raises(RuntimeError, match="needs max_duration"):
+    with pytest.raises(RuntimeError, match="requires max_duration"):
         create_interval_scheduler("0.5dur")(clock, Event.BATCH_CHECKPOINT)
 
 
@@ -279,7 +279,7 @@ def test_final_events_by_name():
         ("5epp", ValueError, "Did you mean 'ep'"),
         (None, TypeError, "interval=None is not valid"),
         (True, TypeError, "interval=True is not valid"),
-        (1.5, TypeError, r"interval=1\.5 is not valid.*whole number"),
+        (1.5, TypeError, r"interval=1\.5 is not valid.*integer"),
         (len, TypeError, "is not valid. Expected a time"),
     ],
 )

@@ -95,7 +95,7 @@ def test_types() -> None:
                  lambda m: CheckpointSaver(monitor=m, keep_best=1)):  # fmt: skip
         with pytest.raises(TypeError, match="monitor must be the name of a metric such as 'eval/Accuracy', but got 3"):
             make(3)
-    with pytest.raises(TypeError, match=r"give ThresholdStopper\('eval/Acc', threshold=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"pass ThresholdStopper\('eval/Acc', threshold=\.\.\.\)"):
         ThresholdStopper("eval/Acc", 0.9)
     with pytest.raises(TypeError, match="threshold must be given"):
         ThresholdStopper("eval/Acc")

@@ -117,7 +117,7 @@ def test_imagenet_names_invalid_arguments(tmp_path) -> None:
     write_image_folders(tmp_path)
     with pytest.raises(ValueError, match="crop_size must be a positive number of pixels, but got 0"):
         build_imagenet_dataloader(str(tmp_path), 6, crop_size=0)
-    with pytest.raises(ValueError, match="resize_size must be a number of pixels, but got -2"):
+    with pytest.raises(ValueError, match="resize_size must be a positive number of pixels, but got -2"):
         build_imagenet_dataloader(str(tmp_path), 6, resize_size=-2)
 
 

@@ -105,7 +105,7 @@ def test_evaluation(method: str, way: str) -> None:
 
 NO_SCRIPT_OF_TRAINING = {
     "weight_standardization": "Parametrization is not working with scripting",
-    "gyro_dropout": r"for evaluation: call eval\(\) first",
+    "gyro_dropout": r"supports only evaluation: call eval\(\) first",
 }
 
 

@@ -232,7 +232,7 @@ def test_object_stores(tmp_path: Path) -> None:
         nn.Linear(2, 1), "torch_export", "net.pt2", store, x, load_path="saved.pt", load_object_store=store
     )
     torch.testing.assert_close(load_program(tmp_path / "net.pt2")(x), trained(x))
-    with pytest.raises(TypeError, match=r"must have upload_object"):
+    with pytest.raises(TypeError, match=r"must have a method upload_object"):
         export_for_inference(trained, "torch_export", "net.pt2", save_object_store=object(), sample_input=x)
 
 

@@ -221,7 +221,7 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"requires slack_logging_api_key: .* variable SLACK_LOGGING_API_KEY"):
         SlackLogger()
     monkeypatch.setenv("SLACK_LOGGING_API_KEY", "xoxb-2")
-    with pytest.raises(ValueError, match=r"needs channel_id: .* variable SLACK_LOGGING_CHANNEL_ID"):
+    with pytest.raises(ValueError, match=r"requires channel_id: .* variable SLACK_LOGGING_CHANNEL_ID"):
         SlackLogger()
     monkeypatch.setenv("SLACK_LOGGING_CHANNEL_ID", "C2")
     assert SlackLogger().channel_id == "C2"

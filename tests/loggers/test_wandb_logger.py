@@ -231,7 +231,7 @@ def test_download(tmp_path, monkeypatch) -> None:
         logger.download_file("night/ep1.pt", str(target))
     logger.download_file("night/ep1.pt:v3", str(target), overwrite=True)
     assert requested[-1] == "team/vision/night.ep1.pt:v3"
-    with pytest.raises(FileNotFoundError, match=r"no artifact 'team/vision/missing:latest'"):
+    with pytest.raises(FileNotFoundError, match=r"The artifact 'team/vision/missing:latest' does not exist"):
         logger.download_file("missing", str(tmp_path / "x"))
     assert sorted(path.name for path in target.parent.iterdir()) == ["model.pt"]
 

@@ -297,7 +297,7 @@ def test_adapters_and_weights_become_one_model_on_request(tmp_path: Path) -> Non
     torch.testing.assert_close(logits(merged), expected)
     config = get_peft_config_from_composer_state_dict(read_checkpoint(path))
     assert (config.r, config.target_modules) == (2, {"c_attn"})
-    with pytest.raises(ValueError, match="makes one model of both"):
+    with pytest.raises(ValueError, match="merges both into one model"):
         convert_checkpoint(path, tmp_path / "converted")
 
 

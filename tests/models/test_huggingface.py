@@ -112,7 +112,7 @@ def test_batches_that_do_not_fit_are_refused() -> None:
     ):
         model({"pixels": torch.ones(1)})
     batch = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
-    with pytest.raises(ValueError, match="no loss for a batch with input_ids"):
+    with pytest.raises(ValueError, match="no loss for a batch with the keys input_ids"):
         model.loss(model(batch), batch)
     with pytest.raises(ValueError, match="Metrics need 'labels'"):
         model.update_metric(batch, model(batch), LanguageCrossEntropy())

@@ -117,7 +117,7 @@ def test_a_metric_that_saw_nothing_does_not_count() -> None:
 
 def test_metrics_that_are_not_there() -> None:
     state = evaluated(eval_Loss=0.5, eval_Accuracy=0.9, other_Accuracy=0.1)
-    with pytest.raises(ValueError, match=r"'eval/Acuracy' is no metric .*Did you mean 'eval/Accuracy'\?"):
+    with pytest.raises(ValueError, match=r"'eval/Acuracy' is not a metric .*Did you mean 'eval/Accuracy'\?"):
         ReduceOnPlateauScheduler("eval/Acuracy", "max").__check__(state)
     with pytest.raises(ValueError, match="of several evaluators; give one of 'eval/Accuracy', 'other/Accuracy'"):
         ReduceOnPlateauScheduler("Accuracy", "max").__check__(state)

@@ -127,7 +127,7 @@ def refused(norm: bool, arguments: dict[str, Any]) -> str:
 def test_what_waits_for_others_within_the_forward_pass_is_refused(two_ranks: Ranks) -> None:
     assert "SyncBatchNorm" in two_ranks.run(refused, True, {})[0]
     copies = {"fsdp": {"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 2}}
-    assert "fsdp as it is configured" in two_ranks.run(refused, False, {"parallelism_config": copies})[0]
+    assert "fsdp as configured" in two_ranks.run(refused, False, {"parallelism_config": copies})[0]
 
 
 def other_errors() -> None:

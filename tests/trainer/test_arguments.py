@@ -228,7 +228,7 @@ def test_more_of_microbatch_sizes() -> None:
     )
     assert wrong(ValueError, grad_accum=2, data=Unsized(regression_data())) == (
         "grad_accum requires a train_dataloader with a batch_size attribute; use device_train_microbatch_size instead, "
-        "the number of samples in a microbatch."
+        "the number of samples per microbatch."
     )
 
 

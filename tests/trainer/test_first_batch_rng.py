@@ -137,7 +137,7 @@ def test_saved_before_it_continues(tmp_path: Path) -> None:
     stopped.save_checkpoint(str(tmp_path / "a.pt"))
     made("at first", load_path=str(tmp_path / "a.pt")).save_checkpoint(str(tmp_path / "b.pt"))
     found = [
-        torch.load(tmp_path / name, weights_only=True)["state"]["dataset_state"]["first_batch_rng"][0]["train"]["train"]
+        torch.load(tmp_path / name, weights_only=True)["state"]["dataset_state"]["first_draws"][0]["train"]["train"]
         for name in ("a.pt", "b.pt")
     ]
     assert torch.equal(found[0]["torch"], found[1]["torch"])

@@ -92,7 +92,7 @@ def test_fit_takes_new_schedules() -> None:
     schedule = LambdaLR(optimizer, lambda k: 1 / (k + 1))
     trainer.fit(duration="4ba", schedulers=schedule, step_schedulers_every_batch=True)
     assert [rate for (rate,) in used.found] == [0.1] * 4 + [0.1, 0.1 / 2, 0.1 / 3, 0.1 / 4]
-    with pytest.raises(ValueError, match="step_schedulers_every_batch is given without schedulers"):
+    with pytest.raises(ValueError, match="step_schedulers_every_batch requires schedulers"):
         trainer.fit(duration="1ba", step_schedulers_every_batch=True)
 
 

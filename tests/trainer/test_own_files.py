@@ -245,7 +245,7 @@ def test_a_folder_that_is_not_a_checkpoint_is_not_replaced(tmp_path) -> None:
 
     (tmp_path / "ep1").mkdir()
     (tmp_path / "ep1" / "thesis.tex").touch()
-    with pytest.raises(FileExistsError, match="no checkpoint"):
+    with pytest.raises(FileExistsError, match="is not a checkpoint"):
         write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     assert listed(tmp_path) == ["ep1", "ep1/thesis.tex"]
     (tmp_path / "ep1" / "thesis.tex").unlink()

@@ -80,7 +80,7 @@ def test_one_plateau_for_two_optimizers_counts_once() -> None:
 def test_a_plateau_needs_its_metric() -> None:
     schedule = ReduceOnPlateauScheduler("eval/Acc", mode="max")
     trainer = trainer_of(schedulers=schedule, eval_dataloader=Evaluator(label="eval", dataloader=regression_data(1)))
-    with pytest.raises(ValueError, match="monitor='eval/Acc' is not a metric of this run"):
+    with pytest.raises(ValueError, match="monitor='eval/Acc': this run has no metrics"):
         trainer.fit()
 
 

@@ -181,7 +181,9 @@ def test_a_method_may_drop_what_the_counter_reads(by_tokens: bool | None) -> Non
         (found,), _ = trained(spec, 1, **arguments)
         torch.testing.assert_close(found, by_hand(batch), rtol=0, atol=1e-12)
     else:
-        with pytest.raises(ValueError, match=r"get_num_tokens_in_batch raised KeyError.*AFTER_DATALOADER.*let them"):
+        with pytest.raises(
+            ValueError, match=r"get_num_tokens_in_batch raised KeyError.*AFTER_DATALOADER: these must keep"
+        ):
             trained(spec, 1, **arguments)
 
 

@@ -35,7 +35,7 @@ def test_gradient_accumulation_gives_the_number(name) -> None:
         f"Trainer has no argument {name!r}. Use device_train_microbatch_size=3, which cuts each batch of 8 samples "
         f"into 3; to step once for 3 batches of 8, use DataLoader(batch_size=24) and device_train_microbatch_size=8."
     )
-    general = " Use device_train_microbatch_size=, the number of samples in a microbatch."
+    general = " Use device_train_microbatch_size=..., the number of samples per microbatch."
     assert refused(model=Regression(), **{name: 2}).endswith(general)
     assert refused(model=Regression(), train_dataloader=[], **{name: {4: 2}}).endswith(general)
     with pytest.raises(TypeError, match="Use device_train_microbatch_size=4, which cuts each batch"):

@@ -10,7 +10,15 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 
-__all__ = ["choose_interface", "choose_loopback", "resolves_to_this_host", "interface_of", "is_loopback", "is_local_address", "source_address"]
+__all__ = [
+    "choose_interface",
+    "choose_loopback",
+    "interface_of",
+    "is_local_address",
+    "is_loopback",
+    "resolves_to_this_host",
+    "source_address",
+]
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
 # The value set by choose_loopback, to tell it from a choice of the user.
@@ -87,7 +95,9 @@ def is_local_address(host: str, port: int = 0) -> bool:
     (True, False)
     """
     with contextlib.suppress(OSError):
-        for family, socket_type, protocol, _, (address, *rest) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, socket_type, protocol, _, (address, *rest) in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
             with contextlib.suppress(OSError), socket.socket(family, socket_type, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((address, *rest))

@@ -40,7 +40,9 @@ def join_rendezvous(rank: int, world_size: int, timeout: float) -> Store:
 
     >>> import os
     >>> os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")  # any port, for one process
-    >>> join_rendezvous(rank=0, world_size=1, timeout=5).get("composer/rendezvous/0") == socket.gethostname().encode()
+    >>> join_rendezvous(rank=0, world_size=1, timeout=5).get(
+    ...     "composer/rendezvous/0"
+    ... ) == socket.gethostname().encode()
     True
     >>> del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     """
