@@ -43,7 +43,7 @@ How a run resumes, and which checkpoints it keeps:
     latest_symlink: The symlink to the newest checkpoint.
     folder_conflicts: Refuses folders of another run.
     retention, saved_checkpoints: Which checkpoints to keep.
-    removal: Deletes superfluous checkpoints.
+    removal: Deletes checkpoints that are no longer kept.
 
 Where checkpoints are kept:
     local_folder: A local checkpoint folder.

@@ -134,14 +134,14 @@ class LocalCheckpoints:
         for name in names:
             remove_checkpoint(self.local, name, template)
 
-    def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
-        """Finish the work of a killed process: set the link to the newest checkpoint, then delete superfluous ones.
+    def finish(self, template: str, latest: str | None, damaged: Collection[str], to_delete: Iterable[str]) -> None:
+        """Finish the work of a killed process: link the newest checkpoint, delete ``to_delete``.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link; None leaves it unchanged.
             damaged: Names of corrupted checkpoints, to which the link is not set.
-            superfluous: Names of the checkpoints to delete.
+            to_delete: Names of the checkpoints to delete.
         """
         found, linked = self._found(template), self._linked(latest)
         there = {one.name for one in found}
@@ -149,7 +149,7 @@ class LocalCheckpoints:
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
             self.set_link(latest, newest)
-        self.remove((name for name in superfluous if name != newest), template)
+        self.remove((name for name in to_delete if name != newest), template)
 
     def _found(self, template: str) -> list[Found]:
         return [Found(name, (self.local / name).stat().st_mtime_ns) for name in names_in(self.local, template)]

@@ -242,7 +242,7 @@ def _write_tensors(checkpoint: ShardedCheckpoint, folder: Path, group: Any, plan
 
 
 class _Shard(Tensor):
-    """A local shard that tells ``torch.distributed.checkpoint`` its position; on any device, without a device mesh.
+    """A local shard with its offsets, for ``torch.distributed.checkpoint``; on any device, without a device mesh.
 
     Attributes:
         full_shape: Shape of the full tensor.

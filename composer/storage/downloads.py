@@ -340,7 +340,7 @@ def _bar(path: str, shown: bool) -> Generator[Progress | None]:
 
 @contextlib.contextmanager
 def _folder_of_node() -> Generator[Path]:
-    """Yield a folder that the ranks of this node share."""
+    """Yield a temporary folder visible to all ranks of this node."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         with tempfile.TemporaryDirectory(prefix="composer-") as name:
             yield Path(name)

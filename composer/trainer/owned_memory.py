@@ -1,4 +1,4 @@
-"""Track which tensors have memory that was cloned here, by storage, without keeping the memory alive."""
+"""Track tensors whose storage was cloned by the trainer (CUDA graphs)."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ def newest(remote: RemoteCheckpoints, template: str, latest: str | None) -> str 
     return next(iter(found), None)
 
 
-def save(remote: RemoteCheckpoints, name: str, *superfluous: str, latest: str | None = "latest.pt") -> None:
+def save(remote: RemoteCheckpoints, name: str, *to_delete: str, latest: str | None = "latest.pt") -> None:
     (remote.local / name).write_text(f"weights of {name}")
-    remote.publish(name, latest, superfluous, NAME)
+    remote.publish(name, latest, to_delete, NAME)
 
 
 def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
@@ -178,12 +178,12 @@ def test_wrong_credentials_are_told_at_once(faulty) -> None:
         RemoteCheckpoints("faulty://bucket/run").probe()
 
 
-def save_parts(remote: RemoteCheckpoints, name: str, *superfluous: str) -> None:
+def save_parts(remote: RemoteCheckpoints, name: str, *to_delete: str) -> None:
     (remote.local / name).mkdir()
     for part in ("__0_0.distcp", ".metadata", "composer.pt"):
         (remote.local / name / part).write_text(f"{part} of {name}")
     remote.create_group()
-    remote.publish(name, "latest.pt", superfluous, "ep{epoch}-ba{batch}")
+    remote.publish(name, "latest.pt", to_delete, "ep{epoch}-ba{batch}")
 
 
 def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None:
