@@ -77,7 +77,7 @@ class SavedList:
         return None if one is None or one.score is None else BestCheckpoint(self._path(one.name), one.score)
 
     def add(self, name: str, batch: int, score: float | None) -> _Lists:
-        """Add a checkpoint that is about to be written, and mark those to delete in exchange.
+        """Add a checkpoint that is about to be written, and mark those that it makes obsolete.
 
         Args:
             name: Its name in the folder.

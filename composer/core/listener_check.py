@@ -124,12 +124,12 @@ def _check_call(listener: Hooks, name: str, arguments: tuple[str, ...]) -> None:
     form = f"{name}({', '.join(('self', *arguments))})"
     if not callable(method):
         raise TypeError(f"{cls.__name__}.{name} is {method!r}, but it must be a method: {form}. Rename the attribute.")
-    for is_kind, what in (
+    for predicate, what in (
         (inspect.iscoroutinefunction, "a coroutine (async def)"),
         (inspect.isasyncgenfunction, "an asynchronous generator"),
         (inspect.isgeneratorfunction, "a generator (it has a yield)"),
     ):
-        if arguments and is_kind(method):
+        if arguments and predicate(method):
             raise TypeError(f"{cls.__name__}.{name} is {what}, so calling it would do nothing: write a plain {form}.")
     try:
         signature = inspect.signature(method)

@@ -154,7 +154,7 @@ class InCollective:
         if _current is not None:
             _current.mark(waits=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         watcher = _current
         if watcher is None:
             return

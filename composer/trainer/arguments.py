@@ -19,7 +19,7 @@ from composer import trees
 from composer._text import as_integer, one_of
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
-from composer.core.infinite_data import refuse_endless
+from composer.core.infinite_data import raise_if_infinite
 from composer.core.model import ComposerModel
 from composer.core.name_placeholders import check_run_name
 from composer.core.state import State
@@ -171,7 +171,7 @@ def as_evaluators(
         if evaluator.subset_num_batches is None:
             evaluator.subset_num_batches = subset_num_batches
         if evaluator.subset_num_batches == -1:
-            refuse_endless(
+            raise_if_infinite(
                 f"eval_dataloader: iterating over {evaluator.label!r}",
                 evaluator.dataloader.dataloader,
                 "Set eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches to use.",

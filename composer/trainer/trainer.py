@@ -306,14 +306,16 @@ class Trainer(TrainerNames):
             rng.configure_deterministic_mode()
         parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
         supports_one_process = parallelism_config is not None or deepspeed_config is not None
-        distributed_setup.join(device, dist_timeout, single_process=supports_one_process)
+        distributed_setup.init_process_group(device, dist_timeout, single_process=supports_one_process)
         strategy = choose_strategy(
             parallelism_config,
             deepspeed_config=deepspeed_config,
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = distributed_setup.from_rank_zero(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
+        seed = distributed_setup.broadcast_from_rank_zero(
+            int(torch.randint(2**31, ()).item()) if seed is None else int(seed)
+        )
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.place(model, device)
@@ -322,7 +324,7 @@ class Trainer(TrainerNames):
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
-        name, name_given = distributed_setup.from_rank_zero(given.name_run(run_name))
+        name, name_given = distributed_setup.broadcast_from_rank_zero(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
@@ -755,7 +757,10 @@ class Trainer(TrainerNames):
             if self._shown is not None:
                 self._run.summary = Summary(self.state.timestamp)
             try:
-                with self._stopping.around(self._run), run_completion.training(self._run, resumed=self._autoresumed):
+                with (
+                    self._stopping.save_on_interrupt(self._run),
+                    run_completion.training(self._run, resumed=self._autoresumed),
+                ):
                     fit(self._run)
             except BaseException:
                 self.logger.notices.texts.clear()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.dtensor import local_tensors, inner_products, is_sharded, joint_norm, shard_like, norms, row_norms, full_tensor
+from composer.dist.dtensor import local_tensors, inner_products, is_dtensor, joint_norm, shard_like, norms, row_norms, full_tensor
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -47,7 +47,7 @@ def test_what_is_whole_stays_itself():
     assert local_tensors([tensor])[0] is tensor
     part = torch.ones(2)
     assert shard_like(tensor, part) is part
-    assert not is_sharded(tensor)
+    assert not is_dtensor(tensor)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
