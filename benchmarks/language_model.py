@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of a transformer that normalises first."""
+    """A layer of a transformer that normalizes first."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()

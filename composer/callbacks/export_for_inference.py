@@ -69,7 +69,7 @@ class ExportForInferenceCallback(Callback):
             check_destination(self.save_path, self.save_object_store)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse sharded parameters before training rather than after it."""
+        """Raise if parameters are sharded, before training rather than after it."""
         if any(is_dtensor(tensor) for tensor in state.model.state_dict().values()):
             raise ValueError(
                 "ExportForInferenceCallback requires unsharded parameters on each rank, but the model is sharded. "

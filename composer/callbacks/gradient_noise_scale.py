@@ -107,7 +107,7 @@ class GradientNoiseScale(Callback):
         return self._cadence.interval
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse sharded parameters, whose gradients are reduced before a rank has its full local gradient."""
+        """Raise if parameters are sharded: their gradients are reduced before a rank has its full local gradient."""
         if any(map(is_dtensor, state.model.parameters())):
             raise NotImplementedError(
                 "GradientNoiseScale compares the gradient of each rank's first microbatch with that of the batch. "
@@ -242,7 +242,7 @@ class _Step:
         self._hooks, self._local_norms = [], {}
 
     def check_averaged(self) -> None:
-        """Refuse gradients that had not been averaged over ranks when they were read."""
+        """Raise if gradients had not been averaged over ranks when they were read."""
         if dist.get_world_size() == 1:
             return
         assert self._large is not None

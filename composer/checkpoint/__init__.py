@@ -41,7 +41,7 @@ How a checkpoint is loaded:
 How a run resumes, and which checkpoints it keeps:
     name_templates, ordering: Checkpoint names, and which is the newest.
     latest_symlink: The symlink to the newest checkpoint.
-    folder_conflicts: Refuses folders of another run.
+    folder_conflicts: Raises if a folder belongs to another run.
     retention, saved_checkpoints: Which checkpoints to keep.
     removal: Deletes checkpoints that are no longer kept.
 

@@ -11,7 +11,7 @@ from composer.checkpoint.file_format import replacing
 from composer.storage.downloads import copy_file, read_link_file
 from composer.storage.uris import is_remote, local_path
 
-__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve", "target_of"]
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "link_target", "resolve"]
 
 _SUFFIX = ".symlink"
 
@@ -56,14 +56,14 @@ def resolve(path: Path) -> Path | None:
     return target if target.exists() else None
 
 
-def target_of(path: Path) -> Path | None:
+def link_target(path: Path) -> Path | None:
     """Return the target of a symlink, existing or not; the path itself if it is a file; None if it does not exist.
 
     Args:
         path: The link or file.
 
     >>> (tmp_path / "latest.pt").symlink_to("gone.pt")
-    >>> target_of(tmp_path / "latest.pt").name
+    >>> link_target(tmp_path / "latest.pt").name
     'gone.pt'
     """
     if path.is_symlink():

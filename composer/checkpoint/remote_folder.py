@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer._secrets.masking import mask_text
-from composer.checkpoint.folder_conflicts import MANIFEST, refuse_later
+from composer.checkpoint.folder_conflicts import MANIFEST, raise_if_later
 from composer.checkpoint.name_templates import PARTIAL, is_plain, pattern
 from composer.checkpoint.ordering import Found, newest_first
 from composer.core.timestamp import Timestamp
@@ -197,7 +197,7 @@ class RemoteCheckpoints:
         ordered = newest_first(self._complete(template), template, self._linked(latest))
         return [Found(self.path_of(one.name), one.modified) for one in ordered]
 
-    def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
+    def raise_if_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Raise if the folder has checkpoints of a later training time, which must belong to another run.
 
         Args:
@@ -209,7 +209,7 @@ class RemoteCheckpoints:
             FileExistsError: There is a later checkpoint.
         """
         names = [one.name for one in self._complete(template)]
-        refuse_later(names, self.folder.uri, template, timestamp, except_for=except_for)
+        raise_if_later(names, self.folder.uri, template, timestamp, except_for=except_for)
 
     def remove_partial_files(self, template: str, latest: str | None) -> None:
         """Delete partial uploads of a killed process, if the store lists them.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["local_tensors", "inner_products", "is_dtensor", "joint_norm", "shard_like", "norms", "row_norms", "full_tensor"]
+__all__ = ["local_tensors", "inner_products", "is_dtensor", "joint_norm", "from_local_like", "norms", "row_norms", "full_tensor"]
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
@@ -47,14 +47,14 @@ def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [_local_shard(tensor) if is_dtensor(tensor) else tensor for tensor in tensors]
 
 
-def shard_like(tensor: Tensor, local: Tensor) -> Tensor:
+def from_local_like(tensor: Tensor, local: Tensor) -> Tensor:
     """Return a ``DTensor`` made of a local shard, with the mesh, placements and global shape of another tensor.
 
     Args:
         tensor: The tensor whose sharding is used.
         local: The local shard; returned unchanged if ``tensor`` is not sharded.
 
-    >>> shard_like(torch.zeros(2), torch.ones(2))
+    >>> from_local_like(torch.zeros(2), torch.ones(2))
     tensor([1., 1.])
     """
     if not is_dtensor(tensor):

@@ -143,12 +143,12 @@ class Call:
                 raise masked from masked.__cause__
             if not isinstance(error, (TypeError, ValueError)):
                 raise
-            if self.refuses(error):
+            if self.is_invalid_value(error):
                 raise ConfigError(self.where, error) from error
             error.add_note(f"Raised while creating {self.where or 'the trainer'} ({self.path}) from the configuration.")
             raise
 
-    def refuses(self, error: Exception) -> bool:
+    def is_invalid_value(self, error: Exception) -> bool:
         """Return whether an error is due to an invalid value, rather than to an error in the user's code.
 
         Args:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer.dist.dtensor import local_tensors, shard_like
+from composer.dist.dtensor import from_local_like, local_tensors
 from composer.warnings import NotIntendedUseWarning
 
 __all__ = ["Parameters", "adamw_", "bias_correction", "decay_share", "evaluate", "remember_rate", "sgdw_"]
@@ -88,7 +88,7 @@ def sgdw_(
             if is_first:
                 kept = [torch.clone(slope).detach() for slope in slopes]
                 for place, buffer in _pairs(places, kept):
-                    buffers[place] = shard_like(divided[place], buffer)
+                    buffers[place] = from_local_like(divided[place], buffer)
             else:
                 kept = local_tensors([_there(buffers[place]) for place in places])
         if not isinstance(lr, Tensor) and _may_fuse(weights, slopes, kept):

@@ -147,7 +147,7 @@ def as_evaluators(
     """
     subset_num_batches = as_subset("eval_subset_num_batches", subset_num_batches)
     if _is_mapping_of_loaders(data):
-        data = [_labelled(label, loader) for label, loader in data.items()]
+        data = [_labeled(label, loader) for label, loader in data.items()]
     entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
     evaluators = [
         entry if isinstance(entry, Evaluator) else ensure_evaluator(ensure_data_spec(entry, "eval_dataloader"))
@@ -195,7 +195,7 @@ def _is_mapping_of_loaders(data: Any) -> bool:
     return not (entries and set(entries) <= set(inspect.signature(DataSpec).parameters) and "dataloader" in entries)
 
 
-def _labelled(label: Any, data: Any) -> Evaluator:
+def _labeled(label: Any, data: Any) -> Evaluator:
     """Return one entry of a mapping as an evaluator."""
     where = f"eval_dataloader[{label!r}]"
     if not isinstance(label, str) or not label:

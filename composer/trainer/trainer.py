@@ -65,7 +65,7 @@ from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
 from composer.trainer.train_metrics import move_metrics
-from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
+from composer.trainer.unknown_names import check_call, no_attribute, raise_if_misplaced, raise_if_unknown
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -289,7 +289,7 @@ class Trainer(TrainerNames):
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
-        refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
+        raise_if_unknown(Trainer.__init__, unknown, data=train_dataloader)
         check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         overfit_batches = given.as_count("overfit_batches", overfit_batches)
@@ -413,7 +413,7 @@ class Trainer(TrainerNames):
         def __new__(cls, *positional: Any, **arguments: Any) -> Self:
             """Reject arguments of other libraries before Python complains about the missing model."""
             if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
-                refuse_call(Trainer.__init__, positional, arguments)
+                check_call(Trainer.__init__, positional, arguments)
             return super().__new__(cls)
 
         def __getattr__(self, name: str) -> Any:
@@ -468,7 +468,7 @@ class Trainer(TrainerNames):
         """
         check_arguments(locals())
         data = self.state.train_dataloader if train_dataloader is None else train_dataloader
-        refuse_unknown(Trainer.fit, unknown, positional, data)
+        raise_if_unknown(Trainer.fit, unknown, positional, data)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
@@ -524,8 +524,8 @@ class Trainer(TrainerNames):
             ValueError: Neither this call nor the trainer has evaluation data.
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.eval, unknown)
-        refuse_values(Trainer.eval, eval_dataloader, subset_num_batches)
+        raise_if_unknown(Trainer.eval, unknown)
+        raise_if_misplaced(Trainer.eval, eval_dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
@@ -556,8 +556,8 @@ class Trainer(TrainerNames):
         Raises:
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.predict, unknown)
-        refuse_values(Trainer.predict, dataloader, subset_num_batches)
+        raise_if_unknown(Trainer.predict, unknown)
+        raise_if_misplaced(Trainer.predict, dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
@@ -699,8 +699,8 @@ class Trainer(TrainerNames):
                 which can be read only once.
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.find_lr, unknown)
-        refuse_values(Trainer.find_lr, min_lr, max_lr, num_batches)
+        raise_if_unknown(Trainer.find_lr, unknown)
+        raise_if_misplaced(Trainer.find_lr, min_lr, max_lr, num_batches)
         self._check_open()
         check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:

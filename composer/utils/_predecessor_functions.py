@@ -160,7 +160,7 @@ def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Al
 
 
 def validate_precision(precision: Precision, device: Device) -> None:
-    """Refuse a precision that a device does not have.
+    """Raise if a device does not support a precision.
 
     Args:
         precision: The precision.

@@ -158,10 +158,10 @@ def test_newest(faulty) -> None:
 def test_checkpoints_of_another_run(faulty) -> None:
     remote = RemoteCheckpoints("faulty://bucket/run")
     Folder("faulty://bucket/run").write_text("ep3-ba9.pt", "x")
-    remote.refuse_later(NAME, Timestamp(epoch=3, batch=9), ())
-    remote.refuse_later(NAME, Timestamp(epoch=1), ("ep3-ba9.pt",))
+    remote.raise_if_later(NAME, Timestamp(epoch=3, batch=9), ())
+    remote.raise_if_later(NAME, Timestamp(epoch=1), ("ep3-ba9.pt",))
     with pytest.raises(FileExistsError, match=r"'faulty://bucket/run/ep3-ba9\.pt' is later than this run"):
-        remote.refuse_later(NAME, Timestamp(epoch=1), ())
+        remote.raise_if_later(NAME, Timestamp(epoch=1), ())
 
 
 def test_what_was_begun_is_removed(faulty) -> None:
@@ -201,7 +201,7 @@ def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None
     assert newest(remote, "ep{epoch}-ba{batch}", None) == "faulty://bucket/run/ep2-ba4"
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
     with pytest.raises(FileExistsError, match="is later than this run"):
-        remote.refuse_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
+        remote.raise_if_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
 
 
 def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:

@@ -1,4 +1,4 @@
-"""Batches of bytes from PIL images, and their normalisation."""
+"""Batches of bytes from PIL images, and their normalization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer.datasets.utils import NormalizationFn, pil_image_collate
 Image = pytest.importorskip("PIL.Image")
 
 
-def test_normalisation_is_that_of_each_channel() -> None:
+def test_normalization_is_that_of_each_channel() -> None:
     images = torch.randint(256, (4, 3, 5, 6), dtype=torch.uint8)
     targets = torch.arange(4)
     mean, std = (1.0, 2.0, 3.0), (4.0, 5.0, 6.0)
@@ -33,7 +33,7 @@ def test_the_images_and_their_dtype_are_kept() -> None:
     assert targets.tolist() == [0, 3]
 
 
-def test_normalisation_goes_to_workers() -> None:
+def test_normalization_goes_to_workers() -> None:
     normalize = NormalizationFn((0.5,), (2.0,))
     batch = (torch.ones(1, 1, 2, 2), torch.zeros(1))
     expected = normalize(batch)[0]

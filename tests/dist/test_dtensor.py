@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.dtensor import local_tensors, inner_products, is_dtensor, joint_norm, shard_like, norms, row_norms, full_tensor
+from composer.dist.dtensor import local_tensors, inner_products, is_dtensor, joint_norm, from_local_like, norms, row_norms, full_tensor
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -46,7 +46,7 @@ def test_what_is_whole_stays_itself():
     assert full_tensor(tensor) is tensor
     assert local_tensors([tensor])[0] is tensor
     part = torch.ones(2)
-    assert shard_like(tensor, part) is part
+    assert from_local_like(tensor, part) is part
     assert not is_dtensor(tensor)
 
 
@@ -81,7 +81,7 @@ def _check_shardings():
         assert type(norm) is torch.Tensor
         torch.testing.assert_close(norm, one.norm())
     others = [2 * value + 1 for value in full]
-    divided = [shard_like(one, local_tensors([2 * one + 1])[0]) for one in made]
+    divided = [from_local_like(one, local_tensors([2 * one + 1])[0]) for one in made]
     for one, other, product in zip(full, others, inner_products(made, divided), strict=True):
         torch.testing.assert_close(product, (one * other).sum())
     for one, value in zip(made, full, strict=True):
