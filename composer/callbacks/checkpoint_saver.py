@@ -17,8 +17,8 @@ from composer.callbacks._monitored_metric import mode_for, read_score
 from composer.callbacks._saver_settings import SaverSettings
 from composer.checkpoint.async_writer import CheckpointWriter
 from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.latest_symlink import upload_copy
 from composer.checkpoint.local_folder import LocalCheckpoints
-from composer.checkpoint.logger_uploads import upload_copy
 from composer.checkpoint.name_templates import bind
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.ordering import Found
