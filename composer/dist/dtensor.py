@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["local_tensors", "inner_products", "is_dtensor", "joint_norm", "from_local_like", "norms", "row_norms", "full_tensor"]
+__all__ = [
+    "from_local_like",
+    "full_tensor",
+    "inner_products",
+    "is_dtensor",
+    "joint_norm",
+    "local_tensors",
+    "norms",
+    "row_norms",
+]
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
@@ -172,11 +181,15 @@ def _local_shard(tensor: Any) -> Tensor:
 def _local_values(tensor: Any) -> Tensor:
     """Return the local values as a dense tensor."""
     if is_dtensor(tensor):
-        return full_tensor(tensor) if any(placement.is_partial() for placement in tensor.placements) else tensor.to_local()
+        return (
+            full_tensor(tensor) if any(placement.is_partial() for placement in tensor.placements) else tensor.to_local()
+        )
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
 
 
-def _group_by_sharding(tensors: Sequence[Any], values: Sequence[Tensor]) -> Iterator[tuple[list[int], Any, tuple[bool, ...]]]:
+def _group_by_sharding(
+    tensors: Sequence[Any], values: Sequence[Tensor]
+) -> Iterator[tuple[list[int], Any, tuple[bool, ...]]]:
     """Yield the indices of tensors with the same sharding, their mesh, and which of its dimensions shard them."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for index, tensor in enumerate(tensors):

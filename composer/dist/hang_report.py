@@ -24,7 +24,13 @@ from composer.dist.ranks import get_global_rank, get_world_size
 __all__ = ["AbsentRankError", "InCollective", "name_absent_ranks", "note_step", "start_hang_watcher"]
 
 # Identify communication errors by their text: gloo raises plain RuntimeErrors, most with the path of its source file.
-_COMMUNICATION_ERROR_MARKS: Final = ("gloo", "NCCL", "ProcessGroup", "Application timeout caused pair closure", "closed by peer")
+_COMMUNICATION_ERROR_MARKS: Final = (
+    "gloo",
+    "NCCL",
+    "ProcessGroup",
+    "Application timeout caused pair closure",
+    "closed by peer",
+)
 _REPORT_PREFIX: Final = "Hang report:"
 
 
@@ -154,7 +160,9 @@ class InCollective:
         if _current is not None:
             _current.mark(waits=True)
 
-    def __exit__(self, exc_type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         watcher = _current
         if watcher is None:
             return

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.dtensor import local_tensors, inner_products, is_dtensor, joint_norm, from_local_like, norms, row_norms, full_tensor
+from composer.dist.dtensor import (
+    from_local_like,
+    full_tensor,
+    inner_products,
+    is_dtensor,
+    joint_norm,
+    local_tensors,
+    norms,
+    row_norms,
+)
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -74,7 +83,11 @@ def _check_shardings():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("one", "other"))
     line = mesh["one"]
     torch.manual_seed(0)
-    full = [torch.randn(5, 3) for _ in PLACEMENTS] + [torch.randn(1), torch.randn(7, dtype=torch.float64), torch.randn(2)]
+    full = [torch.randn(5, 3) for _ in PLACEMENTS] + [
+        torch.randn(1),
+        torch.randn(7, dtype=torch.float64),
+        torch.randn(2),
+    ]
     kinds = [(mesh, placements) for placements in PLACEMENTS] + [(line, (Shard(0),)), (line, (Shard(0),)), None]
     made = [value if kind is None else distribute_tensor(value, *kind) for value, kind in zip(full, kinds, strict=True)]
     for one, norm in zip(full, norms(made), strict=True):
