@@ -208,7 +208,7 @@ def test_nothing_is_called_before_all_is_checked(more, told) -> None:
 
 def test_the_effect_is_one() -> None:
     CALLED.clear()
-    with pytest.raises(ConfigError, match="no Callback with the name 'called'"):
+    with pytest.raises(ConfigError, match="no Callback has the name 'called'"):
         trainer_from_config({**config(), "callbacks": EFFECT})
     assert CALLED
 

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 
-__all__ = ["choose_interface", "choose_loopback", "resolves_to_this_host", "interface_of", "is_loopback", "is_local_address", "source_address"]
+__all__ = ["choose_interface", "choose_loopback", "interface_of", "is_local_address", "is_loopback", "resolves_to_this_host", "source_address"]
 
 _VARIABLE = "GLOO_SOCKET_IFNAME"
 # The value set by choose_loopback, to tell it from a choice of the user.
