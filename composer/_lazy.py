@@ -182,13 +182,13 @@ def _cannot_import(package: str, name: str, exported: list[str]) -> str:
     import importlib.util
 
     library = importlib.import_module(package.partition(".")[0])
-    homes = dict.fromkeys(exported, package)
+    modules = dict.fromkeys(exported, package)
     for child in () if name.startswith("_") else vars(library).get("__all__", ()):
         other = f"{library.__name__}.{child}"
         if importlib.util.find_spec(other) is not None:
             names: list[str] = vars(importlib.import_module(other)).get("__all__", [])
-            homes = {**dict.fromkeys(names, other), **homes}
-    return f"cannot import name {name!r} from {package!r}.{_hint(name, exported, homes)}"
+            modules = {**dict.fromkeys(names, other), **modules}
+    return f"cannot import name {name!r} from {package!r}.{_hint(name, exported, modules)}"
 
 
 def _unknown(package: str, name: str, exported: list[str]) -> str:
@@ -198,10 +198,10 @@ def _unknown(package: str, name: str, exported: list[str]) -> str:
     return f"module {package!r} has no attribute {name!r}.{_hint(name, exported, dict.fromkeys(exported, package))}"
 
 
-def _hint(name: str, exported: list[str], homes: Mapping[str, str]) -> str:
+def _hint(name: str, exported: list[str], modules: Mapping[str, str]) -> str:
     """Return a hint: a class in another package or spelling, a class for another library's name, or a similar one."""
     from composer._compat.name_hints import class_hint, is_foreign_class
     from composer._text import did_you_mean
 
-    hint = class_hint(name, homes)
+    hint = class_hint(name, modules)
     return hint if hint or is_foreign_class(name) else did_you_mean(name, exported)

@@ -11,7 +11,7 @@ tensor([[0.1000, 0.1000, 0.7000, 0.1000]])
 from __future__ import annotations
 
 from composer._lazy import attach
-from composer.algorithms._exports import HOMES
+from composer.algorithms._exports import MODULES
 
 # Short names used by published guides; accepted, but not listed.
 _SHORT = {
@@ -27,6 +27,6 @@ _SHORT = {
 # Functions and classes are distinguished by spelling, so that building the list imports nothing.
 __getattr__, __dir__, __all__ = attach(
     __name__,
-    {name: f"composer.algorithms:{name}" for name in HOMES if name.islower()},
+    {name: f"composer.algorithms:{name}" for name in MODULES if name.islower()},
     {short: f"composer.algorithms:{name}" for short, name in _SHORT.items()},
 )

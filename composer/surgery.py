@@ -121,7 +121,7 @@ def update_params_in_optimizer(
     True
     """
     old, new = _by_id(old_params), _by_id(new_params)
-    _swap_parameters(old, new, _as_list(optimizers), {})
+    _edit_param_groups(old, new, _as_list(optimizers), {})
 
 
 @dataclass
@@ -210,7 +210,7 @@ def _update_optimizers(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]
             old = _only_group(optimizers, type(after).__name__)
             new = old | new
         # A parameter that the model still uses elsewhere, a tied weight, is not dropped.
-        _swap_parameters(
+        _edit_param_groups(
             old, {key: parameter for key, parameter in old.items() if key in names} | new, optimizers, names
         )
 
@@ -225,7 +225,7 @@ def _only_group(optimizers: list[Optimizer], name: str) -> dict[int, nn.Paramete
     )
 
 
-def _swap_parameters(
+def _edit_param_groups(
     old: Mapping[int, nn.Parameter],
     new: Mapping[int, nn.Parameter],
     optimizers: list[Optimizer],

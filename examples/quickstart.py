@@ -151,15 +151,15 @@ def draw(curves: dict[str, list[Curve]], target: float, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for (name, runs), colour in zip(curves.items(), ("#8a8f98", "#d1495b"), strict=True):
+    for (name, runs), color in zip(curves.items(), ("#8a8f98", "#d1495b"), strict=True):
         for curve in runs:
-            axes.plot(curve.seconds, [100 * a for a in curve.accuracy], color=colour, alpha=0.35, linewidth=1)
+            axes.plot(curve.seconds, [100 * a for a in curve.accuracy], color=color, alpha=0.35, linewidth=1)
         seconds = [mean(column) for column in zip(*(curve.seconds for curve in runs), strict=True)]
         accuracy = [100 * mean(column) for column in zip(*(curve.accuracy for curve in runs), strict=True)]
-        axes.plot(seconds, accuracy, color=colour, linewidth=2.5, marker="o", markersize=4, label=name)
+        axes.plot(seconds, accuracy, color=color, linewidth=2.5, marker="o", markersize=4, label=name)
         if times := [time for curve in runs if (time := curve.time_to(target)) is not None]:
-            axes.plot([mean(times)] * 2, [0, 100 * target], color=colour, linewidth=1, linestyle="--")
-            axes.annotate(f" {mean(times):.1f} s", (mean(times), 90.3), color=colour)
+            axes.plot([mean(times)] * 2, [0, 100 * target], color=color, linewidth=1, linestyle="--")
+            axes.annotate(f" {mean(times):.1f} s", (mean(times), 90.3), color=color)
     axes.axhline(100 * target, color="black", linewidth=0.8, linestyle=":")
     axes.set(xlabel="seconds of training, evaluations not counted", ylabel="test accuracy, %", ylim=(90, 100))
     axes.set_xlim(left=0)

@@ -75,7 +75,7 @@ def classifier() -> ComposerClassifier:
     return ComposerClassifier(nn.Linear(FEATURES, CLASSES), num_classes=CLASSES)
 
 
-def labelled_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1) -> list[Any]:
+def labeled_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1) -> list[Any]:
     """Batches (x, class)."""
     generator = torch.Generator().manual_seed(seed)
     size = (num_batches, batch_size)

@@ -156,7 +156,7 @@ def train(
         width: Of the model.
         sizes: Given sizes from numbers of batches on.
         samples: In a batch.
-        norm: Whether the model normalises batches, of which it needs two samples.
+        norm: Whether the model normalizes batches, of which it needs two samples.
         thaw: Number of the batch from which on the running statistics are no longer frozen.
         batches: Number of them, of each rank.
         arguments: For the trainer.

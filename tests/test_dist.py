@@ -34,7 +34,7 @@ def _bare_environment(monkeypatch):
         torch_dist.destroy_process_group()
 
 
-@pytest.fixture(params=[False, True], ids=["bare", "initialised"])
+@pytest.fixture(params=[False, True], ids=["bare", "initialized"])
 def single(request):
     """A single process, with and without a process group."""
     if request.param:

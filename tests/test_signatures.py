@@ -97,7 +97,7 @@ class Kept:
         """Is there."""
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     BLUE = "azure"
 
@@ -117,7 +117,7 @@ class Kept(first, third=0, second=2, fourth='a', [kw] fifth=None)
     .given
     .annotated
     .absent
-Colour: enum RED='red' BLUE='blue' GREEN='green'
+Color: enum RED='red' BLUE='blue' GREEN='green'
 longer(a, b=1)
 anything(*args, **kwargs)
 longer  (as above)
@@ -131,7 +131,7 @@ Kept  (as above)
 
 def test_each_kind_of_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     module, other = types.ModuleType("predecessor_example"), types.ModuleType("predecessor_example.other")
-    vars(module).update(Kept=Kept, Colour=Colour, longer=longer, anything=print)
+    vars(module).update(Kept=Kept, Color=Color, longer=longer, anything=print)
     vars(other).update(longer=lambda a: None)
     monkeypatch.setitem(sys.modules, "predecessor_example", module)
     monkeypatch.setitem(sys.modules, "predecessor_example.other", other)
@@ -145,8 +145,8 @@ def test_each_kind_of_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         "Kept.method(extra?)",
         "Kept.gone",
         "Kept.absent",
-        "Colour.BLUE='blue'",
-        "Colour.GREEN='green'",
+        "Color.BLUE='blue'",
+        "Color.GREEN='green'",
         "CONSTANT",
         "other.longer",
         "other.Kept",

@@ -221,7 +221,7 @@ _MOVED: Final[dict[str, str]] = {
     "utils.misc": _join(
         _names("composer.core.file_names", "partial_format"),
         _names("composer.core.interval", "create_interval_scheduler"),
-        _names("composer.dist.rendezvous.ports", "get_free_tcp_port"),
+        _names("composer.dist.rendezvous.loopback", "get_free_tcp_port"),
         _names("composer.parallel.fsdp", "is_model_fsdp"),
         _names("composer.environment", "is_notebook"),
         _names("composer.precision", "STR_TO_DTYPE"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["HOMES"]
+__all__ = ["MODULES"]
 
-HOMES: dict[str, str] = {
+MODULES: dict[str, str] = {
     **dict.fromkeys(("Alibi", "apply_alibi"), "composer.algorithms.alibi"),
     **dict.fromkeys(("AugMix", "AugmentAndMixTransform", "augmix_image"), "composer.algorithms.augmix"),
     **dict.fromkeys(("BlurPool", "apply_blurpool"), "composer.algorithms.blurpool"),

@@ -22,7 +22,7 @@ from composer.algorithms._gradients import gradients_of, parameters_of, scale_gr
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_sharded, local_tensors, row_norms
+from composer.dist.dtensor import is_dtensor, local_tensors, row_norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -211,7 +211,7 @@ def _clip_elements(gradients: list[Tensor], threshold: float) -> None:
 def _clip_units(parameters: Sequence[Tensor], threshold: float) -> None:
     small: list[Tensor] = []
     for parameter, gradient in zip(parameters, gradients_of(parameters), strict=True):
-        if not is_sharded(parameter) and not _are_large([gradient]):
+        if not is_dtensor(parameter) and not _are_large([gradient]):
             small.append(parameter)
             continue
         # One by one: a gradient is still in the cache when it is scaled.

@@ -67,9 +67,9 @@ def drop_patches(tokens: Tensor, drop_rate: float = 0.5, num_prefix_tokens: int 
     patches = size - num_prefix_tokens
     kept = max(1, round((1 - drop_rate) * patches))
     # The indices of the largest of N random values: a sample without replacement, whose size the host knows.
-    places = torch.rand(samples, patches, device=tokens.device).topk(kept, dim=1).indices.sort(dim=1).values
-    places += num_prefix_tokens
-    part = tokens.gather(1, places.unsqueeze(-1).expand(-1, -1, features))
+    indices = torch.rand(samples, patches, device=tokens.device).topk(kept, dim=1).indices.sort(dim=1).values
+    indices += num_prefix_tokens
+    part = tokens.gather(1, indices.unsqueeze(-1).expand(-1, -1, features))
     return torch.cat((tokens[:, :num_prefix_tokens], part), dim=1) if num_prefix_tokens else part
 
 

@@ -30,7 +30,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -328,7 +328,7 @@ def _full_copy(average: Any) -> Tensor:
 
 def _like_weight(weight: Tensor, average: Tensor) -> Tensor:
     """Move an average from the CPU to the device of its weight, sharded if the weight is."""
-    return shard_like(average, weight) if is_sharded(weight) else average.to(weight.device)
+    return shard_like(average, weight) if is_dtensor(weight) else average.to(weight.device)
 
 
 def _file_suffix(updates: int) -> str:

@@ -23,7 +23,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
-from composer.dist.dtensor import inner_products, local_tensors, shard_like
+from composer.dist.dtensor import from_local_like, inner_products, local_tensors
 from composer.rng import get_torch_rng_states, set_torch_rng_states
 
 if TYPE_CHECKING:
@@ -377,4 +377,4 @@ def _orthogonal(gradients: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
     along = torch.stack([product.to(plain[0].device) for product in inner_products(gradients, plain)]).sum()
     scale_gradients(plain, along / total_norm(plain).square().clamp_min(1e-24))
     components = torch._foreach_sub(local_tensors(gradients), local_tensors(plain))  # pyright: ignore[reportPrivateImportUsage]
-    return [shard_like(gradient, component) for gradient, component in zip(gradients, components, strict=True)]
+    return [from_local_like(gradient, component) for gradient, component in zip(gradients, components, strict=True)]

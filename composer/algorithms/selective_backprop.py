@@ -27,7 +27,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -210,7 +210,7 @@ class SelectiveBackprop(Algorithm):
     def _are_sharded(self, model: nn.Module) -> bool:
         """Return whether parameters are sharded, cached for the run."""
         if self._sharded is None:
-            self._sharded = any(map(is_sharded, model.parameters()))
+            self._sharded = any(map(is_dtensor, model.parameters()))
         return self._sharded
 
     @torch.no_grad()

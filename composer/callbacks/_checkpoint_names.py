@@ -105,7 +105,7 @@ def times_of(times: Mapping[str, Timestamp], saved: SavedList) -> list[tuple[str
 
     Args:
         times: The timestamps by path.
-        saved: The list of checkpoints, which knows the folder.
+        saved: The list of checkpoints, which has the folder.
 
     >>> from composer.checkpoint.retention import Retention
     >>> ((name, time),) = times_of({"runs/ep1.pt": Timestamp(epoch=1)}, SavedList(Retention()))
@@ -120,7 +120,7 @@ def times_from(state: Any, saved: SavedList) -> dict[str, Timestamp]:
 
     Args:
         state: The timestamps by name.
-        saved: The list of checkpoints, which knows the folder.
+        saved: The list of checkpoints, which has the folder.
 
     >>> from composer.checkpoint.retention import Retention
     >>> saved = [("runs/ep1.pt", timestamp_state(Timestamp(epoch=1))), ("runs/ep2.pt", None)]

@@ -45,8 +45,8 @@ class TraceFiles:
         self.overwrite = overwrite
         self._uploaded: set[str] = set()
 
-    def refuse_existing(self, state: State, endings: Iterable[str]) -> None:
-        """Refuse, before training, to overwrite files of an earlier run.
+    def raise_if_existing(self, state: State, endings: Iterable[str]) -> None:
+        """Raise, before training, if files of an earlier run would be overwritten.
 
         Args:
             state: The state of the run.

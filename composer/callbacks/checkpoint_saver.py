@@ -17,8 +17,8 @@ from composer.callbacks._monitored_metric import mode_for, read_score
 from composer.callbacks._saver_settings import SaverSettings
 from composer.checkpoint.async_writer import CheckpointWriter
 from composer.checkpoint.filters import IgnoreKeys
+from composer.checkpoint.latest_symlink import upload_copy
 from composer.checkpoint.local_folder import LocalCheckpoints
-from composer.checkpoint.logger_uploads import upload_copy
 from composer.checkpoint.name_templates import bind
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.ordering import Found
@@ -243,7 +243,7 @@ class CheckpointSaver(SaverSettings, Callback):
         return current_name(self.latest_filename, state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse a folder with later checkpoints of another run, which would be mixed with those of this run."""
+        """Raise if the folder has later checkpoints of another run, which would be mixed with those of this run."""
         self._score(state)  # raises if the metric does not exist or has no known direction
         # The entries in the folder are the same on all ranks; missing ones were saved to another folder.
         self._list.put_back(run_on_rank_zero(lambda: self._begin(state), f"prepare {mask_text(self.folder)!r}"))
@@ -258,7 +258,7 @@ class CheckpointSaver(SaverSettings, Callback):
             entries, obsolete = [], []  # loaded from elsewhere: nothing that it lists was saved here
         ours = {*(one.name for one in entries), *damaged}
         if not self.overwrite:
-            store.refuse_later(template, state.timestamp, ours)
+            store.raise_if_later(template, state.timestamp, ours)
         store.remove_partial_files(
             template, None if self.latest_filename is None else bind(self.latest_filename.filename, state.run_name)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from composer import dist
 from composer.core.callback import Callback
 from composer.core.name_placeholders import check_template
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 from composer.export import ExportFormat, Transform, export_for_inference, export_of_run
 from composer.storage.atomic_upload import check_destination
 
@@ -69,8 +69,8 @@ class ExportForInferenceCallback(Callback):
             check_destination(self.save_path, self.save_object_store)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse sharded parameters before training rather than after it."""
-        if any(is_sharded(tensor) for tensor in state.model.state_dict().values()):
+        """Raise if parameters are sharded, before training rather than after it."""
+        if any(is_dtensor(tensor) for tensor in state.model.state_dict().values()):
             raise ValueError(
                 "ExportForInferenceCallback requires unsharded parameters on each rank, but the model is sharded. "
                 "Remove the callback, save a checkpoint, and export from that: export_for_inference(new_model, ..., "

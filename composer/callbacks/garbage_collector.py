@@ -33,7 +33,7 @@ class GarbageCollector(Callback):
 
     Args:
         interval: How often young objects are collected: epochs, or a time in iterations, epochs, batches, samples,
-            tokens or a fraction of the run. Wall-clock time is refused: ranks would collect at different steps.
+            tokens or a fraction of the run. Wall-clock time raises an error: ranks would collect at different steps.
         full_interval: How often all objects created in training are collected, in the same units.
 
     Raises:

@@ -64,7 +64,7 @@ class Generate(Callback):
         self.check_interval = create_interval_scheduler(interval)
 
     def init(self, state: "State", logger: "Logger") -> None:
-        """Refuse a model that cannot generate text."""
+        """Raise if the model cannot generate text."""
         model = state.model
         if not callable(getattr(model, "generate", None)):
             raise ValueError(

@@ -23,7 +23,7 @@ from composer.core.callback import Callback
 from composer.core.microbatches import count_samples
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.dist.dtensor import is_sharded, joint_norm, norms
+from composer.dist.dtensor import is_dtensor, joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -107,8 +107,8 @@ class GradientNoiseScale(Callback):
         return self._cadence.interval
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuse sharded parameters, whose gradients are reduced before a rank has its full local gradient."""
-        if any(map(is_sharded, state.model.parameters())):
+        """Raise if parameters are sharded: their gradients are reduced before a rank has its full local gradient."""
+        if any(map(is_dtensor, state.model.parameters())):
             raise NotImplementedError(
                 "GradientNoiseScale compares the gradient of each rank's first microbatch with that of the batch. "
                 "With sharded parameters, no rank ever holds a full local gradient, and after a microbatch the "
@@ -242,7 +242,7 @@ class _Step:
         self._hooks, self._local_norms = [], {}
 
     def check_averaged(self) -> None:
-        """Refuse gradients that had not been averaged over ranks when they were read."""
+        """Raise if gradients had not been averaged over ranks when they were read."""
         if dist.get_world_size() == 1:
             return
         assert self._large is not None

@@ -87,7 +87,7 @@ class MemorySnapshot(Callback):
             message = f"MemorySnapshot records CUDA memory; this run is on {state.device.name} and records nothing."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
             return
-        self.files.refuse_existing(state, _ENDINGS)
+        self.files.raise_if_existing(state, _ENDINGS)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Start recording after the batches to skip."""

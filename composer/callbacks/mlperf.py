@@ -44,7 +44,7 @@ class MLPerfCallback(Callback):
             callback.
         benchmark: "resnet" or "bert".
         target: Value of the metric at which the run succeeds: a lower bound, or an upper bound if
-            :func:`.larger_is_better` says that smaller is better.
+            :func:`.larger_is_better` returns False.
         division: "open" or "closed".
         metric_name: The metric, of evaluation data; larger is better.
         metric_label: Label of the evaluator; a label in ``metric_name``, such as "test/MulticlassAccuracy", takes

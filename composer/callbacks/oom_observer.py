@@ -83,7 +83,7 @@ class OOMObserver(Callback):
             message = f"OOMObserver observes CUDA memory; this run is on {state.device.name} and observes nothing."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
             return
-        self.files.refuse_existing(state, [f"_{ending}" for ending in WRITERS])
+        self.files.raise_if_existing(state, [f"_{ending}" for ending in WRITERS])
         self._run = weakref.ref(state), weakref.ref(logger)
         record_history(self, self.max_entries)
         if not self._attached:

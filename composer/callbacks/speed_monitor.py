@@ -172,7 +172,7 @@ def _over_ranks(value: float, state: State, ranks: int) -> float | Tensor:
 
 
 def _number(flops: Any) -> float:
-    """Return a number of FLOPs; a tensor is refused, since reading it would synchronize with the device."""
+    """Return a number of FLOPs; raise if it is a tensor, since reading it would synchronize with the device."""
     if not isinstance(flops, Real):
         raise TypeError(f"flops_per_batch must return a number, not a {type(flops).__name__}; got {flops!r}.")
     return float(flops)

@@ -40,15 +40,14 @@ How a checkpoint is loaded:
 
 How a run resumes, and which checkpoints it keeps:
     name_templates, ordering: Checkpoint names, and which is the newest.
-    latest_symlink: The symlink to the newest checkpoint.
-    folder_conflicts: Refuses folders of another run.
+    latest_symlink: The symlink to the newest checkpoint; its upload to loggers that store files.
+    folder_conflicts: Raises if a folder belongs to another run.
     retention, saved_checkpoints: Which checkpoints to keep.
-    removal: Deletes superfluous checkpoints.
+    removal: Deletes checkpoints that are no longer kept.
 
 Where checkpoints are kept:
     local_folder: A local checkpoint folder.
     remote_folder: A checkpoint folder in an object store; uploads in the background.
-    logger_uploads: Uploads to loggers that store files.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, *, background: bool = False, on_failure: Literal["raise", "warn"] = "raise") -> None:
-        self._behind = background
+        self._in_background = background
         self._on_failure = on_failure
         self._host_copy = HostCopy()
         self._thread: ThreadPoolExecutor | None = None
@@ -82,9 +82,9 @@ class CheckpointWriter:
                 content = unshard(content)
             if dist.get_global_rank() != 0:
                 return
-            kept = self._copied(content) if self._behind and not is_copy else content
+            kept = self._copied(content) if self._in_background and not is_copy else content
             write = lambda: write_file(kept, path)  # noqa: E731
-        if not self._behind:
+        if not self._in_background:
             self._attempt(write, job)
             return
         if self._thread is None:
@@ -102,7 +102,7 @@ class CheckpointWriter:
     ) -> Callable[[], None]:
         """Return a function that writes the shards of this rank, from a copy if it runs in the background."""
         checkpoint = sharded_writer.shard_checkpoint(content)
-        if self._behind:
+        if self._in_background:
             copy = self._host_copy.copy({"rest": checkpoint.rest, "tensors": checkpoint.tensors})
             checkpoint = sharded_writer.ShardedCheckpoint(copy["rest"], copy["tensors"], checkpoint.metadata)
             if self._group is None and dist.is_initialized():

@@ -1,4 +1,4 @@
-"""Refuse a checkpoint folder that holds other files, or later checkpoints of another run."""
+"""Raise if a checkpoint folder holds other files, or later checkpoints of another run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from composer.checkpoint.name_templates import COUNTERS, names_in, pattern
 from composer.core.timestamp import Timestamp
 
-__all__ = ["MANIFEST", "ensure_folder_has_no_conflicting_files", "ensure_folder_is_empty", "refuse_later"]
+__all__ = ["MANIFEST", "ensure_folder_has_no_conflicting_files", "ensure_folder_is_empty", "raise_if_later"]
 
 MANIFEST = "composer.pt"
 """The file of a sharded checkpoint that is written last: everything except the tensors, and all checksums."""
@@ -53,10 +53,10 @@ def ensure_folder_has_no_conflicting_files(
     FileExistsError: ... is later than this run, which is at epoch 2...
     """
     names = names_in(Path(folder_name), filename)
-    refuse_later(names, str(folder_name), filename, timestamp, except_for=except_for)
+    raise_if_later(names, str(folder_name), filename, timestamp, except_for=except_for)
 
 
-def refuse_later(
+def raise_if_later(
     names: Iterable[str], folder: str, filename: str, timestamp: Timestamp, *, except_for: Collection[str] = ()
 ) -> None:
     """Raise if any of the names is a checkpoint of a later training time, in a local or remote folder.
@@ -71,7 +71,7 @@ def refuse_later(
     Raises:
         FileExistsError: There is a later checkpoint.
 
-    >>> refuse_later(["ep3.pt", "other.txt"], "s3://bucket/run", "ep{epoch}.pt", Timestamp(epoch=3))
+    >>> raise_if_later(["ep3.pt", "other.txt"], "s3://bucket/run", "ep{epoch}.pt", Timestamp(epoch=3))
     """
     for found in names:
         match = pattern(filename).fullmatch(found)

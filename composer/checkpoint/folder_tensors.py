@@ -1,7 +1,7 @@
 """Read tensors from the files of a sharded checkpoint (``torch.distributed.checkpoint``) by a load plan.
 
 torch's own reader unpickles every entry that the metadata lists as bytes, and verifies no checksums. This reader reads
-only tensors, each of the dtype and shape in the metadata, and refuses to read bytes, also for a custom ``LoadPlanner``.
+only tensors, each of the dtype and shape in the metadata, and never reads bytes, also for a custom ``LoadPlanner``.
 """
 
 from __future__ import annotations

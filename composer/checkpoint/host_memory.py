@@ -32,7 +32,7 @@ class FlatBuffer:
 
     Its size is the sum of the bytes of its tensors, each aligned to 64 bytes. PyTorch's pinned allocator would round
     each tensor, and even a single large buffer, up to a power of two; so for CUDA, pageable memory is pinned in place.
-    If that is refused, as on some virtual GPUs, the allocator pins it; if that fails too, the memory stays pageable.
+    If that fails, as on some virtual GPUs, the allocator pins it; if that fails too, the memory stays pageable.
     Both give a warning. Each tensor has a separate storage, so that a writer does not write the others with it.
 
     Args:
@@ -111,22 +111,22 @@ def _host_memory(size: int, device_type: str) -> Tensor:
     """Allocate host memory, pinned if asynchronous copies from this device type require it."""
     if device_type not in PINNING:
         return torch.empty(size, dtype=torch.uint8, device="cpu")
-    refused = ""
+    failure = ""
     if device_type == "cuda":
         pinned, status = _pinned_in_place(size)
         if pinned is not None:
             return pinned
-        refused = f"cudaHostRegister returned {status}"
+        failure = f"cudaHostRegister returned {status}"
     # Other devices cannot pin memory in place: the allocator rounds the size up, but only once.
     try:
         memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
     except RuntimeError as error:
-        refused += f"{refused and ', '}pin_memory=True failed: {str(error).partition(chr(10))[0]}"
-        _warn(f"could not be pinned ({refused}). It is pageable, so each save blocks training for longer.")
+        failure += f"{failure and ', '}pin_memory=True failed: {str(error).partition(chr(10))[0]}"
+        _warn(f"could not be pinned ({failure}). It is pageable, so each save blocks training for longer.")
         return torch.empty(size, dtype=torch.uint8, device="cpu")
-    if refused:
+    if failure:
         _warn(
-            f"could not be pinned in place ({refused}). PyTorch's allocator pins it, which takes up to twice the size."
+            f"could not be pinned in place ({failure}). PyTorch's allocator pins it, which takes up to twice the size."
         )
     return memory
 

@@ -1,19 +1,21 @@
-"""Set and resolve the symlink to the newest checkpoint (``latest-rank0.pt``), or a text file in its place."""
+"""Set, resolve and upload the symlink to the newest checkpoint (``latest-rank0.pt``), or a text file in its place."""
 
 from __future__ import annotations
 
 import os
+import posixpath
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer.checkpoint.file_format import replacing
-from composer.storage.downloads import copy_file, read_link_file
+from composer.storage.downloads import LINK_SUFFIX, copy_file, read_link_file
 from composer.storage.uris import is_remote, local_path
 
-__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "resolve", "target_of"]
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
 
-_SUFFIX = ".symlink"
+__all__ = ["create_symlink_file", "extract_path_from_symlink", "link", "link_target", "resolve", "upload_copy"]
 
 
 def link(path: Path, target: Path) -> None:
@@ -35,7 +37,7 @@ def link(path: Path, target: Path) -> None:
         with replacing(path) as temporary:
             temporary.symlink_to(relative)
     except (OSError, NotImplementedError):
-        create_symlink_file(relative, path.with_name(path.name + _SUFFIX))
+        create_symlink_file(relative, path.with_name(path.name + LINK_SUFFIX))
 
 
 def resolve(path: Path) -> Path | None:
@@ -49,28 +51,28 @@ def resolve(path: Path) -> Path | None:
     """
     if path.exists():
         return path.resolve()
-    text = path.with_name(path.name + _SUFFIX)
+    text = path.with_name(path.name + LINK_SUFFIX)
     if not text.is_file():
         return None
     target = path.parent / extract_path_from_symlink(text)
     return target if target.exists() else None
 
 
-def target_of(path: Path) -> Path | None:
+def link_target(path: Path) -> Path | None:
     """Return the target of a symlink, existing or not; the path itself if it is a file; None if it does not exist.
 
     Args:
         path: The link or file.
 
     >>> (tmp_path / "latest.pt").symlink_to("gone.pt")
-    >>> target_of(tmp_path / "latest.pt").name
+    >>> link_target(tmp_path / "latest.pt").name
     'gone.pt'
     """
     if path.is_symlink():
         return path.parent / path.readlink()
     if path.exists():
         return path
-    text = path.with_name(path.name + _SUFFIX)
+    text = path.with_name(path.name + LINK_SUFFIX)
     return path.parent / extract_path_from_symlink(text) if text.is_file() else None
 
 
@@ -89,8 +91,8 @@ def create_symlink_file(existing_path: str, destination_filename: Path | str) ->
     'ep1.pt'
     """
     destination = Path(destination_filename)
-    if destination.suffix != _SUFFIX:
-        raise ValueError(f"destination_filename must end in {_SUFFIX!r}; got {str(destination)!r}.")
+    if destination.suffix != LINK_SUFFIX:
+        raise ValueError(f"destination_filename must end in {LINK_SUFFIX!r}; got {str(destination)!r}.")
     with replacing(destination) as temporary:
         temporary.write_text(existing_path, encoding="utf-8")
 
@@ -113,3 +115,25 @@ def extract_path_from_symlink(source_path: Path | str, object_store: Any = None)
         # Without following another link.
         copy_file(os.fspath(source_path), text, object_store, progress_bar=False)
         return read_link_file(text)
+
+
+def upload_copy(logger: Logger, path: Path, name: str | None, latest: str | None) -> None:
+    """Upload a checkpoint, and then a text file that names it, to the destinations that store files.
+
+    Args:
+        logger: The logger with the destinations.
+        path: The checkpoint.
+        name: Its remote name; None uploads nothing.
+        latest: Name of the link, to which ``.symlink`` is appended; None uploads no link.
+
+    >>> from composer import Logger, State
+    >>> upload_copy(Logger(State(torch.nn.Linear(1, 1))), tmp_path / "ep1.pt", None, None)
+    """
+    if name is None:
+        return
+    logger.upload_file(name, path, overwrite=True)
+    if latest is not None:
+        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+            text = Path(folder, f"{Path(latest).name}{LINK_SUFFIX}")
+            create_symlink_file(posixpath.relpath(name, posixpath.dirname(latest) or "."), text)
+            logger.upload_file(f"{latest}{LINK_SUFFIX}", text, overwrite=True)

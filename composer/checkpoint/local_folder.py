@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from composer.checkpoint.folder_conflicts import ensure_folder_has_no_conflicting_files
-from composer.checkpoint.latest_symlink import link, target_of
+from composer.checkpoint.latest_symlink import link, link_target
 from composer.checkpoint.name_templates import names_in
 from composer.checkpoint.ordering import Found, newest_first
 from composer.checkpoint.removal import find_checkpoint, remove_checkpoint, remove_partial_files
@@ -92,8 +92,8 @@ class LocalCheckpoints:
         ordered = newest_first(self._found(template), template, self._linked(latest))
         return [Found(self.path_of(one.name), one.modified / 1e9) for one in ordered]
 
-    def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
-        """Refuse a folder with checkpoints of a later training time, which must belong to another run.
+    def raise_if_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
+        """Raise if the folder has checkpoints of a later training time, which must belong to another run.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
@@ -134,14 +134,14 @@ class LocalCheckpoints:
         for name in names:
             remove_checkpoint(self.local, name, template)
 
-    def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
-        """Finish the work of a killed process: set the link to the newest checkpoint, then delete superfluous ones.
+    def finish(self, template: str, latest: str | None, damaged: Collection[str], to_delete: Iterable[str]) -> None:
+        """Finish the work of a killed process: link the newest checkpoint, delete ``to_delete``.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link; None leaves it unchanged.
             damaged: Names of corrupted checkpoints, to which the link is not set.
-            superfluous: Names of the checkpoints to delete.
+            to_delete: Names of the checkpoints to delete.
         """
         found, linked = self._found(template), self._linked(latest)
         there = {one.name for one in found}
@@ -149,7 +149,7 @@ class LocalCheckpoints:
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
             self.set_link(latest, newest)
-        self.remove((name for name in superfluous if name != newest), template)
+        self.remove((name for name in to_delete if name != newest), template)
 
     def _found(self, template: str) -> list[Found]:
         return [Found(name, (self.local / name).stat().st_mtime_ns) for name in names_in(self.local, template)]
@@ -157,7 +157,7 @@ class LocalCheckpoints:
     def _linked(self, latest: str | None) -> Found | None:
         """Return the name of the link's target in this folder, and when the link was written."""
         pointer = None if latest is None else self.local / latest
-        target = None if pointer is None else target_of(pointer)
+        target = None if pointer is None else link_target(pointer)
         if pointer is None or target is None:
             return None
         name = self.name_of(str(target))

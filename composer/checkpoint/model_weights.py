@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from composer._text import first_of
 from composer.checkpoint.legacy_formats import CONSTANTS
 from composer.checkpoint.on_all_ranks import BroadcastTensor
-from composer.checkpoint.sharded_reader import StoredTensor
+from composer.checkpoint.sharded_reader import TensorMetadata
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_shapes", "load_weights"]
@@ -38,13 +38,15 @@ weight: (2, 1) in the checkpoint and (1, 1) in the model.
         f"size mismatch for {name}: {tuple(value.shape)} in the checkpoint and {tuple(present[name].shape)} "
         f"in the model"
         for name, value in saved.items()
-        if isinstance(value, (Tensor, StoredTensor, BroadcastTensor)) and name in present and not is_lazy(present[name])
+        if isinstance(value, (Tensor, TensorMetadata, BroadcastTensor))
+        and name in present
+        and not is_lazy(present[name])
         if tuple(value.shape) != present[name].shape
     ]
     shapes += [
         f"{name} is {type(value).__name__} in the checkpoint, but a tensor in the model"
         for name, value in saved.items()
-        if name in present and not isinstance(value, (Tensor, StoredTensor, BroadcastTensor))
+        if name in present and not isinstance(value, (Tensor, TensorMetadata, BroadcastTensor))
     ]
     if shapes:
         raise RuntimeError(f"{_begin(model)}: {first_of(shapes)}.")

@@ -75,7 +75,7 @@ save_ignore_keys=['state/callbacks/Mine/fn'].
         return _elements(cast("Sequence[Any]", value), path)
     if cls in _ARRAYS and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return np.array(value, dtype=value.dtype.newbyteorder("="))
-    raise _refusal(value, path)
+    raise _not_savable(value, path)
 
 
 # str.__str__ and the like rather than str(), which a subclass may override.
@@ -96,7 +96,7 @@ def _tensor(value: Tensor, path: Sequence[object]) -> Tensor:
         return value
     is_odd = value.is_meta or value.is_nested or hasattr(type(value), "__tensor_flatten__")
     if is_odd:
-        raise _refusal(value, path, " on the meta device" if value.is_meta else "")
+        raise _not_savable(value, path, " on the meta device" if value.is_meta else "")
     return value if type(value) in _TENSORS else value.as_subclass(Tensor)
 
 
@@ -104,7 +104,7 @@ def _number(value: Any, path: Sequence[object]) -> Any:
     number = value.item()
     if type(number) in PLAIN or type(number) is complex:
         return number
-    raise _refusal(value, path)
+    raise _not_savable(value, path)
 
 
 def _mapping(value: Mapping[Any, Any], path: Sequence[object]) -> dict[Any, Any]:
@@ -134,7 +134,7 @@ def _hashable(value: Any, path: Sequence[object]) -> Any:
     try:
         hash(found)
     except TypeError:
-        raise _refusal(value, path) from None
+        raise _not_savable(value, path) from None
     return found
 
 
@@ -150,7 +150,7 @@ def _shown_path(path: Sequence[object]) -> str:
     return repr("/".join(map(str, path)) or "the checkpoint")
 
 
-def _refusal(value: object, path: Sequence[object], what: str = "") -> TypeError:
+def _not_savable(value: object, path: Sequence[object], what: str = "") -> TypeError:
     cls = type(value)
     return TypeError(
         f"{_shown_path(path)} cannot be saved: a checkpoint holds tensors, numbers, text and containers of them, and "

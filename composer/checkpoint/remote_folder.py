@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer._secrets.masking import mask_text
-from composer.checkpoint.folder_conflicts import MANIFEST, refuse_later
+from composer.checkpoint.folder_conflicts import MANIFEST, raise_if_later
 from composer.checkpoint.name_templates import PARTIAL, is_plain, pattern
 from composer.checkpoint.ordering import Found, newest_first
 from composer.core.timestamp import Timestamp
@@ -39,7 +39,7 @@ R = TypeVar("R")
 class RemoteCheckpoints:
     """A remote folder. Checkpoints are written to a local folder, and a thread uploads them.
 
-    The link, a small text file, is written after its checkpoint is uploaded, and superfluous checkpoints are deleted
+    The link, a small text file, is written after its checkpoint is uploaded, and older checkpoints are deleted
     after that; so the link always names a complete checkpoint. A checkpoint that cannot be uploaded stays in the local
     folder, and the error contains its path. Of a sharded checkpoint each rank uploads the files that it wrote; rank 0
     uploads the manifest when all other files have arrived.
@@ -137,16 +137,16 @@ class RemoteCheckpoints:
             self._group = cast("torch_dist.ProcessGroup", torch_dist.new_group(backend="gloo"))
 
     def publish(
-        self, name: str, latest: str | None = None, superfluous: Iterable[str] = (), template: str | None = None
+        self, name: str, latest: str | None = None, to_delete: Iterable[str] = (), template: str | None = None
     ) -> None:
-        """Upload a checkpoint, set the link to it, and delete superfluous checkpoints; returns immediately.
+        """Upload a checkpoint, set the link to it, and delete ``to_delete``; returns immediately.
 
         Waits if two checkpoints are still being uploaded, so that the local disk does not fill up.
 
         Args:
             name: Name of the file or folder in :attr:`local`, which is deleted when it is uploaded.
             latest: Name of the link, or None.
-            superfluous: Names of the checkpoints to delete.
+            to_delete: Names of the checkpoints to delete.
             template: The template that these must match; None if there are none.
         """
         self._sent = [job for job in self._sent if not job.done]
@@ -162,16 +162,16 @@ class RemoteCheckpoints:
             return
         if latest is not None:
             job = self._link(f"{latest}{LINK_SUFFIX}", name, [job])
-        self._discard(superfluous, template or "", [job])
+        self._discard(to_delete, template or "", [job])
 
-    def finish(self, template: str, latest: str | None, damaged: Collection[str], superfluous: Iterable[str]) -> None:
-        """Finish the work of a killed process: set the link to the newest checkpoint, then delete superfluous ones.
+    def finish(self, template: str, latest: str | None, damaged: Collection[str], to_delete: Iterable[str]) -> None:
+        """Finish the work of a killed process: link the newest checkpoint, delete ``to_delete``.
 
         Args:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Name of the link; None leaves it unchanged.
             damaged: Names of corrupted checkpoints, to which the link is not set.
-            superfluous: Names of the checkpoints to delete.
+            to_delete: Names of the checkpoints to delete.
 
         Raises:
             OSError: The store cannot be reached.
@@ -182,7 +182,7 @@ class RemoteCheckpoints:
         is_due = newest is not None and newest not in damaged and (linked is None or linked.name != newest)
         if latest is not None and newest is not None and is_due:
             after.append(self._link(f"{latest}{LINK_SUFFIX}", newest, []))
-        self._discard([name for name in superfluous if name != newest], template, after)
+        self._discard([name for name in to_delete if name != newest], template, after)
 
     def candidates(self, template: str, latest: str | None) -> list[Found]:
         """Return the URIs of the checkpoints to resume from, newest first; see :func:`.newest_first`.
@@ -197,7 +197,7 @@ class RemoteCheckpoints:
         ordered = newest_first(self._complete(template), template, self._linked(latest))
         return [Found(self.path_of(one.name), one.modified) for one in ordered]
 
-    def refuse_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
+    def raise_if_later(self, template: str, timestamp: Timestamp, except_for: Collection[str]) -> None:
         """Raise if the folder has checkpoints of a later training time, which must belong to another run.
 
         Args:
@@ -209,7 +209,7 @@ class RemoteCheckpoints:
             FileExistsError: There is a later checkpoint.
         """
         names = [one.name for one in self._complete(template)]
-        refuse_later(names, self.folder.uri, template, timestamp, except_for=except_for)
+        raise_if_later(names, self.folder.uri, template, timestamp, except_for=except_for)
 
     def remove_partial_files(self, template: str, latest: str | None) -> None:
         """Delete partial uploads of a killed process, if the store lists them.

@@ -81,7 +81,7 @@ class Retention:
         mode: Whether a lower ("min") or a higher ("max") score is better.
 
     >>> saved = [SavedCheckpoint(f"{i}.pt", i, i, score) for i, score in enumerate([3.0, 1.0, 2.0, 4.0])]
-    >>> [one.name for one in Retention(newest=1, best=1, mode="min").superfluous(saved)]
+    >>> [one.name for one in Retention(newest=1, best=1, mode="min").to_delete(saved)]
     ['0.pt', '2.pt']
     """
 
@@ -90,7 +90,7 @@ class Retention:
     every: int = 0
     mode: Literal["min", "max"] = "min"
 
-    def superfluous(self, saved: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
+    def to_delete(self, saved: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
         """Return the checkpoints to delete.
 
         Args:

@@ -1,4 +1,4 @@
-"""The list of checkpoints that a run has saved in its folder; retention deletes the superfluous ones.
+"""The list of checkpoints that a run has saved in its folder; retention deletes those that it does not keep.
 
 The list is part of each checkpoint, so that a resumed run continues it. A loaded list is not trusted to name files to
 delete: see :meth:`SavedList.load_state_dict`.
@@ -77,7 +77,7 @@ class SavedList:
         return None if one is None or one.score is None else BestCheckpoint(self._path(one.name), one.score)
 
     def add(self, name: str, batch: int, score: float | None) -> _Lists:
-        """Add a checkpoint that is about to be written, and mark those that it makes superfluous.
+        """Add a checkpoint that is about to be written, and mark those that it makes obsolete.
 
         Args:
             name: Its name in the folder.
@@ -93,9 +93,9 @@ class SavedList:
         entries = [one for one in self.entries if one.name != name]
         entries.append(SavedCheckpoint(name, batch, number, score))
         self._number += number == self._number
-        superfluous = self.retention.superfluous(entries)
-        self.entries = [one for one in entries if one not in superfluous]
-        self.obsolete = [one.name for one in superfluous if one.name != name]
+        to_delete = self.retention.to_delete(entries)
+        self.entries = [one for one in entries if one not in to_delete]
+        self.obsolete = [one.name for one in to_delete if one.name != name]
         self.damaged = [one for one in self.damaged if one != name]
         return before
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from composer.checkpoint.sharded_tensors import Layout
 
 __all__ = [
-    "StoredTensor",
+    "TensorMetadata",
     "is_sharded_checkpoint",
     "load_tensors",
     "open_sharded",
@@ -35,8 +35,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a sharded checkpoint that has not been read yet.
+class TensorMetadata:
+    """Metadata of a tensor in a sharded checkpoint that has not been read yet.
 
     Attributes:
         folder: The folder.
@@ -47,7 +47,7 @@ class StoredTensor:
         checked: Whether the checksums of its files were verified.
         metadata: The metadata of the folder, if it was read.
 
-    >>> StoredTensor(Path("ep1"), "weight", (2,), torch.float32).dims is None
+    >>> TensorMetadata(Path("ep1"), "weight", (2,), torch.float32).dims is None
     True
     """
 
@@ -73,7 +73,7 @@ def is_sharded_checkpoint(path: Path | str) -> bool:
 
 
 def open_sharded(folder: Path | str, *, all_ranks: bool = False) -> dict[str, Any]:
-    """Return the content of a sharded checkpoint, with a :class:`StoredTensor` for each tensor in the files.
+    """Return the content of a sharded checkpoint, with a :class:`TensorMetadata` for each tensor in the files.
 
     A folder that another program has written is read as weights: those below ``"state"`` and ``"model"``, below
     ``"model"``, or all tensors.
@@ -140,7 +140,7 @@ def read_sharded(folder: Path | str) -> dict[str, Any]:
 
 
 def load_tensors(tree: Any, layout: Layout | None = None, planner: Any = None) -> Any:
-    """Return nested containers with each :class:`StoredTensor` and :class:`.BroadcastTensor` loaded.
+    """Return nested containers with each :class:`TensorMetadata` and :class:`.BroadcastTensor` loaded.
 
     If there are any of the latter, all ranks must call this.
 
@@ -214,7 +214,7 @@ def verify_sharded(folder: Path, *, all_ranks: bool = False) -> dict[str, Any]:
 
 def pending_tensors(
     node: Any, path: tuple[Any, ...] = ()
-) -> Iterator[tuple[tuple[Any, ...], StoredTensor | BroadcastTensor]]:
+) -> Iterator[tuple[tuple[Any, ...], TensorMetadata | BroadcastTensor]]:
     """Iterate over the tensors that are not loaded yet, with their keys.
 
     Args:
@@ -224,7 +224,7 @@ def pending_tensors(
     >>> list(pending_tensors({"weight": torch.ones(1)}))
     []
     """
-    if isinstance(node, (StoredTensor, BroadcastTensor)):
+    if isinstance(node, (TensorMetadata, BroadcastTensor)):
         yield path, node
     elif isinstance(node, dict):
         for key, value in cast("dict[Any, Any]", node).items():
@@ -264,13 +264,13 @@ def _damage(path: Path, written: Mapping[str, int]) -> str | None:
 
 def _stored_tensor(
     folder: Path, name: str, metadata: Any, dims: Any = None, files: Mapping[str, Any] | None = None
-) -> StoredTensor:
+) -> TensorMetadata:
     one = metadata.state_dict_metadata.get(name)
     if not hasattr(one, "size"):
         raise DamagedCheckpointError(f"{str(folder)!r} is damaged: it lacks the tensor {name!r}.")
     check_tensor_files(folder, name, metadata, None if files is None else tuple(files))
     dims = None if dims is None else tuple(dims)
-    return StoredTensor(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
+    return TensorMetadata(folder, name, tuple(one.size), one.properties.dtype, dims, files is not None, metadata)
 
 
 def _foreign_weights(folder: Path) -> dict[str, Any]:

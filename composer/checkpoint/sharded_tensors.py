@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from composer import dist, trees
 from composer.checkpoint.staging import PLAIN
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 
 __all__ = ["Layout", "has_sharded_tensors", "shard_bounds", "shard_like", "unshard"]
 
@@ -36,7 +36,7 @@ def shard_bounds(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     >>> shard_bounds(torch.ones(2, 3))
     ((0, 0), (2, 3))
     """
-    if not is_sharded(tensor):
+    if not is_dtensor(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)
     (chunk,) = tensor.__create_chunk_list__()
     return tuple(chunk.offsets), tuple(chunk.sizes)
@@ -63,10 +63,10 @@ def unshard(content: dict[str, Any]) -> dict[str, Any]:
 
     def copied(tensor: Tensor) -> Tensor:
         # Tied weights are all-gathered twice: a rank with an empty shard cannot detect that they are tied.
-        full = cast("Any", tensor).full_tensor() if is_sharded(tensor) else tensor
+        full = cast("Any", tensor).full_tensor() if is_dtensor(tensor) else tensor
         if not is_first:
             return empty
-        local = cast("Any", tensor).to_local() if is_sharded(tensor) else tensor
+        local = cast("Any", tensor).to_local() if is_dtensor(tensor) else tensor
         key = (local.device, local.dtype, local.data_ptr(), local.shape, local.stride(), tensor.shape)
         if key not in copies or not local.numel():
             copies[key] = full.detach().to("cpu", copy=full is tensor)
@@ -89,13 +89,13 @@ def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
     made: Any = torch.empty_like(other.detach(), dtype=tensor.dtype)
     offsets, sizes = shard_bounds(made)
     local = tensor[tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))]
-    (made.to_local() if is_sharded(made) else made).copy_(local)
+    (made.to_local() if is_dtensor(made) else made).copy_(local)
     return made
 
 
 def _contains_sharded(node: Any) -> bool:
     if isinstance(node, Tensor):
-        return is_sharded(node)
+        return is_dtensor(node)
     if isinstance(node, dict):
         values: Any = cast("dict[Any, Any]", node).values()
     elif isinstance(node, (list, tuple)):
@@ -121,7 +121,7 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         named = {**dict(model.named_parameters(remove_duplicate=False)), **model.state_dict(keep_vars=True)}
-        self._sharded: dict[Any, Any] = {name: value for name, value in named.items() if is_sharded(value)}
+        self._sharded: dict[Any, Any] = {name: value for name, value in named.items() if is_dtensor(value)}
 
     @property
     def is_unsharded(self) -> bool:
@@ -164,7 +164,7 @@ class Layout:
         if isinstance(tree, (list, tuple)):
             values = [self.shard(value, (*path, at)) for at, value in enumerate(cast("list[Any]", tree))]
             return values if isinstance(tree, list) else tuple(values)
-        parameter = self._parameter(path) if isinstance(tree, Tensor) and not is_sharded(tree) else None
+        parameter = self._parameter(path) if isinstance(tree, Tensor) and not is_dtensor(tree) else None
         if parameter is None:
             return tree
         if parameter.shape == tree.shape:

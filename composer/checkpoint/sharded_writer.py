@@ -26,7 +26,7 @@ from composer import dist
 from composer.checkpoint import file_format
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.on_all_ranks import run_on_all_ranks
-from composer.checkpoint.sharded_tensors import is_sharded, shard_bounds
+from composer.checkpoint.sharded_tensors import is_dtensor, shard_bounds
 from composer.checkpoint.swap import swap_paths
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ def shard_checkpoint(content: dict[str, Any]) -> ShardedCheckpoint:
         if isinstance(node, (list, tuple)):
             values = [walk(value, (*path, str(at))) for at, value in enumerate(cast("list[Any]", node))]
             return values if isinstance(node, list) else tuple(values)
-        if not isinstance(node, Tensor) or not (is_sharded(node) or path[:2] == ("state", "model")):
+        if not isinstance(node, Tensor) or not (is_dtensor(node) or path[:2] == ("state", "model")):
             return node
         held: Any = node.detach()
         metadata = ShardMetadata(path, tuple(node.shape), shard_bounds(held)[0])
-        dims = [getattr(one, "dim", None) for one in held.placements] if is_sharded(held) else None
+        dims = [getattr(one, "dim", None) for one in held.placements] if is_dtensor(held) else None
         local: Tensor = held.to_local() if dims is not None else held
         # Rank 0 writes replicated tensors. A rank may have an empty shard.
         if is_first or (dims is not None and local.numel()):
@@ -242,7 +242,7 @@ def _write_tensors(checkpoint: ShardedCheckpoint, folder: Path, group: Any, plan
 
 
 class _Shard(Tensor):
-    """A local shard that tells ``torch.distributed.checkpoint`` its position; on any device, without a device mesh.
+    """A local shard with its offsets, for ``torch.distributed.checkpoint``; on any device, without a device mesh.
 
     Attributes:
         full_shape: Shape of the full tensor.

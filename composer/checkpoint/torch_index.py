@@ -326,7 +326,7 @@ def _length(content: Any) -> int:
     return len(content) if isinstance(content, (str, bytes)) else -1
 
 
-def _refuse(call: Call, seen: _Seen) -> None:
+def _raise_not_allowed(call: Call, seen: _Seen) -> None:
     raise ValueError(f"it makes {call.name!r}, which is not allowed in a checkpoint")
 
 
@@ -349,8 +349,8 @@ _CHECKS: dict[str, Callable[[Call, _Seen], None]] = {
     "torch._utils._rebuild_qtensor": _check_quantized,
     "torch._utils._rebuild_parameter": _check_parameter,
     "torch._utils._rebuild_parameter_with_state": _check_parameter_with_state,
-    "torch._utils._rebuild_nested_tensor": _refuse,
-    "torch._utils._rebuild_meta_tensor_no_storage": _refuse,
+    "torch._utils._rebuild_nested_tensor": _raise_not_allowed,
+    "torch._utils._rebuild_meta_tensor_no_storage": _raise_not_allowed,
     "torch._tensor._rebuild_from_type_v2": _check_of_type,
     "torch.Size": _check_size,
     "collections.OrderedDict": _check_ordered,

@@ -183,8 +183,8 @@ def print_message(text: str, stream: TextIO | None = None) -> None:
     """Write a line of the launcher.
 
     Args:
-        text: What it says.
-        stream: Where; standard error by default.
+        text: The message.
+        stream: Where to write it; standard error by default.
 
     >>> print_message("restart 1 of 3", sys.stdout)
     composer: restart 1 of 3

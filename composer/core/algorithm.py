@@ -56,7 +56,7 @@ class Algorithm(Hooks, Serializable):
         return self.__listens__(event)
 
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
-        """Act at an event.
+        """Apply the method to the state.
 
         Args:
             event: The event that fires.

@@ -123,7 +123,7 @@ class Engine:
             ValueError: No event has that name.
             RuntimeError: The engine is closed.
         """
-        self._refuse_closed()
+        self._raise_if_closed()
         Event(event)
 
     def listens(self, event: Event) -> bool:
@@ -219,14 +219,14 @@ class Engine:
             warn_of_conflicts(algorithms)
             self._checked = algorithms
 
-    def _refuse_closed(self) -> None:
+    def _raise_if_closed(self) -> None:
         if self.closed:
             raise RuntimeError("The engine is closed, and its callbacks with it; make a new Engine or Trainer.")
 
     def _handlers(self, event: Event) -> tuple[Handler, ...]:
-        self._refuse_closed()
+        self._raise_if_closed()
         if event is Event.INIT:
-            _refuse_open(self.state.callbacks, self)
+            _raise_if_open(self.state.callbacks, self)
         return self._planner.handlers(event)
 
     def _call(self, handlers: tuple[Handler, ...], event: Event | str) -> Traces:
@@ -291,7 +291,7 @@ def _bad_pass(given: object) -> TypeError:
     )
 
 
-def _refuse_open(callbacks: Sequence[Callback], engine: Engine) -> None:
+def _raise_if_open(callbacks: Sequence[Callback], engine: Engine) -> None:
     """Raise if a callback is open in another engine; otherwise mark all of them as opened by this engine."""
     for callback in callbacks:
         known, opener = _open.get(id(callback), (None, None))

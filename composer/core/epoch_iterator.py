@@ -82,7 +82,7 @@ class EpochIterator:
             first: Records the random state if fetching the batch samples values.
             loader: The loader of the batches.
         """
-        self._iterator = first.recording(loader, self._iterator)
+        self._iterator = first.record(loader, self._iterator)
 
     def step_back(self, steps: int) -> int:
         """Move back by a number of steps in the sample order; return the new position.

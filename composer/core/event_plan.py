@@ -53,8 +53,8 @@ class Planner:
             only if a destination stores them.
 
     Attributes:
-        plans: The handlers by event, as far as cached.
-        custom: Whether code from outside this package listens, by event, as far as cached.
+        plans: The handlers by event; only cached entries.
+        custom: Whether code from outside this package listens, by event; only cached entries.
         passes: The user's reorderings of the algorithms.
         traces: The records of the current event.
         changes: Changes of the model by algorithms before the first batch: name and description.

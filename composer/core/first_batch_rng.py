@@ -23,7 +23,7 @@ class FirstBatchRNG:
     run, the first access would use the random state of the checkpoint instead, and training would see other data.
 
     >>> first = FirstBatchRNG()
-    >>> batches = list(first.recording([], (torch.rand(1) for _ in range(2))))
+    >>> batches = list(first.record([], (torch.rand(1) for _ in range(2))))
     >>> later = FirstBatchRNG()
     >>> later.load(first.state)
     >>> made = []
@@ -45,7 +45,7 @@ class FirstBatchRNG:
         """
         self.state, self._loader, self._is_loaded = None if state is None else dict(state), None, state is not None
 
-    def recording(self, loader: Any, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def record(self, loader: Any, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return the batches; if they are the first of a loader, record the random state before the first batch.
 
         Args:

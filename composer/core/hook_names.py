@@ -8,7 +8,7 @@ from typing import Final
 from composer._text import is_slip
 from composer.core.event import Event
 
-__all__ = ["is_like_a_hook", "is_misspelt", "meant_event", "words"]
+__all__ = ["is_like_a_hook", "is_misspelled", "meant_event", "words"]
 
 _EVENTS: Final = {event.value for event in Event}
 _MOMENTS: Final = {"before", "after", "start", "end"}
@@ -125,14 +125,14 @@ def is_like_a_hook(name: str, parameters: tuple[str, ...] = ()) -> bool:
     return has_state or len(event.value) >= 12 or sorted(joined) == sorted(meant)
 
 
-def is_misspelt(name: str, known: str) -> bool:
+def is_misspelled(name: str, known: str) -> bool:
     """Return whether a name is most likely a misspelling of a known name.
 
     Args:
         name: The name in question.
         known: The known name.
 
-    >>> is_misspelt("eval_foward", "eval_forward"), is_misspelt("loadStateDict", "load_state_dict")
+    >>> is_misspelled("eval_foward", "eval_forward"), is_misspelled("loadStateDict", "load_state_dict")
     (True, True)
     """
     if name == known:

@@ -17,13 +17,13 @@ from torch.utils.data import BatchSampler, ChainDataset, DataLoader, IterableDat
 from composer.core.sample_order import length_of
 from composer.warnings import ComposerWarning
 
-__all__ = ["AS_GOOD_AS_ENDLESS", "LongEpochWatch", "refuse_endless", "why_endless"]
+__all__ = ["EFFECTIVELY_INFINITE", "LongEpochWatch", "infinite_reason", "raise_if_infinite"]
 
 # Lengths from here on count as infinite: at a microsecond per batch, an epoch would take eleven days.
-AS_GOOD_AS_ENDLESS: Final = 10**12
+EFFECTIVELY_INFINITE: Final = 10**12
 
 
-def why_endless(data: Any) -> str | None:
+def infinite_reason(data: Any) -> str | None:
     """Return why data is known to be infinite, or None if it is finite or cannot be known without reading it.
 
     Detects infinite iterators of :mod:`itertools`, also inside ``map``, ``zip``, ``filter``, ``enumerate`` and
@@ -34,13 +34,13 @@ def why_endless(data: Any) -> str | None:
     Args:
         data: A loader, dataset, sampler or iterator.
 
-    >>> why_endless(map(str, itertools.cycle([1, 2])))
+    >>> infinite_reason(map(str, itertools.cycle([1, 2])))
     'itertools.cycle yields without end'
-    >>> why_endless([1, 2]) is None
+    >>> infinite_reason([1, 2]) is None
     True
     """
     if (length := _declared(data)) is not None:
-        return f"its length is {length}" if length >= AS_GOOD_AS_ENDLESS else None
+        return f"its length is {length}" if length >= EFFECTIVELY_INFINITE else None
     if isinstance(data, (itertools.cycle, itertools.count)):
         return f"itertools.{type(data).__name__} yields without end"
     if isinstance(data, itertools.repeat):
@@ -50,7 +50,7 @@ def why_endless(data: Any) -> str | None:
     if isinstance(data, (map, filter, zip, enumerate)):
         # The arguments, without the function of map and filter and the start of enumerate.
         parts = [part for part in data.__reduce__()[1] if isinstance(part, Iterator)]
-        found = [why_endless(part) for part in parts]
+        found = [infinite_reason(part) for part in parts]
         return found[0] if found and None not in found else None
     if isinstance(data, types.GeneratorType):
         return _of_generator(data)
@@ -60,7 +60,7 @@ def why_endless(data: Any) -> str | None:
     return _of_source(data)
 
 
-def refuse_endless(what: str, data: Any, remedy: str) -> None:
+def raise_if_infinite(what: str, data: Any, remedy: str) -> None:
     """Raise an error for data that is known to be infinite but would be read to its end.
 
     Args:
@@ -71,12 +71,12 @@ def refuse_endless(what: str, data: Any, remedy: str) -> None:
     Raises:
         ValueError: The data is infinite.
 
-    >>> refuse_endless("eval_dataloader", itertools.count(), "Pass eval_subset_num_batches.")
+    >>> raise_if_infinite("eval_dataloader", itertools.count(), "Pass eval_subset_num_batches.")
     Traceback (most recent call last):
     ...
     ValueError: eval_dataloader never ends: itertools.count yields without end. Pass eval_subset_num_batches.
     """
-    why = why_endless(data)
+    why = infinite_reason(data)
     if why is not None:
         raise ValueError(f"{what} never ends: {why}. {remedy}")
 
@@ -93,7 +93,7 @@ class LongEpochWatch:
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     for number in range(1, 5):
-    ...         watch.look(number)
+    ...         watch.update(number)
     >>> [str(warning.message) for warning in caught]
     ['This may be endless.']
     """
@@ -103,7 +103,7 @@ class LongEpochWatch:
         self._begun = time.perf_counter()
         self._warned = False
 
-    def look(self, number: float) -> None:
+    def update(self, number: float) -> None:
         """Check the iteration after another batch.
 
         Args:
@@ -124,14 +124,14 @@ def _declared(data: Any) -> float | None:
         length = method(data)
     except (TypeError, NotImplementedError):
         return None
-    return length if isinstance(length, (int, float)) and length >= AS_GOOD_AS_ENDLESS else None
+    return length if isinstance(length, (int, float)) and length >= EFFECTIVELY_INFINITE else None
 
 
 def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> str | None:
     if _never_returns(generator.gi_code):
         return f"{generator.__qualname__} has no way to return"
     if generator.gi_code.co_name == "<genexpr>" and generator.gi_frame is not None:
-        return why_endless(generator.gi_frame.f_locals.get(".0"))
+        return infinite_reason(generator.gi_frame.f_locals.get(".0"))
     return None
 
 
@@ -158,12 +158,12 @@ def _of_source(data: Any) -> str | None:
             return None
         loader = cast("DataLoader[Any]", data)
         if isinstance(loader.dataset, IterableDataset):
-            return why_endless(loader.dataset)
-        return why_endless(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+            return infinite_reason(loader.dataset)
+        return infinite_reason(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
     if type(data) is BatchSampler:
-        return why_endless(data.sampler)
+        return infinite_reason(data.sampler)
     if type(data) is ChainDataset:
-        return next(filter(None, map(why_endless, data.datasets)), None)
+        return next(filter(None, map(infinite_reason, data.datasets)), None)
     if _is_of(type(data), "datasets"):
         return _of_examples(getattr(data, "_ex_iterable", None))
     if _is_of(type(data), "webdataset"):
@@ -189,11 +189,11 @@ def _of_pipeline(data: Any) -> str | None:
     stages: list[Any] = getattr(data, "pipeline", [])
     if not stages or getattr(data, "nsamples", 0) > 0:  # with_epoch
         return None
-    if getattr(data, "repetitions", 1) >= AS_GOOD_AS_ENDLESS:
+    if getattr(data, "repetitions", 1) >= EFFECTIVELY_INFINITE:
         return "repeat() has no number of times"
     functions = [getattr(stage, "f", stage) for stage in stages[1:]]
     if any("slice" in getattr(f, "__name__", "") or not _is_of(f, "webdataset") for f in functions):
         return None
-    if getattr(stages[0], "nshards", 0) >= AS_GOOD_AS_ENDLESS:
+    if getattr(stages[0], "nshards", 0) >= EFFECTIVELY_INFINITE:
         return "its shards are resampled without end; with_epoch(...) gives it an epoch"
-    return why_endless(stages[0]) if isinstance(stages[0], DataLoader) else None
+    return infinite_reason(stages[0]) if isinstance(stages[0], DataLoader) else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
+from composer.core.hook_names import is_like_a_hook, is_misspelled, meant_event
 from composer.core.logger_destination import LoggerDestination
 from composer.core.unused_methods import added_attributes, added_methods, parameters_of
 from composer.warnings import ComposerWarning
@@ -124,12 +124,12 @@ def _check_call(listener: Hooks, name: str, arguments: tuple[str, ...]) -> None:
     form = f"{name}({', '.join(('self', *arguments))})"
     if not callable(method):
         raise TypeError(f"{cls.__name__}.{name} is {method!r}, but it must be a method: {form}. Rename the attribute.")
-    for is_kind, what in (
+    for predicate, what in (
         (inspect.iscoroutinefunction, "a coroutine (async def)"),
         (inspect.isasyncgenfunction, "an asynchronous generator"),
         (inspect.isgeneratorfunction, "a generator (it has a yield)"),
     ):
-        if arguments and is_kind(method):
+        if arguments and predicate(method):
             raise TypeError(f"{cls.__name__}.{name} is {what}, so calling it would do nothing: write a plain {form}.")
     try:
         signature = inspect.signature(method)
@@ -151,7 +151,7 @@ def _never_called(cls: type[Hooks], base: type[Hooks]) -> Iterator[str]:
     methods = [name for name in known if callable(getattr(base, name))]
     for name, function, classes in added_methods(cls, base):
         there = {name for owner in classes for name in vars(owner)}
-        meant = next((method for method in methods if is_misspelt(name, method)), None)
+        meant = next((method for method in methods if is_misspelled(name, method)), None)
         if base is LoggerDestination:
             meant = _LOGGER_NAMES.get(name, meant)
         if meant is not None and meant not in there:
@@ -161,7 +161,7 @@ def _never_called(cls: type[Hooks], base: type[Hooks]) -> Iterator[str]:
             yield _of_hook(cls, name)
     attributes = [name for name in known if name not in methods]
     for name in added_attributes(cls, base):
-        meant = next((attribute for attribute in attributes if is_misspelt(name, attribute)), None)
+        meant = next((attribute for attribute in attributes if is_misspelled(name, attribute)), None)
         if meant is not None:
             yield f"{cls.__name__}.{name} has no effect. Did you mean {meant!r}?"
 

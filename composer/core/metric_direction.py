@@ -32,7 +32,7 @@ _LONGEST: Final = 3  # words in one term: "mIoU" splits into three
 
 
 def larger_is_better(name: str, metric: Any = None) -> bool | None:
-    """Return whether larger values of a metric are better, or None if neither the metric nor its name says so.
+    """Return whether larger values of a metric are better, or None if neither the metric nor its name indicates so.
 
     The attribute ``higher_is_better`` of the metric decides; for a wrapper without it, that of the inner metric; for a
     collection, the value that all members share. Otherwise the name decides, and then the name of the metric's class,
@@ -69,17 +69,17 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
         remedy: What to pass if the direction is unknown, such as "comp='less' or comp='greater'".
 
     Raises:
-        ValueError: Neither the metric nor its name says so.
+        ValueError: Neither the metric nor its name indicates so.
 
     >>> require_direction("Spread", None, "mode='min' or mode='max'")
     Traceback (most recent call last):
     ...
-    ValueError: monitor='Spread': neither the metric's higher_is_better nor its name says whether larger values are ...
+    ValueError: monitor='Spread': neither the metric's higher_is_better nor its name indicates whether larger values ...
     """
     found = larger_is_better(name, metric)
     if found is None:
         raise ValueError(
-            f"monitor={name!r}: neither the metric's higher_is_better nor its name says whether larger values are "
+            f"monitor={name!r}: neither the metric's higher_is_better nor its name indicates whether larger values are "
             f"better. Pass {remedy}."
         )
     return found

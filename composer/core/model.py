@@ -134,20 +134,20 @@ class ComposerModel(nn.Module):
 
     def __copy__(self) -> Self:
         """Return a shallow copy, which logs to the same logger."""
-        return self._twin(ComposerModel.__getstate__(self))
+        return self._clone_with(ComposerModel.__getstate__(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy, which logs to the same logger: a logger references the entire run."""
-        memo[id(self)] = twin = self._twin({})
-        twin.__dict__.update(copy.deepcopy(ComposerModel.__getstate__(self), memo))
-        return twin
+        memo[id(self)] = clone = self._clone_with({})
+        clone.__dict__.update(copy.deepcopy(ComposerModel.__getstate__(self), memo))
+        return clone
 
-    def _twin(self, state: dict[str, Any]) -> Self:
+    def _clone_with(self, state: dict[str, Any]) -> Self:
         """Return an object of the same class and with the same logger, but with other attributes."""
-        twin = type(self).__new__(type(self))
+        clone = type(self).__new__(type(self))
         kept = {"logger": self.__dict__["logger"]} if "logger" in self.__dict__ else {}
-        twin.__dict__.update({**state, **kept})
-        return twin
+        clone.__dict__.update({**state, **kept})
+        return clone
 
 
 @cached_by_class

@@ -51,7 +51,7 @@ class ModelOutline:
             name: _Layer(module, type(module), vars(module).get("forward"), _num_hooks(module))
             for name, module in model.named_modules()
         }
-        self.weights = {name: _outline(parameter) for name, parameter in model.named_parameters()}
+        self.weights = {name: _weight_of(parameter) for name, parameter in model.named_parameters()}
 
 
 def describe_changes(before: ModelOutline, after: ModelOutline) -> str:
@@ -151,7 +151,7 @@ def _weight_changes(before: ModelOutline, after: ModelOutline) -> list[str]:
     return [*found, f"{'+' if more > 0 else '-'}{format_count(abs(more))} parameters"] if more else found
 
 
-def _outline(parameter: Tensor) -> _Weight:
+def _weight_of(parameter: Tensor) -> _Weight:
     number = num_elements(parameter) or 0
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     # With one channel or one pixel, both formats apply.

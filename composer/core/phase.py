@@ -21,7 +21,7 @@ __all__ = ["Phase", "TrainerMode"]
 
 
 class TrainerMode(StrEnum):
-    """The mode of the trainer: training, evaluation or prediction.
+    """What the trainer does: train, evaluate or predict. A :class:`Phase` has the data and progress of one mode.
 
     >>> TrainerMode("eval")
     <TrainerMode.EVAL: 'eval'>

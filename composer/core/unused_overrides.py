@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Final
 
-from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
+from composer.core.hook_names import is_like_a_hook, is_misspelled, meant_event
 from composer.core.model import ComposerModel
 from composer.core.unused_methods import added_methods, parameters_of
 from composer.warnings import ComposerWarning
@@ -75,7 +75,7 @@ def _messages(cls: type[ComposerModel], *, has_optimizers: bool) -> Iterator[str
         if name in _OPTIONAL:
             continue
         there = {name for owner in classes for name in vars(owner)}
-        meant = next((other for other in (*known, *_OPTIONAL) if is_misspelt(name, other)), None)
+        meant = next((other for other in (*known, *_OPTIONAL) if is_misspelled(name, other)), None)
         if meant is not None:
             if meant not in there:
                 yield f"{cls.__name__}.{name} is never called. Did you mean {_form(meant)}?"

@@ -12,24 +12,24 @@ from torch import Tensor
 __all__ = [
     "full_tensor",
     "inner_products",
-    "is_sharded",
+    "is_dtensor",
     "joint_norm",
     "local_tensors",
     "norms",
     "row_norms",
-    "shard_like",
+    "from_local_like",
 ]
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
-def is_sharded(tensor: Any) -> bool:
+def is_dtensor(tensor: Any) -> bool:
     """Return whether a tensor is a ``DTensor``, that is, sharded or replicated over a device mesh.
 
     Args:
         tensor: Any tensor.
 
-    >>> is_sharded(torch.ones(1))
+    >>> is_dtensor(torch.ones(1))
     False
     """
     # Duck-typed: importing the class costs time that most runs need not spend.
@@ -53,20 +53,20 @@ def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     >>> local_tensors([weight])[0] is weight
     True
     """
-    return [_local_shard(tensor) if is_sharded(tensor) else tensor for tensor in tensors]
+    return [_local_shard(tensor) if is_dtensor(tensor) else tensor for tensor in tensors]
 
 
-def shard_like(tensor: Tensor, local: Tensor) -> Tensor:
+def from_local_like(tensor: Tensor, local: Tensor) -> Tensor:
     """Return a ``DTensor`` made of a local shard, with the mesh, placements and global shape of another tensor.
 
     Args:
         tensor: The tensor whose sharding is used.
         local: The local shard; returned unchanged if ``tensor`` is not sharded.
 
-    >>> shard_like(torch.zeros(2), torch.ones(2))
+    >>> from_local_like(torch.zeros(2), torch.ones(2))
     tensor([1., 1.])
     """
-    if not is_sharded(tensor):
+    if not is_dtensor(tensor):
         return local
     from torch.distributed.tensor import DTensor
 
@@ -84,7 +84,7 @@ def full_tensor(value: Any) -> Tensor:
     >>> full_tensor(torch.ones(1))
     tensor([1.])
     """
-    return value.full_tensor() if is_sharded(value) else value
+    return value.full_tensor() if is_dtensor(value) else value
 
 
 @torch.no_grad()
@@ -131,7 +131,7 @@ def row_norms(tensor: Tensor) -> Tensor:
             [2.]])
     """
     dims = tuple(range(1, tensor.ndim)) or None
-    if not is_sharded(tensor):
+    if not is_dtensor(tensor):
         return torch.linalg.vector_norm(tensor.detach(), dim=dims, keepdim=True)
     sharded: Any = tensor
     local = local_tensors([tensor])[0]
@@ -180,7 +180,7 @@ def _local_shard(tensor: Any) -> Tensor:
 
 def _local_values(tensor: Any) -> Tensor:
     """Return the local values as a dense tensor."""
-    if is_sharded(tensor):
+    if is_dtensor(tensor):
         return (
             full_tensor(tensor) if any(placement.is_partial() for placement in tensor.placements) else tensor.to_local()
         )
@@ -193,7 +193,7 @@ def _group_by_sharding(
     """Yield the indices of tensors with the same sharding, their mesh, and which of its dimensions shard them."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for index, tensor in enumerate(tensors):
-        if is_sharded(tensor) and not all(p.is_replicate() or p.is_partial() for p in tensor.placements):
+        if is_dtensor(tensor) and not all(p.is_replicate() or p.is_partial() for p in tensor.placements):
             # The sharded dimension of the tensor, and whether shards are even or strided, does not matter for a sum.
             sharded_dims = tuple(not placement.is_replicate() for placement in tensor.placements)
             groups[tensor.device_mesh, sharded_dims, values[index].dtype, values[index].device].append(index)

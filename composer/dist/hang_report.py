@@ -3,7 +3,7 @@
 Nothing is sent while the run makes progress. In a hang or deadlock, a rank whose collective times out posts its error to
 the store of the process group and requests a report. A background thread on each rank, which polls the store only if its
 rank has made no progress for half of the timeout, responds with the stack trace of the training thread. Ranks that
-posted no timeout of their own are the missing ones.
+did not post a timeout themselves are the missing ones.
 """
 
 from __future__ import annotations
@@ -166,7 +166,9 @@ class InCollective:
         if _current is not None:
             _current.mark(waits=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, exc_type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         watcher = _current
         if watcher is None:
             return

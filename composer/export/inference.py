@@ -187,14 +187,14 @@ def _check_unwrapped(model: nn.Module) -> None:
     """Raise if the model is wrapped for distributed training or sharded."""
     if isinstance(model, (DistributedDataParallel, DataParallel)):
         raise ValueError(f"model is wrapped in {type(model).__name__}; export model.module.")
-    if torch.distributed.is_available() and _is_sharded(model):
+    if torch.distributed.is_available() and _has_sharded_parameters(model):
         raise ValueError(
             "model is sharded across ranks. Save a checkpoint, and export the model from it: "
             "export_for_inference(new_model, ..., load_path=...)."
         )
 
 
-def _is_sharded(model: nn.Module) -> bool:
+def _has_sharded_parameters(model: nn.Module) -> bool:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
 

@@ -45,8 +45,8 @@ class Sample:
     def names(self) -> list[str]:
         """A name for each tensor: its key or index, with the prefix ``input`` if it does not start with a key."""
         alone = len(self.args) == 1 and not self.kwargs
-        by_place = dict(enumerate(self.args))
-        return names_of(self.args[0] if alone else {**by_place, **self.kwargs}, "input")
+        by_position = dict(enumerate(self.args))
+        return names_of(self.args[0] if alone else {**by_position, **self.kwargs}, "input")
 
 
 def as_sample(sample_input: Any) -> Sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from composer.hparams.command_line import refuse, trainer_from_args
+from composer.hparams.command_line import exit_with_error, trainer_from_args
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         needed = {"train_dataloader": trainer.state.train_phase.loader, "max_duration": trainer.state.max_duration}
         for name, value in needed.items():
             if value is None:
-                refuse(f"{name} must be given.")
+                exit_with_error(f"{name} must be given.")
         trainer.fit()
 
 

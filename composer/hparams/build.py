@@ -19,7 +19,7 @@ from composer.hparams.config_tree import ConfigError, Tree, check_not_masked, ex
 from composer.hparams.saved_config import record
 from composer.profiler import Profiler
 from composer.trainer import Trainer
-from composer.trainer.unknown_names import refuse_unknown
+from composer.trainer.unknown_names import raise_if_unknown
 from composer.trees import ensure_tuple
 
 __all__ = ["check", "make_trainer", "trainer_from_config"]
@@ -99,7 +99,7 @@ def check(tree: Tree, given: Mapping[str, Any]) -> Call:
     for name in [*tree, *given]:
         if name not in known:
             try:
-                refuse_unknown(Trainer.__init__, {name: None})
+                raise_if_unknown(Trainer.__init__, {name: None})
             except TypeError as error:
                 raise ConfigError("", error) from None
     for name in given:
@@ -158,7 +158,7 @@ def make_trainer(call: Call, given: Mapping[str, Any]) -> Trainer:
     except Exception as error:
         if (masked := mask_error(error, secrets_in(call.tree()))) is not error:
             raise masked from masked.__cause__
-        if isinstance(error, (TypeError, ValueError)) and call.refuses(error):
+        if isinstance(error, (TypeError, ValueError)) and call.is_invalid_value(error):
             raise ConfigError("", error) from error
         raise
     record(trainer, call.tree())

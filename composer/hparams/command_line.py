@@ -18,7 +18,7 @@ from composer.hparams.config_calls import parser_of
 from composer.hparams.config_tree import ConfigError, Tree, expanded, is_call, merged, parse_value, read, with_value
 from composer.trainer import Trainer
 
-__all__ = ["refuse", "trainer_from_args"]
+__all__ = ["exit_with_error", "trainer_from_args"]
 
 _USAGE = """\
 usage: {program} [CONFIG.yaml ...] [--NAME VALUE ...] [--print_config] [--help [CLASS]]
@@ -77,10 +77,10 @@ def trainer_from_args(
             _leave_with(dump(mask_values(call.tree())))
         return make_trainer(call, given)
     except ConfigError as error:
-        refuse(error)
+        exit_with_error(error)
 
 
-def refuse(error: object) -> NoReturn:
+def exit_with_error(error: object) -> NoReturn:
     """Print the error of a configuration, and exit with code 2.
 
     Args:
@@ -89,7 +89,7 @@ def refuse(error: object) -> NoReturn:
     Raises:
         SystemExit: Always.
 
-    >>> refuse("max_duration must be given.")
+    >>> exit_with_error("max_duration must be given.")
     Traceback (most recent call last):
     SystemExit: 2
     """

@@ -123,32 +123,32 @@ class Call:
         call._check(needed - filled - given - positional, given)
         return call
 
-    def make(self, here: Mapping[str, Any], **more: Any) -> Any:
+    def make(self, runtime_values: Mapping[str, Any], **more: Any) -> Any:
         """Run the calls inside, then this one.
 
         Args:
-            here: Values of the arguments that are filled in, by name.
+            runtime_values: Values of the arguments that are filled in, by name.
             **more: Additional arguments, which override those of the configuration.
 
         Raises:
             ConfigError: A class or function of composer or torch rejects a value. Other errors get a note with the
                 location.
         """
-        arguments = self.values(here)
-        filled = {name: here[name] for name in self.waiting}
+        arguments = self.values(runtime_values)
+        filled = {name: runtime_values[name] for name in self.waiting}
         try:
-            return self.target(*_run_calls(self.args, here), **{**arguments, **filled, **more})
+            return self.target(*_run_calls(self.args, runtime_values), **{**arguments, **filled, **more})
         except Exception as error:
             if (masked := mask_error(error, secrets_in([self.args, self.plain]))) is not error:
                 raise masked from masked.__cause__
             if not isinstance(error, (TypeError, ValueError)):
                 raise
-            if self.refuses(error):
+            if self.is_invalid_value(error):
                 raise ConfigError(self.where, error) from error
             error.add_note(f"Raised while creating {self.where or 'the trainer'} ({self.path}) from the configuration.")
             raise
 
-    def refuses(self, error: Exception) -> bool:
+    def is_invalid_value(self, error: Exception) -> bool:
         """Return whether an error is due to an invalid value, rather than to an error in the user's code.
 
         Args:
@@ -161,18 +161,18 @@ class Call:
         package = str(getattr(self.target, "__module__", "")).partition(".")[0]
         return package in ("composer", "torch") and raised_in.partition(".")[0] in (package, "composer")
 
-    def values(self, here: Mapping[str, Any], leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
+    def values(self, runtime_values: Mapping[str, Any], leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Return the keyword arguments, after running the calls inside.
 
         Args:
-            here: Values of the arguments that are filled in, by name.
-            leave_out: Arguments to leave out.
+            runtime_values: Values of the arguments that are filled in, by name.
+            leave_out: Names of arguments to leave out.
         """
         parser, parsed = self._parsed()
         objects = parser.instantiate(parsed)
         typed = {name: objects[name] for name in self.plain if name not in self.passed}
         untyped = {name: self.plain[name] for name in self.passed}
-        inner = {name: _run_calls(value, here) for name, value in self.inner.items() if name not in leave_out}
+        inner = {name: _run_calls(value, runtime_values) for name, value in self.inner.items() if name not in leave_out}
         return {**typed, **untyped, **inner}
 
     def tree(self) -> Tree:
@@ -186,7 +186,7 @@ class Call:
         return dict(sorted(values.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
     def _positional(self) -> dict[str, Any]:
-        """Return the positional arguments by name, as far as they have one."""
+        """Return the positional arguments by name, omitting unnamed ones."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(self.target).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind in kinds]
@@ -334,14 +334,14 @@ def _with_calls(value: Any, where: str, waiting: frozenset[str]) -> Any:
     return int(value) if isinstance(value, WrittenInt) else value
 
 
-def _run_calls(value: Any, here: Mapping[str, Any]) -> Any:
+def _run_calls(value: Any, runtime_values: Mapping[str, Any]) -> Any:
     """Return a value with the calls in it replaced by their results."""
     if isinstance(value, Call):
-        return value.make(here)
+        return value.make(runtime_values)
     if isinstance(value, dict):
-        return {key: _run_calls(entry, here) for key, entry in cast("dict[str, Any]", value).items()}
+        return {key: _run_calls(entry, runtime_values) for key, entry in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_run_calls(entry, here) for entry in cast("list[Any]", value)]
+        return [_run_calls(entry, runtime_values) for entry in cast("list[Any]", value)]
     return value
 
 

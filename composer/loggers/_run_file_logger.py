@@ -47,7 +47,7 @@ class RunFileLogger(LoggerDestination):
 
     @abstractmethod
     def _write(self, state: State) -> None:
-        """Bring the file up to date; called on ranks that write."""
+        """Write buffered records to the file; called on ranks that write."""
 
     @abstractmethod
     def _position(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SlackLogger"]
 
-# Slack refuses messages with more blocks, and blocks with more characters.
+# Slack rejects messages with more blocks, and blocks with more characters.
 _MAX_BLOCKS = 50
 _MAX_TEXT = 3000
 

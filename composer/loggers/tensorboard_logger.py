@@ -132,7 +132,7 @@ class TensorboardLogger(LoggerDestination):
         if masks and mask_class_labels:
             colors = {index: "#" + bytes(class_color(index)).hex() for index in mask_class_labels}
             rows = [[index, label, colors[index]] for index, label in mask_class_labels.items()]
-            self.log_table(["class", "name", "colour"], rows, f"{name}/classes", step)
+            self.log_table(["class", "name", "color"], rows, f"{name}/classes", step)
 
     def init(self, state: State, logger: Logger) -> None:
         """Remember the run."""

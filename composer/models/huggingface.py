@@ -18,7 +18,7 @@ from composer._text import first_of
 from composer.checkpoint.huggingface import read_tokenizer
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 from composer.models import _pretrained, _transformers
 from composer.models._adapters import (
     adapter_names,
@@ -284,7 +284,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
             token = self.tokenizer.pad_token_id
             kwargs.setdefault("pad_token_id", self.tokenizer.eos_token_id if token is None else token)
         first = next(self.parameters())
-        if is_sharded(first):
+        if is_dtensor(first):
             # Other ranks may generate longer texts, and need this rank's shards until they finish.
             kwargs.setdefault("synced_gpus", dist.get_world_size() > 1)
         else:

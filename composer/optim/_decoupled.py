@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer.dist.dtensor import local_tensors, shard_like
+from composer.dist.dtensor import from_local_like, local_tensors
 from composer.warnings import NotIntendedUseWarning
 
 __all__ = ["Parameters", "adamw_", "bias_correction", "decay_fraction", "run_closure", "set_initial_lr", "sgdw_"]
@@ -89,7 +89,7 @@ def sgdw_(
             if is_first:
                 momentums = [torch.clone(grad).detach() for grad in grads_of_group]
                 for index, buffer in _zip_strict(indices, momentums):
-                    buffers[index] = shard_like(params_or_dtensors[index], buffer)
+                    buffers[index] = from_local_like(params_or_dtensors[index], buffer)
             else:
                 momentums = local_tensors([_not_none(buffers[index]) for index in indices])
         if not isinstance(lr, Tensor) and _may_fuse(weights, grads_of_group, momentums):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Muon, Optimizer
 
 from composer import dist
-from composer.dist.dtensor import is_sharded, local_tensors
+from composer.dist.dtensor import is_dtensor, local_tensors
 from composer.optim.muon import MuonAdamW
 
 __all__ = ["step_sharded"]
@@ -40,7 +40,7 @@ def step_sharded(optimizer: Optimizer) -> None:
     def before(*unused: Any) -> None:
         for group in optimizer.param_groups:
             if group.get("muon", True):
-                matrices = [p for p in group["params"] if p.grad is not None and is_sharded(p)]
+                matrices = [p for p in group["params"] if p.grad is not None and is_dtensor(p)]
                 _step(optimizer, group, matrices)
                 stepped.extend((matrix, matrix.grad) for matrix in matrices)
         for matrix, _ in stepped:

@@ -8,7 +8,7 @@ import torch.distributed as torch_dist
 from torch import nn
 
 from composer import dist
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 
 __all__ = ["sync_buffers"]
 
@@ -29,7 +29,7 @@ def sync_buffers(model: nn.Module) -> None:
         return
     works: list[Any] = []
     for name, buffer in model.named_buffers():
-        if name.rpartition(".")[2] in _NAMES and not is_sharded(buffer):
+        if name.rpartition(".")[2] in _NAMES and not is_dtensor(buffer):
             works.append(torch_dist.broadcast(buffer, 0, async_op=True))
     for work in works:
         work.wait()

@@ -132,7 +132,7 @@ class FSDPConfig:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        for name, (neutral, reason) in _REFUSED.items():
+        for name, (neutral, reason) in _UNSUPPORTED_VALUES.items():
             if getattr(self, name) not in neutral:
                 raise ValueError(f"fsdp: {name}={getattr(self, name)!r} is not available: {reason}")
         if isinstance(self.activation_checkpointing, str):
@@ -202,7 +202,7 @@ class FSDP2Config:
         Raises:
             ValueError: A key is unknown.
         """
-        _refuse_unknown(
+        _raise_if_unknown_key(
             "fsdp2", {name: value for name, value in attrs.items() if name not in cls.settable_attrs()}, cls
         )
         return cls(**attrs)
@@ -306,7 +306,7 @@ def as_parallelism_config(config: Any) -> ParallelismConfig | None:
                 raise ValueError(f"parallelism_config: {name!r} is not available: {_UNSUPPORTED[name]}")
         named = dict(cast("Mapping[str, Any]", config))
         unknown = {name: value for name, value in named.items() if name not in _CONFIG_TYPES}
-        _refuse_unknown("parallelism_config", unknown, ParallelismConfig)
+        _raise_if_unknown_key("parallelism_config", unknown, ParallelismConfig)
         config = ParallelismConfig(**{name: _as_object(name, value) for name, value in named.items()})
     if not isinstance(config, ParallelismConfig):
         raise TypeError(f"parallelism_config must be a mapping such as {{'fsdp': {{}}}}; got {config!r}.")
@@ -325,7 +325,7 @@ _UNSUPPORTED = {
     "deepspeed": "use the argument deepspeed_config.",
 }
 
-_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+_UNSUPPORTED_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "activation_checkpointing_reentrant": (
         (False, None),
         "only non-reentrant checkpointing is supported, which gives the same gradients; leave it out.",
@@ -363,11 +363,11 @@ def _as_object(name: str, value: Any) -> Any:
         raise TypeError(f"parallelism_config[{name!r}] must be a mapping or a {config_type.__name__}; got {value!r}.")
     values = dict(cast("Mapping[str, Any]", value))
     names = inspect.signature(config_type).parameters
-    _refuse_unknown(name, {key: entry for key, entry in values.items() if key not in names}, config_type)
+    _raise_if_unknown_key(name, {key: entry for key, entry in values.items() if key not in names}, config_type)
     return config_type(**values)
 
 
-def _refuse_unknown(name: str, unknown: Mapping[str, Any], config_type: type) -> None:
+def _raise_if_unknown_key(name: str, unknown: Mapping[str, Any], config_type: type) -> None:
     known = [p.name for p in inspect.signature(config_type).parameters.values() if p.kind is not p.VAR_KEYWORD]
     for key in unknown:
         raise ValueError(f"{name}: there is no {key!r}.{did_you_mean(key, known)}")

@@ -128,7 +128,7 @@ class DeepSpeedStrategy(Strategy):
         optimizer = _only_optimizer(state)
         if state.auto_microbatching:
             raise ValueError("device_train_microbatch_size='auto' is not supported with DeepSpeed; use a number.")
-        _refuse_unsupported_methods(state)
+        _raise_if_unsupported_methods(state)
         loader = state.train_phase.loader
         config = configuration.completed(
             self.config,
@@ -340,7 +340,7 @@ def _only_optimizer(state: State) -> Optimizer:
     return state.optimizers[0]
 
 
-def _refuse_unsupported_methods(state: State) -> None:
+def _raise_if_unsupported_methods(state: State) -> None:
     """Raise an error for methods that need gradients or weights of the model, which the engine keeps internally."""
     for method in (*state.algorithms, *state.callbacks):
         if conflict := traits_of(method).engine_conflict:

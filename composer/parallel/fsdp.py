@@ -28,7 +28,7 @@ from composer import dist
 from composer._text import one_of
 from composer.core.checkpoint_folders import CheckpointFolders
 from composer.devices import get_device
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 from composer.parallel.activation_checkpointing import checkpoint_as_configured
 from composer.parallel.config import FSDP2Config, FSDPConfig, ParallelismConfig, as_parallelism_config
 from composer.parallel.ddp import average_gradients
@@ -220,8 +220,8 @@ class FSDPStrategy(Strategy):
         # Modules with tied weights or without weights may not be materialized yet.
         materializer.materialize(model.modules())
         shard_optimizers(optimizers, names.replacements(model))
-        self._replicated = [parameter for parameter in model.parameters() if not is_sharded(parameter)]
-        self._sharded = [parameter for parameter in model.parameters() if is_sharded(parameter)]
+        self._replicated = [parameter for parameter in model.parameters() if not is_dtensor(parameter)]
+        self._sharded = [parameter for parameter in model.parameters() if is_dtensor(parameter)]
         self._root = cast(FSDPModule, model)
         GatherOutsideForward(model, [cast(FSDPModule, unit.module) for unit in float32])
         prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)

@@ -82,7 +82,7 @@ def swap_parameters(optimizers: Iterable[Optimizer], replacements: Mapping[int, 
         for old, values in kept:
             new = replacements.get(id(old), old)
             states[new] = (
-                {name: _shard_like(value, old, new) for name, value in values.items()} if new is not old else values
+                {name: _shard_state(value, old, new) for name, value in values.items()} if new is not old else values
             )
         for group in optimizer.param_groups:
             parameters: list[nn.Parameter] = group["params"]
@@ -107,7 +107,7 @@ def shard_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int,
         step_sharded(optimizer)
 
 
-def _shard_like(value: Any, old: Tensor, new: Tensor) -> Any:
+def _shard_state(value: Any, old: Tensor, new: Tensor) -> Any:
     """Return an optimizer state, sharded as its parameter if it has the parameter's shape."""
     if not isinstance(value, Tensor) or value.shape != old.shape or not isinstance(new, DTensor):
         return value

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import Optimizer
 
 from composer import dist
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 from composer.parallel.config import TPConfig
 from composer.parallel.mesh import Degrees, Meshes, make_meshes
 from composer.parallel.meta_init import Materializer
@@ -152,7 +152,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     >>> sum_gradients([nn.Parameter(torch.ones(1))])
     """
     for parameter in parameters:
-        if parameter.grad is not None and is_sharded(parameter):
+        if parameter.grad is not None and is_dtensor(parameter):
             sharded, gradient = cast("Any", parameter), cast("Any", parameter.grad)
             if gradient.placements != sharded.placements:
                 parameter.grad = gradient.redistribute(placements=sharded.placements)

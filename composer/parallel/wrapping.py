@@ -49,7 +49,7 @@ def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.M
 
     Args:
         model: The model, which is not in the list itself.
-        auto_wrap: False for no units besides the model.
+        auto_wrap: False: the model is the only FSDP unit.
         ignored: Modules to leave unchanged.
 
     Raises:

@@ -209,7 +209,7 @@ def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
     ['s3://bucket/run/ep1.pt', 's3://bucket/ep1.pt']
     """
     is_from_store = in_store or is_remote(link)
-    if _store_of(name) != _store_of(link) if is_remote(name) else is_from_store and Path(name).is_absolute():
+    if _bucket_uri(name) != _bucket_uri(link) if is_remote(name) else is_from_store and Path(name).is_absolute():
         raise FileNotFoundError(
             mask_text(f"{link!r} points to {name!r}, which is in another location and is not followed.")
         )
@@ -224,7 +224,7 @@ def link_targets(link: str, name: str, *, in_store: bool = False) -> list[str]:
     return [join(split(link)[0], name), join(f"{scheme}://{rest.partition('/')[0]}", name)]
 
 
-def _store_of(name: str) -> str | None:
+def _bucket_uri(name: str) -> str | None:
     """Return scheme and bucket or host of a URI; None for other names."""
     scheme, separator, rest = name.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}" if separator else None
@@ -340,7 +340,7 @@ def _bar(path: str, shown: bool) -> Generator[Progress | None]:
 
 @contextlib.contextmanager
 def _folder_of_node() -> Generator[Path]:
-    """Yield a folder that the ranks of this node share."""
+    """Yield a temporary folder visible to all ranks of this node."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         with tempfile.TemporaryDirectory(prefix="composer-") as name:
             yield Path(name)

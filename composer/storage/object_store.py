@@ -244,5 +244,5 @@ def validate_credentials(remote_backend: ObjectStore, remote_file_name_to_test: 
     """
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         path = Path(folder, "text")
-        path.write_text("This file tells that the credentials are valid.", encoding="utf-8")
+        path.write_text("Written by composer to check write access; can be deleted.", encoding="utf-8")
         remote_backend.upload_object(remote_file_name_to_test, path)

@@ -19,7 +19,7 @@ from composer import trees
 from composer._text import as_integer, one_of
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
-from composer.core.infinite_data import refuse_endless
+from composer.core.infinite_data import raise_if_infinite
 from composer.core.model import ComposerModel
 from composer.core.name_placeholders import check_run_name
 from composer.core.state import State
@@ -147,7 +147,7 @@ def as_evaluators(
     """
     subset_num_batches = as_subset("eval_subset_num_batches", subset_num_batches)
     if _is_mapping_of_loaders(data):
-        data = [_labelled(label, loader) for label, loader in data.items()]
+        data = [_labeled(label, loader) for label, loader in data.items()]
     entries: Iterable[Any] = () if data is None else data if _is_sequence_of_loaders(data) else (data,)
     evaluators = [
         entry if isinstance(entry, Evaluator) else ensure_evaluator(ensure_data_spec(entry, "eval_dataloader"))
@@ -171,7 +171,7 @@ def as_evaluators(
         if evaluator.subset_num_batches is None:
             evaluator.subset_num_batches = subset_num_batches
         if evaluator.subset_num_batches == -1:
-            refuse_endless(
+            raise_if_infinite(
                 f"eval_dataloader: iterating over {evaluator.label!r}",
                 evaluator.dataloader.dataloader,
                 "Set eval_subset_num_batches, or Evaluator(subset_num_batches=...), the number of batches to use.",
@@ -195,7 +195,7 @@ def _is_mapping_of_loaders(data: Any) -> bool:
     return not (entries and set(entries) <= set(inspect.signature(DataSpec).parameters) and "dataloader" in entries)
 
 
-def _labelled(label: Any, data: Any) -> Evaluator:
+def _labeled(label: Any, data: Any) -> Evaluator:
     """Return one entry of a mapping as an evaluator."""
     where = f"eval_dataloader[{label!r}]"
     if not isinstance(label, str) or not label:

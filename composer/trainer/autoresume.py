@@ -101,7 +101,7 @@ def _resumable(state: State) -> list[CheckpointSaver]:
             "autoresume=True requires a CheckpointSaver that saves full checkpoints and a symlink to the newest: set "
             "save_folder, with save_latest_filename and without save_weights_only."
         )
-    if not state.run_name_given and all(map(_is_elsewhere_next_time, savers)):
+    if not state.run_name_given and all(map(_folder_depends_on_run_name, savers)):
         raise ValueError(
             f"autoresume=True would never find a checkpoint: run_name is not set, so each start generates a new one, "
             f"and the folder {savers[0].folder!r} or the filenames in it depend on it. Set run_name (or the "
@@ -110,7 +110,7 @@ def _resumable(state: State) -> list[CheckpointSaver]:
     return savers
 
 
-def _is_elsewhere_next_time(saver: CheckpointSaver) -> bool:
+def _folder_depends_on_run_name(saver: CheckpointSaver) -> bool:
     """Return whether a different run name leads to a different folder, or to different names in it."""
     latest = "" if saver.latest_filename is None else saver.latest_filename.filename
     names = placeholders(saver.filename.filename), placeholders(latest)
@@ -133,7 +133,7 @@ def _candidates(state: State, savers: Sequence[CheckpointSaver]) -> Iterator[Loa
     for keeper in state.callbacks:
         if isinstance(keeper, RemoteUploaderDownloader):
             for saver in savers:
-                for name in _kept_by(keeper, saver, state):
+                for name in _uploaded_checkpoints(keeper, saver, state):
                     yield LoadOptions(name, keeper)
 
 
@@ -147,7 +147,7 @@ def _merged(lists: Sequence[Sequence[Found]]) -> list[Found]:
     return merged
 
 
-def _kept_by(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: State) -> list[str]:
+def _uploaded_checkpoints(keeper: RemoteUploaderDownloader, saver: CheckpointSaver, state: State) -> list[str]:
     """Return the names of a saver's checkpoints that a logger stores, newest first; rank 0 lists them."""
     if saver.latest_remote_file_name is None or saver.remote_file_name is None:
         return []

@@ -15,7 +15,7 @@ from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event
-from composer.core.infinite_data import AS_GOOD_AS_ENDLESS, LongEpochWatch, refuse_endless
+from composer.core.infinite_data import EFFECTIVELY_INFINITE, LongEpochWatch, raise_if_infinite
 from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.types import Batch
@@ -57,9 +57,9 @@ def check_epochs_end(run: Run) -> bool:
     unit = duration.unit
     if unit is TimeUnit.ITERATION and (length := state._iteration_length) is not None:  # pyright: ignore[reportPrivateUsage]
         unit = length.unit
-    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < AS_GOOD_AS_ENDLESS:
+    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < EFFECTIVELY_INFINITE:
         return False
-    refuse_endless(f"max_duration={duration}, but an epoch of train_dataloader", phase.loader.dataloader, _REMEDY)
+    raise_if_infinite(f"max_duration={duration}, but an epoch of train_dataloader", phase.loader.dataloader, _REMEDY)
     return phase.length is None
 
 
@@ -104,7 +104,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
         fire(Event.AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
-            watch.look(phase.timestamp.batch_in_epoch.value)
+            watch.update(phase.timestamp.batch_in_epoch.value)
     phase.iterator = None
     if isinstance(iterator, EpochIterator):
         iterator.stop()
@@ -120,7 +120,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
 def _watch(phase: Phase, iterator: Iterator[Batch]) -> LongEpochWatch | None:
     """Raise if the iterator is infinite; if that is unknown, watch the first epoch for suspicious length."""
     source = iterator.source if isinstance(iterator, EpochIterator) else iterator
-    refuse_endless("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
+    raise_if_infinite("max_duration is in epochs, but an epoch of train_dataloader", source, _REMEDY)
     if phase.timestamp.epoch.value > 0:  # an epoch has ended
         return None
     message = (

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.devices import Device
 
-__all__ = ["check_algorithms", "from_rank_zero", "join"]
+__all__ = ["broadcast_from_rank_zero", "check_algorithms", "init_process_group"]
 
 Value = TypeVar("Value")
 
 
-def join(device: Device, timeout: float, *, single_process: bool = False) -> None:
+def init_process_group(device: Device, timeout: float, *, single_process: bool = False) -> None:
     """Initialize the process group if there are multiple ranks.
 
     Args:
@@ -26,7 +26,7 @@ def join(device: Device, timeout: float, *, single_process: bool = False) -> Non
         single_process: Whether to initialize it for a single process too.
 
     >>> from composer.devices import get_device
-    >>> join(get_device("cpu"), timeout=300)
+    >>> init_process_group(get_device("cpu"), timeout=300)
     >>> dist.is_initialized()
     False
     """
@@ -34,13 +34,13 @@ def join(device: Device, timeout: float, *, single_process: bool = False) -> Non
         dist.initialize_dist(device, timeout)
 
 
-def from_rank_zero(value: Value) -> Value:
+def broadcast_from_rank_zero(value: Value) -> Value:
     """Broadcast a value from rank 0 and return it.
 
     Args:
         value: A picklable value.
 
-    >>> from_rank_zero("run-1")
+    >>> broadcast_from_rank_zero("run-1")
     'run-1'
     """
     values = [value]

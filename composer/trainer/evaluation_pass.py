@@ -16,7 +16,7 @@ import torch
 from composer import rng
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.infinite_data import LongEpochWatch, refuse_endless
+from composer.core.infinite_data import LongEpochWatch, raise_if_infinite
 from composer.core.loader_workers import iterate
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
@@ -85,7 +85,7 @@ class EvaluationPass:
             yield batch
             phase.batch_start_time = time.perf_counter()
             if watch is not None:
-                watch.look(phase.timestamp.batch.value)
+                watch.update(phase.timestamp.batch.value)
         if phase.timestamp.batch.value == 0:
             message = f"The data {phase.label!r} yielded no batches; there are no results: {spec.dataloader!r}."
             warnings.warn(message, ComposerWarning, stacklevel=2)
@@ -139,7 +139,7 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
     if subset == -1:
-        refuse_endless(f"Iterating over the data {label!r}", spec.dataloader, _REMEDY)
+        raise_if_infinite(f"Iterating over the data {label!r}", spec.dataloader, _REMEDY)
     state.phase = phase
     try:
         with model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
@@ -165,11 +165,11 @@ def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
         batches = iterate(loader) if state.data_shard.size == 1 else epoch_iterators.begin(epoch=0)
         if state.phase.length is None:
             source = batches.source if isinstance(batches, EpochIterator) else batches
-            refuse_endless(f"Iterating over the data {state.phase.label!r}", source, _REMEDY)
+            raise_if_infinite(f"Iterating over the data {state.phase.label!r}", source, _REMEDY)
         return batches
 
     if not epoch_iterators.can_prefetch:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
     first.repeat(loader, begin)
-    return first.recording(loader, begin())
+    return first.record(loader, begin())

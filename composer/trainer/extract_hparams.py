@@ -79,7 +79,7 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
         made = cast("functools.partial[Any]", value)
         arguments: dict[str, Any] = {**({"args": made.args} if made.args else {}), **made.keywords}
         return {"class": _plain(made.func, inside), **_collection(arguments, inside)}
-    return {"class": type(value).__name__, **_collection(_made_with(value), inside)}
+    return {"class": type(value).__name__, **_collection(_constructor_arguments(value), inside)}
 
 
 def _collection(values: Iterable[Any], inside: tuple[int, ...]) -> Any:
@@ -93,7 +93,7 @@ def _collection(values: Iterable[Any], inside: tuple[int, ...]) -> Any:
     return [_plain(entry, inside) for entry in values]
 
 
-def _made_with(value: Any) -> dict[str, Any]:
+def _constructor_arguments(value: Any) -> dict[str, Any]:
     """Return the constructor arguments that an object keeps as attributes."""
     if isinstance(value, torch.optim.Optimizer):
         defaults: dict[str, Any] = value.defaults

@@ -70,7 +70,7 @@ def reset_failed_step(run: Run) -> None:
     run.last_fit_failed = False
     run.strategy.discard_batch(run.state)
     if run.state.scaler is not None:
-        # Otherwise the gradient scaler refuses to unscale the gradients again.
+        # Otherwise the gradient scaler raises an error when it unscales the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()
 
 

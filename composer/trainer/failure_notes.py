@@ -82,7 +82,7 @@ def _safely(rule: Callable[[Facts], str | None], facts: Facts) -> str | None:
 
 
 def _tensor_for_loader(facts: Facts) -> str | None:
-    """A tensor or array is used as a data loader, so its rows are batches."""
+    """Return a note if a tensor or array is used as a data loader, so that its rows are batches."""
     loader = facts.loader
     if facts.stage is None or isinstance(loader, (list, tuple)) or not hasattr(loader, "ndim"):
         return None
@@ -93,7 +93,7 @@ def _tensor_for_loader(facts: Facts) -> str | None:
 
 
 def _arguments(facts: Facts) -> str | None:
-    """A method's parameters differ from the arguments that the trainer passes."""
+    """Return a note if a method's parameters differ from the arguments that the trainer passes."""
     called, frame = called_method(facts.error), facts.frames[-1]
     if called is None or facts.stage is None:
         return None
@@ -132,7 +132,7 @@ def _unpacking(batch: Any) -> str:
 
 
 def _full_batch(facts: Facts) -> str | None:
-    """The full batch is used where a tensor is needed."""
+    """Return a note if the full batch is used where a tensor is needed."""
     if _CONTAINER.search(facts.text) is None or not isinstance(facts.error, (TypeError, AttributeError)):
         return None
     if facts.stage == "loss" and not isinstance(facts.outputs, Tensor) and _is_about(facts, facts.outputs):
@@ -159,7 +159,7 @@ def _is_about(facts: Facts, value: Any) -> bool:
 
 
 def _nothing_returned(facts: Facts) -> str | None:
-    """``forward`` has no return statement."""
+    """Return a note if ``forward`` has no return statement."""
     if facts.stage not in ("loss", "update_metric") or facts.outputs is not None or "none" not in facts.text:
         return None
     if isinstance(facts.error, AttributeError):
@@ -170,7 +170,7 @@ def _nothing_returned(facts: Facts) -> str | None:
 
 
 def _classes(facts: Facts) -> str | None:
-    """A label is not a valid class index for the outputs."""
+    """Return a note if a label is not a valid class index for the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
     if facts.stage == "backward" or target is None or not isinstance(outputs, Tensor):
         return None
@@ -202,7 +202,7 @@ def _classes(facts: Facts) -> str | None:
 
 
 def _metric_classes(facts: Facts) -> str | None:
-    """A metric has a different number of classes than the outputs."""
+    """Return a note if a metric has a different number of classes than the outputs."""
     if facts.stage != "update_metric" or not isinstance(facts.outputs, Tensor) or facts.outputs.ndim < 2:
         return None
     if not facts.is_in_library:
@@ -219,7 +219,7 @@ def _metric_classes(facts: Facts) -> str | None:
 
 
 def _target_shape(facts: Facts) -> str | None:
-    """The shape of the target does not match that of the outputs."""
+    """Return a note if the shape of the target does not match that of the outputs."""
     target, outputs = target_of(facts.batch), facts.outputs
     if facts.stage not in ("loss", "update_metric") or target is None or not isinstance(outputs, Tensor):
         return None
@@ -241,7 +241,7 @@ def _shapes_match(outputs: Tensor, target: Tensor) -> bool:
 
 
 def _no_graph(facts: Facts) -> str | None:
-    """The loss does not depend on any parameter."""
+    """Return a note if the loss does not depend on any parameter."""
     if facts.stage != "backward" or not re.search(r"element \d+ of tensors does not require grad", facts.text):
         return None
     if any(tensor.requires_grad for _, tensor in tensors_in(facts.loss, "loss")):
@@ -263,14 +263,14 @@ def _no_graph(facts: Facts) -> str | None:
 
 
 def _integer_loss(facts: Facts) -> str | None:
-    """The loss is not differentiable, such as a count of correct predictions."""
+    """Return a note if the loss is not differentiable, such as a count of correct predictions."""
     if "could not infer output dtype" not in facts.text or not isinstance(facts.loss, Tensor):
         return None
     return f"the loss is {described(facts.loss)}, which has no gradient; compute it from the outputs, not from argmax."
 
 
 def _layer(facts: Facts) -> str | None:
-    """The shape of an input does not match a layer."""
+    """Return a note if the shape of an input does not match a layer."""
     if facts.module is None or facts.stage not in ("forward", "eval_forward") or not facts.is_in_library:
         return None
     name, layer, given = facts.module
@@ -296,7 +296,7 @@ def _layer(facts: Facts) -> str | None:
 
 
 def _attribute(facts: Facts) -> str | None:
-    """A method of another library's model class is used."""
+    """Return a note if a method of another library's model class is used."""
     found = re.search(r"'(\w+)' object has no attribute '(\w+)'", str(facts.error))
     if found is None or facts.stage is None or not isinstance(facts.error, AttributeError):
         return None

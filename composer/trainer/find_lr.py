@@ -72,7 +72,7 @@ def _train(run: Run, learning_rates: list[float], stop_factor: float) -> list[fl
     fire(Event.FIT_START)
     state.train_phase.batch_start_time = time.perf_counter()
     fire(Event.EPOCH_START)
-    for number, (rate, state.batch) in enumerate(zip(learning_rates, _endless_batches(run), strict=False), start=1):
+    for number, (rate, state.batch) in enumerate(zip(learning_rates, _repeat_batches(run), strict=False), start=1):
         for group, ratio in groups:
             _set_lr(group, rate * ratio)
         fire(Event.BATCH_START)
@@ -107,7 +107,7 @@ def _set_lr(group: dict[str, Any], rate: float) -> None:
         group["initial_lr"] = rate
 
 
-def _endless_batches(run: Run) -> Iterator[Batch]:
+def _repeat_batches(run: Run) -> Iterator[Batch]:
     phase = run.state.train_phase
     while True:
         yield from batches(run)
@@ -173,23 +173,23 @@ def _restored_afterwards(run: Run) -> Generator[None]:
 def _save_data_position(phase: Phase, seed: int) -> Callable[[], None]:
     """Return a function that restores the position in the data; its epochs may share one iterator."""
     loader = phase.loader.dataloader
-    kind = EpochIterators(loader, seed).resume_by
-    if kind == "replay" and isinstance(loader, Iterator):
+    resume_by = EpochIterators(loader, seed).resume_by
+    if resume_by == "replay" and isinstance(loader, Iterator):
         raise ValueError(
             f"train_dataloader is an iterator, which can be read once: {loader!r}. Use an object that can be iterated "
             f"in every epoch, such as a DataLoader or a list."
         )
-    if kind in ("indices", "replay"):
+    if resume_by in ("indices", "replay"):
         attributes = getattr(loader, "__dict__", {})
         if "_iterator" not in attributes:
             return lambda: None
         # Persistent workers serve one iterator at a time: keep those of the current epoch with it.
         workers, attributes["_iterator"] = attributes["_iterator"], None
         return lambda: attributes.update(_iterator=workers)
-    iterator, owner = phase.iterator, loader if kind == "loader" else loader.dataset
+    iterator, owner = phase.iterator, loader if resume_by == "loader" else loader.dataset
     state_dict = getattr(iterator, "state_dict", None)
     if state_dict is None:
-        state_dict = EpochIterator(kind, iter(()), stateful=owner).state_dict
+        state_dict = EpochIterator(resume_by, iter(()), stateful=owner).state_dict
     position = state_dict(int(phase.timestamp.sample_in_epoch))
 
     def put_back() -> None:

@@ -1,4 +1,4 @@
-"""Track which tensors have memory that was cloned here, by storage, without keeping the memory alive."""
+"""Track tensors whose storage was cloned by the trainer (CUDA graphs)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from composer.dist.dtensor import is_sharded
+from composer.dist.dtensor import is_dtensor
 
 __all__ = ["OwnedMemory"]
 
@@ -46,5 +46,5 @@ class OwnedMemory:
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
     """Return the storage of a strided tensor, or of its local shard; None for other layouts."""
-    local: Tensor = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+    local: Tensor = cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor
     return StorageWeakRef(local.untyped_storage()) if local.layout is torch.strided else None

@@ -236,7 +236,7 @@ class SaveOnStop:
     autoresume: bool = False
 
     @contextlib.contextmanager
-    def around(self, run: Run) -> Generator[None]:
+    def save_on_interrupt(self, run: Run) -> Generator[None]:
         """Save a checkpoint if a signal or an exception ends the block.
 
         Args:

@@ -65,7 +65,7 @@ from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
 from composer.trainer.train_metrics import move_metrics
-from composer.trainer.unknown_names import no_attribute, refuse_call, refuse_unknown, refuse_values
+from composer.trainer.unknown_names import check_call, no_attribute, raise_if_misplaced, raise_if_unknown
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -289,7 +289,7 @@ class Trainer(TrainerNames):
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
-        refuse_unknown(Trainer.__init__, unknown, data=train_dataloader)
+        raise_if_unknown(Trainer.__init__, unknown, data=train_dataloader)
         check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         overfit_batches = given.as_count("overfit_batches", overfit_batches)
@@ -306,14 +306,16 @@ class Trainer(TrainerNames):
             rng.configure_deterministic_mode()
         parallelism_config = given.as_parallelism(parallelism_config, fsdp_config)
         supports_one_process = parallelism_config is not None or deepspeed_config is not None
-        distributed_setup.join(device, dist_timeout, single_process=supports_one_process)
+        distributed_setup.init_process_group(device, dist_timeout, single_process=supports_one_process)
         strategy = choose_strategy(
             parallelism_config,
             deepspeed_config=deepspeed_config,
             ddp_sync_strategy=ddp_sync_strategy,
             find_unused_parameters=find_unused_parameters,
         )
-        seed = distributed_setup.from_rank_zero(int(torch.randint(2**31, ()).item()) if seed is None else int(seed))
+        seed = distributed_setup.broadcast_from_rank_zero(
+            int(torch.randint(2**31, ()).item()) if seed is None else int(seed)
+        )
         rng.seed_all(seed + strategy.data_rank)
 
         strategy.setup_device(model, device)
@@ -322,7 +324,7 @@ class Trainer(TrainerNames):
         for optimizer in found:
             device.optimizer_to_device(optimizer)
 
-        name, name_given = distributed_setup.from_rank_zero(given.name_run(run_name))
+        name, name_given = distributed_setup.broadcast_from_rank_zero(given.name_run(run_name))
         self.state = State(
             model=model,
             rank_zero_seed=seed,
@@ -411,7 +413,7 @@ class Trainer(TrainerNames):
         def __new__(cls, *positional: Any, **arguments: Any) -> Self:
             """Reject arguments of other libraries before Python complains about the missing model."""
             if cls.__init__ is Trainer.__init__ and (positional or (arguments and "model" not in arguments)):
-                refuse_call(Trainer.__init__, positional, arguments)
+                check_call(Trainer.__init__, positional, arguments)
             return super().__new__(cls)
 
         def __getattr__(self, name: str) -> Any:
@@ -466,7 +468,7 @@ class Trainer(TrainerNames):
         """
         check_arguments(locals())
         data = self.state.train_dataloader if train_dataloader is None else train_dataloader
-        refuse_unknown(Trainer.fit, unknown, positional, data)
+        raise_if_unknown(Trainer.fit, unknown, positional, data)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
@@ -522,8 +524,8 @@ class Trainer(TrainerNames):
             ValueError: Neither this call nor the trainer has evaluation data.
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.eval, unknown)
-        refuse_values(Trainer.eval, eval_dataloader, subset_num_batches)
+        raise_if_unknown(Trainer.eval, unknown)
+        raise_if_misplaced(Trainer.eval, eval_dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches})
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
@@ -554,8 +556,8 @@ class Trainer(TrainerNames):
         Raises:
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.predict, unknown)
-        refuse_values(Trainer.predict, dataloader, subset_num_batches)
+        raise_if_unknown(Trainer.predict, unknown)
+        raise_if_misplaced(Trainer.predict, dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
         with self._running():
             spec = ensure_data_spec(dataloader)
@@ -697,8 +699,8 @@ class Trainer(TrainerNames):
                 which can be read only once.
             RuntimeError: The trainer is closed.
         """
-        refuse_unknown(Trainer.find_lr, unknown)
-        refuse_values(Trainer.find_lr, min_lr, max_lr, num_batches)
+        raise_if_unknown(Trainer.find_lr, unknown)
+        raise_if_misplaced(Trainer.find_lr, min_lr, max_lr, num_batches)
         self._check_open()
         check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:
@@ -755,7 +757,10 @@ class Trainer(TrainerNames):
             if self._shown is not None:
                 self._run.summary = Summary(self.state.timestamp)
             try:
-                with self._stopping.around(self._run), run_completion.training(self._run, resumed=self._autoresumed):
+                with (
+                    self._stopping.save_on_interrupt(self._run),
+                    run_completion.training(self._run, resumed=self._autoresumed),
+                ):
                     fit(self._run)
             except BaseException:
                 self.logger.notices.texts.clear()

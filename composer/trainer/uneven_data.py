@@ -48,7 +48,7 @@ class UnevenInputs:
     def join_first_step(self) -> None:
         """In the first step, broadcast a batch to ranks that have none; call after the counts were sent."""
         if not self._all_have_batch:
-            self._share_first_batch(self._step_sync.counts())
+            self._broadcast_first_batch(self._step_sync.counts())
 
     def dummy_batch(self, send_counts: Callable[[], object]) -> Batch:
         """Return a dummy batch for a rank without one, or ``END`` if no rank has a batch.
@@ -61,11 +61,11 @@ class UnevenInputs:
         if not any(counts.has_batch):
             return END
         if not self._all_have_batch:
-            self._share_first_batch(counts)
+            self._broadcast_first_batch(counts)
         self.is_idle = True
         return self._last_batch
 
-    def _share_first_batch(self, counts: StepCounts) -> None:
+    def _broadcast_first_batch(self, counts: StepCounts) -> None:
         """Broadcast the batch of one rank to the ranks that never had one."""
         self._all_have_batch = True
         if all(counts.has_batch):

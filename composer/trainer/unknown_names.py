@@ -13,7 +13,7 @@ from composer.core.callback import Callback
 from composer.core.evaluator import Evaluator
 from composer.core.model import ComposerModel
 
-__all__ = ["no_attribute", "refuse_call", "refuse_unknown", "refuse_values"]
+__all__ = ["check_call", "no_attribute", "raise_if_misplaced", "raise_if_unknown"]
 
 _ACCUMULATION = (
     "accum_iter", "accumulate_grad", "accumulate_grad_batches", "accumulation_steps", "grad_accum_steps",
@@ -26,7 +26,7 @@ _RANGE_TEST = {
 }  # fmt: skip
 
 
-def refuse_unknown(
+def raise_if_unknown(
     function: Callable[..., Any], unknown: Mapping[str, Any], positional: Sequence[Any] = (), data: Any = None
 ) -> None:
     """Raise if there are unknown arguments; one message names all, with a hint at the correct name of each.
@@ -41,7 +41,7 @@ def refuse_unknown(
         TypeError: There are unknown or positional arguments.
 
     >>> def fit(*, duration=None): ...
-    >>> refuse_unknown(fit, {"durration": "1ep"})
+    >>> raise_if_unknown(fit, {"durration": "1ep"})
     Traceback (most recent call last):
     TypeError: fit has no argument 'durration'. Did you mean 'duration'?
     """
@@ -77,7 +77,7 @@ def _number_of_batches(data: Any) -> int | None:
         return None
 
 
-def refuse_values(function: Callable[..., Any], *values: Any) -> None:
+def raise_if_misplaced(function: Callable[..., Any], *values: Any) -> None:
     """Raise if ``eval``, ``predict`` or ``find_lr`` gets a model, tensors or data that it does not accept.
 
     Args:
@@ -88,7 +88,7 @@ def refuse_values(function: Callable[..., Any], *values: Any) -> None:
         TypeError: A value belongs to another call.
 
     >>> def predict(dataloader): ...
-    >>> refuse_values(predict, torch.nn.Linear(1, 1))
+    >>> raise_if_misplaced(predict, torch.nn.Linear(1, 1))
     Traceback (most recent call last):
     TypeError: predict takes no model: it uses that of Trainer(model=...). Write predict(dataloader).
     """
@@ -106,7 +106,7 @@ def refuse_values(function: Callable[..., Any], *values: Any) -> None:
         raise TypeError(f"{shown} takes no data: it uses that of Trainer(train_dataloader=...). Write {call}.")
 
 
-def refuse_call(function: Callable[..., Any], positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+def check_call(function: Callable[..., Any], positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
     """Raise for a call of the Trainer without ``model``, naming its unknown arguments too, the likely cause.
 
     Args:
@@ -118,14 +118,14 @@ def refuse_call(function: Callable[..., Any], positional: Sequence[Any], argumen
         TypeError: There are unknown or positional arguments.
 
     >>> def make(*, model, seed=None): ...
-    >>> refuse_call(make, (), {"sede": 1})
+    >>> check_call(make, (), {"sede": 1})
     Traceback (most recent call last):
     TypeError: make has no argument 'sede'. Did you mean 'seed'? The argument 'model' is missing.
     """
     known = inspect.signature(function).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
     try:
-        refuse_unknown(function, unknown, positional, arguments.get("train_dataloader"))
+        raise_if_unknown(function, unknown, positional, arguments.get("train_dataloader"))
     except TypeError as error:
         given = "model" in arguments or any(isinstance(value, nn.Module) for value in positional)
         missing = "" if given else " The argument 'model' is missing."

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from composer.core.state import State
-from composer.dist.dtensor import is_sharded, shard_like
+from composer.dist.dtensor import from_local_like, is_dtensor
 from composer.parallel.unsharded_parameters import unsharded_parameters
 
 __all__ = ["mask_gradients", "weighted"]
@@ -72,9 +72,9 @@ def _masked(state: State, counts: Tensor | None) -> Generator[None]:
 
     def mask(gradient: Tensor) -> Tensor:
         local: Any = gradient
-        if is_sharded(gradient):
+        if is_dtensor(gradient):
             local = local.to_local()
-        return shard_like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
+        return from_local_like(gradient, torch.zeros_like(local) if nothing is None else _filled(local, nothing))
 
     handles = [leaf.register_hook(mask) for leaf in dict.fromkeys(_leaves(state)) if leaf.requires_grad]
     try:

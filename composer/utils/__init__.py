@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from composer.core.file_names import partial_format as partial_format
     from composer.core.interval import create_interval_scheduler as create_interval_scheduler
     from composer.devices import get_device as get_device
-    from composer.dist.rendezvous.ports import get_free_tcp_port as get_free_tcp_port
+    from composer.dist.rendezvous.loopback import get_free_tcp_port as get_free_tcp_port
     from composer.environment import configure_excepthook as configure_excepthook
     from composer.environment import disable_env_report as disable_env_report
     from composer.environment import enable_env_report as enable_env_report
@@ -155,7 +155,7 @@ else:
             "get_composer_env_dict": "composer.environment",
             "get_device": "composer.devices",
             "get_file": "composer.storage.downloads",
-            "get_free_tcp_port": "composer.dist.rendezvous.ports",
+            "get_free_tcp_port": "composer.dist.rendezvous.loopback",
             "get_save_filename": "composer.checkpoint.save",
             "import_helpers": "composer.utils.import_helpers",
             "import_object": "composer._lazy",

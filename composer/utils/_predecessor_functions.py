@@ -72,10 +72,10 @@ def fsdp_state_dict_type_context(module: nn.Module, state_dict_type: str = "full
     if state_dict_type == "sharded":
         yield
         return
-    from composer.dist.dtensor import is_sharded
+    from composer.dist.dtensor import is_dtensor
 
     def unshard(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        names = [name for name, value in state.items() if isinstance(value, Tensor) and is_sharded(value)]
+        names = [name for name, value in state.items() if isinstance(value, Tensor) and is_dtensor(value)]
         for name in names:
             state[name] = state[name].full_tensor().cpu()  # a collective, in the same order on all ranks
         if names and dist.get_global_rank() != 0:

@@ -15,7 +15,7 @@ from composer.metrics import LanguageCrossEntropy
 from composer.models import ComposerClassifier, HuggingFaceModel
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model
-from tests.common import CLASSES, Regression, classifier, labelled_data, regression_data, trainer_of
+from tests.common import CLASSES, Regression, classifier, labeled_data, regression_data, trainer_of
 from tests.models import tiny
 
 CASE = Case(
@@ -85,7 +85,7 @@ def language_model() -> HuggingFaceModel:
 @pytest.mark.parametrize(
     ("make", "data", "metric"),
     [
-        (classifier, labelled_data, "CrossEntropy"),
+        (classifier, labeled_data, "CrossEntropy"),
         (classifier, soft, "MulticlassAccuracy"),
         (lambda: ComposerClassifier(nn.Conv2d(2, 3, 1), num_classes=3), images, "MulticlassAccuracy"),
         (lambda: ComposerClassifier(nn.Linear(4, 3), val_metrics=MulticlassF1Score(3), num_classes=3), soft, ".*F1"),

@@ -14,7 +14,7 @@ from composer.core.interval import create_interval_scheduler
 from composer.models import ComposerClassifier
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
-from tests.common import At, labelled_data, trainer_of
+from tests.common import At, labeled_data, trainer_of
 
 
 def make_optimizer(model):
@@ -207,7 +207,7 @@ def fit(saver=None, **arguments):
     callbacks = [saver] if saver else []
     trainer = trainer_of(
         model,
-        labelled_data(num_batches=6),
+        labeled_data(num_batches=6),
         optimizers=optimizer,
         algorithms=ScheduleFree(),
         callbacks=callbacks,
@@ -222,7 +222,7 @@ def fit(saver=None, **arguments):
 @pytest.mark.parametrize("interval", [None, "2ba", "1ep"])
 def test_checkpoints_have_the_averages_and_training_is_as_without(interval):
     saver = Saver(interval)
-    trainer = fit(saver, eval_dataloader=labelled_data(1), eval_interval="1ba")
+    trainer = fit(saver, eval_dataloader=labeled_data(1), eval_interval="1ba")
     assert same(parameters_of(trainer.state.model), parameters_of(fit().state.model))
     assert len(saver.saved) == {None: 6, "2ba": 3, "1ep": 1}[interval]
     saved = torch.load(io.BytesIO(saver.saved[0]), weights_only=True)
@@ -244,7 +244,7 @@ def test_resumes_from_a_checkpoint_with_averages():
     optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=0.01)
     algorithm = ScheduleFree()
     trainer = trainer_of(
-        model, labelled_data(num_batches=6)[2:], optimizers=optimizer, algorithms=algorithm, max_duration="1ep", seed=1
+        model, labeled_data(num_batches=6)[2:], optimizers=optimizer, algorithms=algorithm, max_duration="1ep", seed=1
     )
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
@@ -258,7 +258,7 @@ def test_a_run_resumes_from_its_own_checkpoints(tmp_path):
     def trainer(**arguments):
         model = classifier()
         optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=0.01)
-        data = labelled_data(num_batches=6)
+        data = labeled_data(num_batches=6)
         settings = {"optimizers": optimizer, "algorithms": ScheduleFree(), "max_duration": "1ep", "seed": 1}
         return trainer_of(model, data, **settings, **arguments)
 
@@ -281,8 +281,8 @@ def test_after_training_the_averages_stay_and_another_fit_goes_on():
     algorithm = twice.state.algorithms[0]
     assert algorithm.is_averaged
     before = weights(twice.state.model)
-    twice.eval(labelled_data(1))
-    twice.predict(labelled_data(1))
+    twice.eval(labeled_data(1))
+    twice.predict(labeled_data(1))
     assert same(weights(twice.state.model), before)  # the averages stay after an evaluation, too
     assert algorithm.is_averaged
 
@@ -290,7 +290,7 @@ def test_after_training_the_averages_stay_and_another_fit_goes_on():
     model = classifier()
     long = trainer_of(
         model,
-        labelled_data(num_batches=6),
+        labeled_data(num_batches=6),
         optimizers=schedulefree.AdamWScheduleFree(model.parameters(), lr=0.01),
         algorithms=ScheduleFree(),
         max_duration="2ep",
@@ -311,10 +311,10 @@ def test_with_microbatches_and_other_optimizers():
     shapes = At("eval_end", lambda state: [batch[0].shape[0] for batch in state.algorithms[0]._batches])
     trainer = trainer_of(
         model,
-        labelled_data(num_batches=3, batch_size=4),
+        labeled_data(num_batches=3, batch_size=4),
         optimizers=optimizers,
         algorithms=ScheduleFree(),
-        eval_dataloader=labelled_data(1),
+        eval_dataloader=labeled_data(1),
         callbacks=shapes,
         device_train_microbatch_size=2,
     )

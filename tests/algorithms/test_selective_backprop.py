@@ -256,7 +256,7 @@ def test_wrong_arguments(arguments, message):
 
 def test_parameters_are_looked_at_once_for_a_training(monkeypatch):
     looks = []
-    name = f"{SelectiveBackprop.__module__}.is_sharded"
+    name = f"{SelectiveBackprop.__module__}.is_dtensor"
     monkeypatch.setattr(name, lambda parameter: bool(looks.append(parameter)))
     model = make_model()
     engine = loop.start(model, [SelectiveBackprop(**ALWAYS)])

@@ -15,7 +15,7 @@ from composer import Callback, Trainer, callbacks
 from composer.core.logger_destination import LoggerDestination
 from composer.core.model import ComposerModel
 from composer.loggers import InMemoryLogger
-from tests.common import classifier, labelled_data
+from tests.common import classifier, labeled_data
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Case:
     make: Callable[[Path], Callback]
     logs: tuple[str, ...] = ()
     model: Callable[[], ComposerModel] = classifier
-    batches: Callable[[], list[Any]] = labelled_data
+    batches: Callable[[], list[Any]] = labeled_data
     arguments: Callable[[], dict[str, Any]] = dict
     warns: bool = False
 
@@ -107,7 +107,7 @@ def run_with(
     arguments.setdefault("max_duration", "1ep")
     trainer = Trainer(
         model=model,
-        train_dataloader=labelled_data() if data is None else data,
+        train_dataloader=labeled_data() if data is None else data,
         callbacks=list(watching),
         loggers=log if loggers is None else loggers,
         progress_bar=False,

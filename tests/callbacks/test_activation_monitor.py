@@ -14,7 +14,7 @@ from composer.callbacks import ActivationMonitor
 from composer.callbacks.activation_monitor import compute_kurtosis
 from composer.models import ComposerClassifier
 from tests.callbacks.cases import Case, Run, run_with
-from tests.common import CLASSES, FEATURES, Received, labelled_data
+from tests.common import CLASSES, FEATURES, Received, labeled_data
 
 CASE = Case(
     make=lambda folder: ActivationMonitor("2ba", only_log_wandb=False),
@@ -40,7 +40,7 @@ def names_of(run: Run, statistic: str = "max") -> set[str]:
 
 
 def test_statistics_of_a_layer() -> None:
-    data = labelled_data(1, 6)
+    data = labeled_data(1, 6)
     model = network()
     layer = model.module[0]
     with torch.no_grad():

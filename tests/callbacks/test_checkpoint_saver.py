@@ -16,7 +16,7 @@ from composer.checkpoint.load import read_checkpoint
 from composer.core import LoggerDestination
 from composer.core.time import TimeUnit
 from tests.callbacks.cases import Case
-from tests.common import At, classifier, labelled_data, trainer_of, weights
+from tests.common import At, classifier, labeled_data, trainer_of, weights
 
 both = pytest.mark.parametrize("asynchronous", [False, True])
 
@@ -147,7 +147,7 @@ def best(folder: Path, **arguments: Any) -> tuple[CheckpointSaver, Trainer]:
         monitor="eval/MulticlassAccuracy",
     )
     made = trainer_of(
-        model=classifier(), data=labelled_data(), callbacks=[Scored(), saver], eval_dataloader=labelled_data(),
+        model=classifier(), data=labeled_data(), callbacks=[Scored(), saver], eval_dataloader=labeled_data(),
         eval_interval="100ep", max_duration="8ba", **arguments,
     )  # fmt: skip
     return saver, made
@@ -188,7 +188,7 @@ def _fail(state: Any, batch: int) -> None:
 
 def test_unknown_metric_is_refused(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, num_checkpoints_to_keep=1, keep_best=1, monitor="eval/MulticlasAccuracy")
-    run = trainer_of(model=classifier(), data=labelled_data(), eval_dataloader=labelled_data(), callbacks=saver)
+    run = trainer_of(model=classifier(), data=labeled_data(), eval_dataloader=labeled_data(), callbacks=saver)
     with pytest.raises(ValueError, match="Did you mean 'eval/MulticlassAccuracy'"):
         run.fit()
 

@@ -15,7 +15,7 @@ from composer import Callback
 from composer.warnings import ComposerWarning
 from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
-from tests.common import At, Lives, Received, classifier, labelled_data, weights
+from tests.common import At, Lives, Received, classifier, labeled_data, weights
 from tests.declared_waits import WAITS, compare
 from tests.places import differences, places_of
 from tests.trainer.test_sync_free import Step
@@ -129,7 +129,7 @@ def test_SyncFree_between_log_points(case, tmp_path):
 
 def test_SyncFree_with_the_full_set(tmp_path):
     """All callbacks that train a classifier, at once: device values are read only when a destination is due."""
-    plain = [case for case in CASES if case.model is classifier and case.batches is labelled_data]
+    plain = [case for case in CASES if case.model is classifier and case.batches is labeled_data]
     cases = [case for case in plain if case.name not in WAITS]
     assert len(cases) > 12
     with FakeAccelerator() as accelerator:
@@ -140,7 +140,7 @@ def test_SyncFree_with_the_full_set(tmp_path):
             run = run_with(
                 step,
                 *watching,
-                data=labelled_data(60),
+                data=labeled_data(60),
                 loggers=Received(50),
                 device_train_microbatch_size=1,
                 **_for_all(cases),

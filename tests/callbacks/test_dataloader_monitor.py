@@ -19,7 +19,7 @@ from composer.callbacks import DataloaderMonitor
 from composer.callbacks._worker_stacks import WorkerStacks, process_state
 from tests.callbacks.cases import Case, Run, run_with
 from tests.callbacks.hanging import WAYS, Items, sleep_forever
-from tests.common import At, labelled_data
+from tests.common import At, labeled_data
 
 WAIT, SHARE = "dataloader/wait_seconds", "dataloader/wait_share"
 
@@ -158,7 +158,7 @@ def test_a_slow_loader_is_not_a_hang_and_everything_is_restored() -> None:
     threads = set(threading.enumerate())
 
     def slow():
-        for batch in labelled_data(4):
+        for batch in labeled_data(4):
             time.sleep(0.4)
             yield batch
 
@@ -186,7 +186,7 @@ def test_code_after_an_interrupted_wait_is_not_overdue() -> None:
 
     class Interrupted:
         def __iter__(self):
-            yield labelled_data(1)[0]
+            yield labeled_data(1)[0]
             raise KeyboardInterrupt
 
     run = run_with(DataloaderMonitor(0.3), data=Interrupted())
@@ -216,7 +216,7 @@ def test_raises_in_a_thread_other_than_the_main_one(caplog) -> None:
         """Waits in Python code, where an asynchronous exception can be raised."""
 
         def __iter__(self):
-            yield labelled_data(1)[0]
+            yield labeled_data(1)[0]
             while True:
                 time.sleep(0.01)
 
@@ -243,7 +243,7 @@ def test_reports_where_no_exception_can_be_raised(monkeypatch, caplog) -> None:
         """Handles no signals while it waits."""
 
         def __iter__(self):
-            yield labelled_data(1)[0]
+            yield labeled_data(1)[0]
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
             try:
                 time.sleep(1.0)
@@ -287,7 +287,7 @@ def test_wait_seconds_and_fraction_of_the_step(clock) -> None:
 
     class Slow:
         def __iter__(self):
-            for number, batch in enumerate(labelled_data(6)):
+            for number, batch in enumerate(labeled_data(6)):
                 clock.passes(number + 1)()
                 yield batch
 

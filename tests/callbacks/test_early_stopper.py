@@ -16,7 +16,7 @@ from composer.callbacks import EarlyStopper
 from composer.core import State
 from composer.core.timestamp import Timestamp
 from tests.callbacks.cases import Case, Run, run_with
-from tests.common import labelled_data
+from tests.common import labeled_data
 
 CASE = Case(make=lambda folder: EarlyStopper("MulticlassAccuracy", "train", patience=10))
 
@@ -124,7 +124,7 @@ def test_a_falling_loss_is_the_mirror_of_a_rising_accuracy(values, patience) -> 
 def test_a_loss_that_falls_does_not_stop() -> None:
     """CrossEntropy has neither "loss" nor "error" in its name."""
     stopper = EarlyStopper("CrossEntropy", "eval", patience=0)
-    run = run_with(stopper, data=labelled_data(), eval_dataloader=labelled_data(), max_duration="6ep")
+    run = run_with(stopper, data=labeled_data(), eval_dataloader=labeled_data(), max_duration="6ep")
     run.trainer.fit()
     values = run.values("metrics/eval/CrossEntropy")
     assert values == sorted(values, reverse=True)
@@ -144,7 +144,7 @@ class Smaller(MeanMetric):
 
 
 def unknown() -> Run:
-    run = run_with(eval_dataloader=labelled_data())
+    run = run_with(eval_dataloader=labeled_data())
     run.trainer.state.eval_metrics["eval"] = {"Spread": Spread()}
     return run
 
@@ -193,7 +193,7 @@ def test_watches_the_evaluator_of_its_label_only() -> None:
     """The accuracy on data that training makes worse ends the run; that on other data would not."""
     stopper = EarlyStopper("MulticlassAccuracy", "second", patience=0)
     evaluators = [
-        Evaluator(label=label, dataloader=labelled_data(1, 8, seed)) for label, seed in (("first", 1), ("second", 5))
+        Evaluator(label=label, dataloader=labeled_data(1, 8, seed)) for label, seed in (("first", 1), ("second", 5))
     ]
     run = run_with(stopper, eval_dataloader=evaluators, max_duration="20ep")
     run.trainer.fit()

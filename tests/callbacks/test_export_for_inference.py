@@ -12,14 +12,14 @@ from composer.callbacks import ExportForInferenceCallback
 from composer.callbacks.export_for_inference import export_for_inference
 from composer.utils import inference
 from tests.callbacks.cases import Case, run_with
-from tests.common import labelled_data
+from tests.common import labeled_data
 from tests.export.reading import load_program, run_onnx
 
 CASE = Case(make=lambda folder: ExportForInferenceCallback("torch_export", str(folder / "net.pt2")))
 
 
 def test_exports_the_evaluated_model_at_the_end(tmp_path: Path) -> None:
-    path, batch = tmp_path / "net-ba4.pt2", labelled_data(1, 5, seed=9)[0]
+    path, batch = tmp_path / "net-ba4.pt2", labeled_data(1, 5, seed=9)[0]
     callback = ExportForInferenceCallback("torch_export", str(tmp_path / "net-ba{batch}.pt2"))
     trainer = run_with(callback, algorithms=EMA(half_life="4ba")).trainer
     assert not path.exists()

@@ -12,7 +12,7 @@ from torch import nn
 from composer import Callback
 from composer.callbacks import FreeOutputs
 from tests.callbacks.cases import Case, run_with
-from tests.common import classifier, labelled_data, weights
+from tests.common import classifier, labeled_data, weights
 
 CASE = Case(make=lambda folder: FreeOutputs())
 
@@ -54,7 +54,7 @@ def test_outputs_do_not_live_through_the_backward_pass(callbacks, more) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"device_train_microbatch_size": 1}, {"precision": "amp_bf16"}])
 def test_metrics_and_training_stay_the_same(more) -> None:
-    data = labelled_data(6, 8)
+    data = labeled_data(6, 8)
     plain, freed = run_with(data=data, **more), run_with(FreeOutputs(), data=data, **more)
     for run in (plain, freed):
         run.trainer.fit()

@@ -10,7 +10,7 @@ import pytest
 from composer import Callback
 from composer.callbacks import GarbageCollector
 from tests.callbacks.cases import Case, run_with
-from tests.common import At, labelled_data
+from tests.common import At, labeled_data
 
 CASE = Case(
     make=lambda folder: GarbageCollector("2ba"), logs=("garbage_collector/seconds", "garbage_collector/objects")
@@ -38,7 +38,7 @@ def generations(monkeypatch) -> list[int]:
 
 
 def test_collects_at_fixed_steps(generations) -> None:
-    run = run_with(GarbageCollector("2ba", "1ep"), data=labelled_data(5), max_duration="2ep")
+    run = run_with(GarbageCollector("2ba", "1ep"), data=labeled_data(5), max_duration="2ep")
     run.trainer.fit()
     # First a full collection; then after batches 2, 4 | the epoch | 6, 8, 10 | the epoch.
     assert generations == [2, 1, 1, 2, 1, 1, 1, 2]
@@ -46,13 +46,13 @@ def test_collects_at_fixed_steps(generations) -> None:
 
 
 def test_when_both_are_due_everything_is_collected(generations) -> None:
-    run_with(GarbageCollector("1ba", "2ba"), data=labelled_data(4)).trainer.fit()
+    run_with(GarbageCollector("1ba", "2ba"), data=labeled_data(4)).trainer.fit()
     assert generations == [2, 1, 2, 1, 2]
 
 
 def test_the_automatic_collector_is_off_in_training_and_on_in_evaluations() -> None:
     states = {event: At(event, lambda state: gc.isenabled()) for event in ("batch_end", "eval_batch_end", "fit_end")}
-    run = run_with(GarbageCollector(), *states.values(), eval_dataloader=labelled_data(1))
+    run = run_with(GarbageCollector(), *states.values(), eval_dataloader=labeled_data(1))
     run.trainer.fit()
     assert {event: set(at.found) for event, at in states.items()} == {
         "batch_end": {False},
@@ -94,7 +94,7 @@ def test_is_restored_after_an_error() -> None:
 def test_stays_disabled_if_it_was_disabled() -> None:
     gc.disable()
     try:
-        run = run_with(GarbageCollector(), eval_dataloader=labelled_data(1))
+        run = run_with(GarbageCollector(), eval_dataloader=labeled_data(1))
         run.trainer.fit()
         run.trainer.close()
         assert not gc.isenabled()

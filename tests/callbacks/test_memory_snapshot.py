@@ -11,7 +11,7 @@ from composer.callbacks import MemorySnapshot, OOMObserver
 from composer.warnings import NoEffectWarning
 from tests.callbacks.cases import Case, run_with
 from tests.callbacks.memory import SNAPSHOT, Keeper, history
-from tests.common import labelled_data, trainer_of
+from tests.common import labeled_data, trainer_of
 
 __all__ = ["history"]
 
@@ -19,7 +19,7 @@ CASE = Case(make=lambda folder: MemorySnapshot(folder=str(folder)), warns=True)
 
 
 def fit(callback: MemorySnapshot, loggers: Any = None, **arguments: Any) -> Any:
-    run = run_with(callback, data=labelled_data(8), run_name="night", loggers=loggers, **arguments)
+    run = run_with(callback, data=labeled_data(8), run_name="night", loggers=loggers, **arguments)
     run.trainer.fit()
     run.trainer.close()
     return run

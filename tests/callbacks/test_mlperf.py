@@ -17,7 +17,7 @@ from composer.callbacks import MLPerfCallback
 from composer.callbacks.mlperf import get_system_description
 from tests.callbacks.cases import Case, Run, run_with
 from tests.callbacks.memory import Keeper
-from tests.common import CLASSES, FEATURES, labelled_data
+from tests.common import CLASSES, FEATURES, labeled_data
 
 
 def loader(samples: int = 8, batch_size: int = 2) -> DataLoader[Any]:
@@ -212,7 +212,7 @@ def test_does_not_overwrite_an_earlier_run(tmp_path) -> None:
     [
         ({"metric_name": "MulticlassAcuracy"}, {}, "Did you mean 'eval/MulticlassAccuracy'"),
         ({"metric_label": "test"}, {}, "match no metric of an evaluator"),
-        ({}, {"eval_dataloader": labelled_data(1)}, "eval_dataloader does not define it"),
+        ({}, {"eval_dataloader": labeled_data(1)}, "eval_dataloader does not define it"),
     ],
 )
 def test_refuses_before_training(arguments, more, message, tmp_path) -> None:

@@ -10,7 +10,7 @@ from composer.callbacks import NaNMonitor
 from composer.callbacks._async_readback import Readback
 from composer.core.timestamp import Timestamp
 from tests.callbacks.cases import Case, run_with
-from tests.common import labelled_data
+from tests.common import labeled_data
 
 CASE = Case(make=lambda folder: NaNMonitor())
 
@@ -45,7 +45,7 @@ def test_refuses_an_invalid_loss(loss) -> None:
 
 
 def test_stops_a_run_in_the_batch_of_the_nan() -> None:
-    data = labelled_data(4)
+    data = labeled_data(4)
     data[2] = (data[2][0] * float("nan"), data[2][1])
     run = run_with(NaNMonitor(), data=data)
     with pytest.raises(RuntimeError, match=r"batch 2 \(epoch 0\)") as caught:

@@ -11,7 +11,7 @@ from composer.core import Event
 from composer.loggers import InMemoryLogger
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case, run_with
-from tests.common import Unsized, classifier, labelled_data
+from tests.common import Unsized, classifier, labeled_data
 
 NAME = "time/remaining_estimate"
 CASE = Case(make=lambda folder: RuntimeEstimator(), logs=(NAME, f"hparam:{NAME}_unit"))
@@ -136,11 +136,9 @@ def test_without_max_duration():
     assert loop.batch(1.0) is None
 
 
-@pytest.mark.parametrize("data", [labelled_data(), Unsized(labelled_data())], ids=["sized", "unsized"])
+@pytest.mark.parametrize("data", [labeled_data(), Unsized(labeled_data())], ids=["sized", "unsized"])
 def test_in_a_trainer(data):
-    run = run_with(
-        RuntimeEstimator(time_unit="seconds"), data=data, eval_dataloader=labelled_data(), max_duration="3ep"
-    )
+    run = run_with(RuntimeEstimator(time_unit="seconds"), data=data, eval_dataloader=labeled_data(), max_duration="3ep")
     run.trainer.fit()
     estimates = run.values(NAME)
     assert run.steps(NAME)[-4:] == [9, 10, 11, 12]

@@ -16,7 +16,7 @@ from composer.loggers import InMemoryLogger
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import Case, run_with
-from tests.common import CLASSES, FEATURES, classifier, labelled_data
+from tests.common import CLASSES, FEATURES, classifier, labeled_data
 
 RATES = ("batches_per_sec", "samples_per_sec")
 CASE = Case(
@@ -217,9 +217,9 @@ def test_a_clock_that_stands_still():
 
 
 def test_in_a_trainer_with_evaluation_and_tokens():
-    data = DataSpec(labelled_data(), get_num_tokens_in_batch=lambda batch: 10)
+    data = DataSpec(labeled_data(), get_num_tokens_in_batch=lambda batch: 10)
     monitor = SpeedMonitor(window_size=2, time_unit="seconds")
-    run = run_with(monitor, data=data, eval_dataloader=labelled_data(), max_duration="2ep")
+    run = run_with(monitor, data=data, eval_dataloader=labeled_data(), max_duration="2ep")
     run.trainer.fit()
     assert run.steps("throughput/tokens_per_sec") == [3, 4, 5, 6, 7, 8]
     tokens, batches = run.values("throughput/tokens_per_sec"), run.values("throughput/batches_per_sec")

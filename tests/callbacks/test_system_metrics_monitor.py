@@ -13,7 +13,7 @@ from composer.callbacks import SystemMetricsMonitor
 from composer.core import Event
 from composer.loggers import InMemoryLogger
 from tests.callbacks.cases import Case, run_with
-from tests.common import labelled_data
+from tests.common import labeled_data
 
 GROUPS = ("cpu_percentage", "cpu_percentage_rank", "cpu_memory_*", "disk_memory_*", "network_*")
 CASE = Case(
@@ -112,11 +112,11 @@ def test_minimum_and_maximum_over_ranks(monkeypatch):
 
 
 def test_in_training_evaluation_and_prediction():
-    run = run_with(SystemMetricsMonitor(batch_log_interval=3), eval_dataloader=labelled_data(), max_duration="2ep")
+    run = run_with(SystemMetricsMonitor(batch_log_interval=3), eval_dataloader=labeled_data(), max_duration="2ep")
     run.trainer.fit()
     # Batches 0, 3 and 6 of training, and after 4 and 8 of them 0 and 3 of the evaluation.
     assert run.steps("min_cpu_percentage") == [0, 3, 4, 4, 6, 8, 8]
-    run.trainer.predict(labelled_data())
+    run.trainer.predict(labeled_data())
     assert run.steps("min_cpu_percentage")[7:] == [8, 8]
 
 

@@ -9,7 +9,7 @@ from torchmetrics import MeanMetric
 from composer.callbacks import ThresholdStopper
 from composer.core import State
 from tests.callbacks.cases import Case, run_with
-from tests.common import labelled_data
+from tests.common import labeled_data
 
 CASE = Case(make=lambda folder: ThresholdStopper("MulticlassAccuracy", "train", 2.0))
 
@@ -64,7 +64,7 @@ def test_requires_comp_for_an_unknown_direction() -> None:
 def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:
     for on_batch, expected in ((True, 1), (False, 4)):
         stopper = ThresholdStopper("MulticlassAccuracy", "train", -1.0, stop_on_batch=on_batch)
-        run = run_with(stopper, data=labelled_data(4), max_duration="3ep")
+        run = run_with(stopper, data=labeled_data(4), max_duration="3ep")
         run.trainer.fit()
         assert run.trainer.state.timestamp.batch == expected
 

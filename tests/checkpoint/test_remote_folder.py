@@ -33,9 +33,9 @@ def newest(remote: RemoteCheckpoints, template: str, latest: str | None) -> str 
     return next(iter(found), None)
 
 
-def save(remote: RemoteCheckpoints, name: str, *superfluous: str, latest: str | None = "latest.pt") -> None:
+def save(remote: RemoteCheckpoints, name: str, *to_delete: str, latest: str | None = "latest.pt") -> None:
     (remote.local / name).write_text(f"weights of {name}")
-    remote.publish(name, latest, superfluous, NAME)
+    remote.publish(name, latest, to_delete, NAME)
 
 
 def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
@@ -158,10 +158,10 @@ def test_newest(faulty) -> None:
 def test_checkpoints_of_another_run(faulty) -> None:
     remote = RemoteCheckpoints("faulty://bucket/run")
     Folder("faulty://bucket/run").write_text("ep3-ba9.pt", "x")
-    remote.refuse_later(NAME, Timestamp(epoch=3, batch=9), ())
-    remote.refuse_later(NAME, Timestamp(epoch=1), ("ep3-ba9.pt",))
+    remote.raise_if_later(NAME, Timestamp(epoch=3, batch=9), ())
+    remote.raise_if_later(NAME, Timestamp(epoch=1), ("ep3-ba9.pt",))
     with pytest.raises(FileExistsError, match=r"'faulty://bucket/run/ep3-ba9\.pt' is later than this run"):
-        remote.refuse_later(NAME, Timestamp(epoch=1), ())
+        remote.raise_if_later(NAME, Timestamp(epoch=1), ())
 
 
 def test_what_was_begun_is_removed(faulty) -> None:
@@ -178,12 +178,12 @@ def test_wrong_credentials_are_told_at_once(faulty) -> None:
         RemoteCheckpoints("faulty://bucket/run").probe()
 
 
-def save_parts(remote: RemoteCheckpoints, name: str, *superfluous: str) -> None:
+def save_parts(remote: RemoteCheckpoints, name: str, *to_delete: str) -> None:
     (remote.local / name).mkdir()
     for part in ("__0_0.distcp", ".metadata", "composer.pt"):
         (remote.local / name / part).write_text(f"{part} of {name}")
     remote.create_group()
-    remote.publish(name, "latest.pt", superfluous, "ep{epoch}-ba{batch}")
+    remote.publish(name, "latest.pt", to_delete, "ep{epoch}-ba{batch}")
 
 
 def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None:
@@ -201,7 +201,7 @@ def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None
     assert newest(remote, "ep{epoch}-ba{batch}", None) == "faulty://bucket/run/ep2-ba4"
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
     with pytest.raises(FileExistsError, match="is later than this run"):
-        remote.refuse_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
+        remote.raise_if_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
 
 
 def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:

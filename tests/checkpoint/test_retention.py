@@ -19,7 +19,7 @@ def saved(values: list[float | None], first: int = 0) -> list[SavedCheckpoint]:
 
 def kept(retention: Retention, values: list[float | None]) -> list[int]:
     everything = saved(values)
-    gone = retention.superfluous(everything)
+    gone = retention.to_delete(everything)
     return [one.number for one in everything if one not in gone]
 
 
@@ -53,7 +53,7 @@ def test_BestTopK(values, newest, best, every, mode) -> None:
     there: list[SavedCheckpoint] = []
     for one in saved(values):
         there.append(one)
-        gone = retention.superfluous(there)
+        gone = retention.to_delete(there)
         assert one not in gone
         there = [other for other in there if other not in gone]
     numbers = [one.number for one in there]

@@ -16,7 +16,7 @@ from composer.checkpoint import DamagedCheckpointError, UnsafeCheckpointError, f
 from composer.checkpoint.folder_metadata import read_metadata
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.sharded_reader import (
-    StoredTensor,
+    TensorMetadata,
     is_sharded_checkpoint,
     load_tensors,
     open_sharded,
@@ -39,7 +39,7 @@ def folder(tmp_path) -> Path:
 
 def test_opening_reads_no_tensor(folder) -> None:
     content = open_sharded(folder)
-    assert content["state"]["model"]["weight"] == StoredTensor(folder, "state.model.weight", (64,), torch.float32)
+    assert content["state"]["model"]["weight"] == TensorMetadata(folder, "state.model.weight", (64,), torch.float32)
     assert content["state"]["epoch"] == 1
     os.truncate(folder / "__0_0.distcp", 100)
     del content["state"]["model"]

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from composer.checkpoint.sharded_tensors import (
     Layout,
     has_sharded_tensors,
-    is_sharded,
+    is_dtensor,
     shard_bounds,
     shard_like,
     unshard,
@@ -82,7 +82,7 @@ def test_one_process_gets_a_copy_too() -> None:
     weight.zero_()
     assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
     assert copy["a"].tolist() == [1, 1]
-    assert not is_sharded(weight)
+    assert not is_dtensor(weight)
 
 
 def layouts() -> Any:
@@ -100,16 +100,16 @@ def layouts() -> Any:
     return {
         "moment": (weight.dtype, str(weight.placements)),
         "rows": (tuple(rows.shape), str(rows.placements)),
-        "of another shape": is_sharded(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
-        "unknown": is_sharded(layout.empty(("x",), (5, 3), torch.float32, (0,))),
+        "of another shape": is_dtensor(layout.empty(("0.weight", "x"), (2,), torch.float32, None)),
+        "unknown": is_dtensor(layout.empty(("x",), (5, 3), torch.float32, (0,))),
         "on other axes": str(getattr(layout.empty(("0.weight",), (5, 1), torch.float32, (0, None)), "placements", "")),
-        "weight": is_sharded(shard["model"]["0.weight"]),
-        "buffer": is_sharded(shard["model"]["1.running_mean"]),
-        "by chance": is_sharded(shard["other"][0][0]),
-        "step": is_sharded(shard["0.weight"]["step"]),
-        "mask": is_sharded(shard["0.weight"]["mask"]),
+        "weight": is_dtensor(shard["model"]["0.weight"]),
+        "buffer": is_dtensor(shard["model"]["1.running_mean"]),
+        "by chance": is_dtensor(shard["other"][0][0]),
+        "step": is_dtensor(shard["0.weight"]["step"]),
+        "mask": is_dtensor(shard["0.weight"]["mask"]),
         "factor": str(factor["0.weight"]["row"].placements),
-        "its step": is_sharded(factor["0.weight"]["step"]),
+        "its step": is_dtensor(factor["0.weight"]["step"]),
         "whole": layout.is_unsharded,
     }
 

@@ -8,7 +8,7 @@ import string
 import pytest
 
 from composer.core.event import Event
-from composer.core.hook_names import is_like_a_hook, is_misspelt, meant_event
+from composer.core.hook_names import is_like_a_hook, is_misspelled, meant_event
 
 OTHER_LIBRARIES = {
     # Lightning
@@ -154,12 +154,12 @@ def test_every_event_is_its_own_meaning(event):
     assert meant_event(event.value) is event
 
 
-def test_misspelt_names_of_methods():
+def test_misspelled_names_of_methods():
     for written, known in (
         ("run_events", "run_event"),
         ("load_statedict", "load_state_dict"),
         ("eval_foward", "eval_forward"),
     ):
-        assert is_misspelt(written, known)
+        assert is_misspelled(written, known)
     for written, known in (("closed", "close"), ("lost", "loss"), ("run_event", "run_event"), ("matches", "match")):
-        assert not is_misspelt(written, known)
+        assert not is_misspelled(written, known)

@@ -13,7 +13,7 @@ import webdataset
 from torch.utils.data import BatchSampler, ChainDataset, DataLoader, IterableDataset, Sampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from composer.core.infinite_data import LongEpochWatch, refuse_endless, why_endless
+from composer.core.infinite_data import LongEpochWatch, infinite_reason, raise_if_infinite
 from composer.warnings import ComposerWarning
 
 DATA = [1, 2, 3]
@@ -200,26 +200,26 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_endless(name):
     data = ENDLESS[name]()
-    assert why_endless(data)
+    assert infinite_reason(data)
     with pytest.raises(ValueError, match=r"^data never ends: .*\. Give less\.$"):
-        refuse_endless("data", data, "Give less.")
+        raise_if_infinite("data", data, "Give less.")
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_ends(name):
     data = ENDS[name]()
-    assert why_endless(data) is None
-    refuse_endless("data", data, "Give less.")
+    assert infinite_reason(data) is None
+    raise_if_infinite("data", data, "Give less.")
 
 
 def test_to_look_reads_nothing():
     numbers = itertools.count()
-    assert why_endless(map(str, numbers))
-    assert why_endless(numbers)
+    assert infinite_reason(map(str, numbers))
+    assert infinite_reason(numbers)
     assert next(numbers) == 0
     generator = forever()
     assert next(generator) == 1
-    assert why_endless(generator)
+    assert infinite_reason(generator)
     assert next(generator) == 2
 
 
@@ -229,7 +229,7 @@ def test_a_long_pass_is_warned_of_once(limit, recwarn):
     for number in range(1, 9):
         if number == limit.get("batches", 1):
             with pytest.warns(ComposerWarning, match=r"^It may be endless\.$"):
-                watch.look(number)
+                watch.update(number)
         else:
-            watch.look(number)
+            watch.update(number)
     assert len(recwarn) == 0

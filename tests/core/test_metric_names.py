@@ -12,10 +12,10 @@ from composer.callbacks import CheckpointSaver, EarlyStopper, ThresholdStopper
 from composer.core.metric_names import find_metric, spellings
 from composer.models import ComposerClassifier
 from composer.optim import ReduceOnPlateauScheduler
-from tests.common import CLASSES, FEATURES, labelled_data
+from tests.common import CLASSES, FEATURES, labeled_data
 
 SPELLINGS = [{"monitor": "eval/Acc"}, {"monitor": "metrics/eval/Acc"}, {"monitor": "Acc"}]
-LABELLED = [{**one, "dataloader_label": "eval"} for one in SPELLINGS]
+LABELED = [{**one, "dataloader_label": "eval"} for one in SPELLINGS]
 
 
 def trainer(eval_dataloader=None, **arguments) -> Trainer:
@@ -24,8 +24,8 @@ def trainer(eval_dataloader=None, **arguments) -> Trainer:
     model = ComposerClassifier(nn.Linear(FEATURES, CLASSES), train_metrics=accuracy, val_metrics=accuracy)
     return Trainer(
         model=model,
-        train_dataloader=labelled_data(),
-        eval_dataloader=labelled_data(2, seed=2) if eval_dataloader is None else eval_dataloader,
+        train_dataloader=labeled_data(),
+        eval_dataloader=labeled_data(2, seed=2) if eval_dataloader is None else eval_dataloader,
         optimizers=torch.optim.SGD(model.parameters(), lr=1e-9),
         max_duration="5ep",
         progress_bar=False,
@@ -33,7 +33,7 @@ def trainer(eval_dataloader=None, **arguments) -> Trainer:
     )
 
 
-@pytest.mark.parametrize("names", SPELLINGS + LABELLED, ids=str)
+@pytest.mark.parametrize("names", SPELLINGS + LABELED, ids=str)
 def test_stoppers(names) -> None:
     runs = [EarlyStopper(**names, patience=1), ThresholdStopper(**names, threshold=-1.0)]
     epochs = []
@@ -60,14 +60,14 @@ def test_checkpoints_and_schedules(names, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["Acc", "eval/Acc", "metrics/eval/Acc"])
 def test_evaluators_and_logged_values(name) -> None:
-    evaluator = Evaluator(label="eval", dataloader=labelled_data(1), metric_names=[name])
+    evaluator = Evaluator(label="eval", dataloader=labeled_data(1), metric_names=[name])
     run = trainer(evaluator, loggers="in_memory")
     assert list(run.state.eval_metrics["eval"]) == ["Acc"]
     run.eval()
     if name != "Acc":
         assert len(run.logger.destinations[0].get_timeseries(name)[name]) == 1
     with pytest.raises(ValueError, match=r"matches none of the model's metrics.*Did you mean 'Acc'"):
-        trainer(Evaluator(label="eval", dataloader=labelled_data(1), metric_names=["eval/Accc"]))
+        trainer(Evaluator(label="eval", dataloader=labeled_data(1), metric_names=["eval/Accc"]))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_the_training_data_by_its_label() -> None:
 
 def test_an_evaluation_outside_of_a_fit_is_left_alone() -> None:
     run = trainer([], callbacks=EarlyStopper("eval/Acc"))
-    run.eval({"test": labelled_data(1)})
-    run.eval(labelled_data(1))
+    run.eval({"test": labeled_data(1)})
+    run.eval(labeled_data(1))
     assert run.state.callbacks[0].best is not None
 
 
 def test_evaluators_by_a_mapping() -> None:
-    evaluator = Evaluator(label="d", dataloader=labelled_data(1))
-    run = trainer({"a": labelled_data(1), "b/c": labelled_data(1), "d": evaluator}, callbacks=EarlyStopper("b/c/Acc"))
+    evaluator = Evaluator(label="d", dataloader=labeled_data(1))
+    run = trainer({"a": labeled_data(1), "b/c": labeled_data(1), "d": evaluator}, callbacks=EarlyStopper("b/c/Acc"))
     run.fit()
     assert set(run.state.eval_metrics) == {"a", "b/c", "d"}
     assert run.state.timestamp.epoch == 3
-    run.eval({"e": {"dataloader": labelled_data(1)}})
+    run.eval({"e": {"dataloader": labeled_data(1)}})
     assert "e/Acc" in run.state.eval_metric_values
 
 
@@ -156,5 +156,5 @@ def test_what_is_no_mapping_of_loaders(given, message) -> None:
 
 
 def test_the_arguments_of_a_data_spec_are_no_mapping_of_loaders() -> None:
-    run = trainer({"dataloader": labelled_data(1), "num_samples": 2})
+    run = trainer({"dataloader": labeled_data(1), "num_samples": 2})
     assert [(one.label, one.dataloader.num_samples) for one in run.state.evaluators] == [("eval", 2)]

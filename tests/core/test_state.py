@@ -66,7 +66,7 @@ class TestConstruction:
         monkeypatch.setattr("composer.dist.get_global_rank", lambda: 3)
         assert state_of(rank_zero_seed=40).seed == 43
 
-    def test_precision_is_normalised_whenever_it_is_set(self):
+    def test_precision_is_normalized_whenever_it_is_set(self):
         state = state_of(precision="AMP_BF16")
         assert state.precision is Precision.AMP_BF16
         state.precision = "fp16"

@@ -93,10 +93,10 @@ def test_cifar10(tmp_path, monkeypatch) -> None:
 
 def write_image_folders(folder: Path) -> None:
     for split in ("train", "val"):
-        for label, colour in (("ant", 10), ("bee", 200)):
+        for label, color in (("ant", 10), ("bee", 200)):
             (folder / split / label).mkdir(parents=True)
             for number in range(3):
-                Image.new("RGB", (40, 30), (colour, 0, 0)).save(folder / split / label / f"{number}.png")
+                Image.new("RGB", (40, 30), (color, 0, 0)).save(folder / split / label / f"{number}.png")
 
 
 @pytest.mark.parametrize("is_train", [True, False])
@@ -106,8 +106,8 @@ def test_imagenet(is_train, tmp_path) -> None:
     x, y = next(iter(spec.dataloader))
     assert (x.dtype, x.shape, y.tolist()) == (torch.uint8, (6, 3, 16, 16), [0, 0, 0, 1, 1, 1])
     found, _ = spec.batch_transforms((x, y))
-    for label, colour in ((0, 10), (3, 200)):
-        assert found[label, 0].mean().item() == pytest.approx((colour / 255 - MEAN[0]) / STD[0], abs=1e-4)
+    for label, color in ((0, 10), (3, 200)):
+        assert found[label, 0].mean().item() == pytest.approx((color / 255 - MEAN[0]) / STD[0], abs=1e-4)
         assert found[label, 1].mean().item() == pytest.approx(-MEAN[1] / STD[1], abs=1e-4)
 
 

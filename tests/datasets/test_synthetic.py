@@ -42,9 +42,9 @@ def test_separable_data_is_separable_by_a_linear_model(shape, num_classes) -> No
     )
     x, y = (torch.stack(column) for column in zip(*[data[i] for i in range(100)], strict=True))
     x = x.flatten(1)
-    centres = torch.stack([x[y == label].mean(0) for label in range(num_classes)])
-    # The nearest centre is the greatest of linear functions of x.
-    scores = x @ centres.T - centres.square().sum(1) / 2
+    centers = torch.stack([x[y == label].mean(0) for label in range(num_classes)])
+    # The nearest center is the greatest of linear functions of x.
+    scores = x @ centers.T - centers.square().sum(1) / 2
     assert torch.equal(scores.argmax(1), y)
 
 

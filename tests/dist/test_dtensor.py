@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from composer.dist.dtensor import local_tensors, inner_products, is_sharded, joint_norm, shard_like, norms, row_norms, full_tensor
+from composer.dist.dtensor import (
+    from_local_like,
+    full_tensor,
+    inner_products,
+    is_dtensor,
+    joint_norm,
+    local_tensors,
+    norms,
+    row_norms,
+)
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -46,8 +55,8 @@ def test_what_is_whole_stays_itself():
     assert full_tensor(tensor) is tensor
     assert local_tensors([tensor])[0] is tensor
     part = torch.ones(2)
-    assert shard_like(tensor, part) is part
-    assert not is_sharded(tensor)
+    assert from_local_like(tensor, part) is part
+    assert not is_dtensor(tensor)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
@@ -74,14 +83,18 @@ def _check_shardings():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("one", "other"))
     line = mesh["one"]
     torch.manual_seed(0)
-    full = [torch.randn(5, 3) for _ in PLACEMENTS] + [torch.randn(1), torch.randn(7, dtype=torch.float64), torch.randn(2)]
+    full = [torch.randn(5, 3) for _ in PLACEMENTS] + [
+        torch.randn(1),
+        torch.randn(7, dtype=torch.float64),
+        torch.randn(2),
+    ]
     kinds = [(mesh, placements) for placements in PLACEMENTS] + [(line, (Shard(0),)), (line, (Shard(0),)), None]
     made = [value if kind is None else distribute_tensor(value, *kind) for value, kind in zip(full, kinds, strict=True)]
     for one, norm in zip(full, norms(made), strict=True):
         assert type(norm) is torch.Tensor
         torch.testing.assert_close(norm, one.norm())
     others = [2 * value + 1 for value in full]
-    divided = [shard_like(one, local_tensors([2 * one + 1])[0]) for one in made]
+    divided = [from_local_like(one, local_tensors([2 * one + 1])[0]) for one in made]
     for one, other, product in zip(full, others, inner_products(made, divided), strict=True):
         torch.testing.assert_close(product, (one * other).sum())
     for one, value in zip(made, full, strict=True):

@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 
 from composer import dist
 from composer.dist import group_exit
-from composer.dist.rendezvous.ports import get_free_tcp_port
+from composer.dist.rendezvous.loopback import get_free_tcp_port
 
 SCRIPT = Path(__file__).with_name("exiting.py")
 

@@ -57,7 +57,7 @@ class Photographs(Dataset[Any]):
         return self.transform(image), index % 4
 
 
-class Normalise:
+class Normalize:
     """Bytes to numbers."""
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def _resnet() -> ComposerClassifier:
 
 
 def _imagenet() -> dict[str, Any]:
-    loaders = [DataLoader(Photographs(Normalise()), batch_size=4) for _ in range(2)]
+    loaders = [DataLoader(Photographs(Normalize()), batch_size=4) for _ in range(2)]
     return {"make_model": _resnet, "train_dataloader": loaders[0], "eval_dataloader": loaders[1]}
 
 

@@ -68,11 +68,11 @@ def test_resnet_recipe_on_a_folder_of_images(run, tmp_path: Path) -> None:
     from PIL import Image
 
     for part, number in (("train", 20), ("val", 2)):
-        for kind, colour in (("dark", 40), ("light", 200)):
+        for kind, color in (("dark", 40), ("light", 200)):
             folder = tmp_path / "images" / part / kind
             folder.mkdir(parents=True)
             for image in range(number):
-                Image.new("RGB", (40, 40), (colour + image, colour, colour - image)).save(folder / f"{image}.png")
+                Image.new("RGB", (40, 40), (color + image, color, color - image)).save(folder / f"{image}.png")
     arguments = ["--data", "images", "--size", "32", "--epochs", "2", "--batch-size", "4", "--lr", "0.01"]
     printed = run("resnet_recipe", *arguments)
     lines = re.findall(r"^(\w+) +test accuracy (\d+\.\d)% in \d+\.\d s$", printed, re.MULTILINE)

@@ -22,7 +22,7 @@ from composer.nn.alibi import add_alibi
 from composer.nn.gyro_dropout import GyroDropoutLayer
 from composer.nn.stochastic_depth import register_residual_block
 from composer.utils import export_for_inference
-from tests.common import CLASSES, classifier, labelled_data, trainer_of
+from tests.common import CLASSES, classifier, labeled_data, trainer_of
 from tests.export.reading import load_script
 from tests.export.test_methods import SURGERY, convolutions
 from tests.nn.blocks import BasicBlock, Bottleneck, TimmBasicBlock, TimmBottleneck
@@ -173,7 +173,7 @@ def test_attention_with_alibi_is_exported() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_after_training(way: str) -> None:
     """A trained model has a logger, of which no graph knows."""
-    model, data = classifier(), labelled_data()
+    model, data = classifier(), labeled_data()
     model.val_metrics = MulticlassAccuracy(CLASSES)
     trainer_of(model, data).fit()
     assert model.logger is not None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from composer import ComposerModel, functional
 from composer.export import export_for_inference
-from tests.common import classifier, labelled_data, trainer_of
+from tests.common import classifier, labeled_data, trainer_of
 from tests.export.reading import load_program, load_script, run_onnx
 
 
@@ -147,11 +147,11 @@ def test_lengths_may_vary_too(tmp_path: Path) -> None:
 def _exported(folder: str) -> tuple[bool, bool]:
     """Export the model of two ranks; whether the file is what the model does."""
     path = Path(folder, "net.pt2")
-    trainer = trainer_of(classifier(), labelled_data())
+    trainer = trainer_of(classifier(), labeled_data())
     trainer.fit()
     trainer.export_for_inference("torch_export", str(path))
     torch.distributed.barrier()
-    batch = labelled_data(1, 5, seed=7)[0]
+    batch = labeled_data(1, 5, seed=7)[0]
     return path.exists(), torch.allclose(load_program(path)(batch), trainer.state.model(batch))
 
 

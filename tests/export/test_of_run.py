@@ -13,7 +13,7 @@ from composer.algorithms import EMA, BlurPool, MixUp
 from composer.core import Event
 from composer.export import evaluation_weights
 from composer.models import ComposerClassifier
-from tests.common import CLASSES, FEATURES, Received, classifier, labelled_data, trainer_of, weights
+from tests.common import CLASSES, FEATURES, Received, classifier, labeled_data, trainer_of, weights
 from tests.export.reading import load_program, load_script
 
 
@@ -33,24 +33,24 @@ class Files(Received):
 
 
 def trained(**arguments: object) -> Trainer:
-    trainer = trainer_of(classifier(), labelled_data(), **arguments)
+    trainer = trainer_of(classifier(), labeled_data(), **arguments)
     trainer.fit()
     return trainer
 
 
 def test_the_last_batch_is_the_sample(tmp_path: Path) -> None:
     trainer = trained()
-    batch = labelled_data(1, 5, seed=7)[0]
+    batch = labeled_data(1, 5, seed=7)[0]
     for form, load in (("torchscript", load_script), ("torch_export", load_program)):
         trainer.export_for_inference(form, str(tmp_path / "net.pt2"))
         torch.testing.assert_close(load(tmp_path / "net.pt2")(batch), trainer.state.model(batch))
 
 
 def test_before_training_a_sample_is_needed(tmp_path: Path) -> None:
-    trainer = trainer_of(classifier(), labelled_data())
+    trainer = trainer_of(classifier(), labeled_data())
     with pytest.raises(ValueError, match="sample_input is required for the format torch_export"):
         trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"))
-    trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"), sample_input=labelled_data()[0])
+    trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"), sample_input=labeled_data()[0])
     assert (tmp_path / "net.pt2").exists()
 
 
@@ -62,7 +62,7 @@ def test_the_name_may_tell_the_time(tmp_path: Path) -> None:
 
 def test_averaged_weights_are_exported_and_training_continues_with_its_own(tmp_path: Path) -> None:
     trainer = trained(algorithms=EMA(half_life="4ba"))
-    before, batch = weights(trainer), labelled_data(1, 5, seed=7)[0]
+    before, batch = weights(trainer), labeled_data(1, 5, seed=7)[0]
     evaluated = trainer.predict([batch])[0]
     trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"))
     torch.testing.assert_close(load_program(tmp_path / "net.pt2")(batch), evaluated)
@@ -84,9 +84,9 @@ def test_replaced_layers_are_exported(tmp_path: Path) -> None:
 
 
 def test_a_compiled_model_is_exported_as_its_copy(tmp_path: Path) -> None:
-    trainer = trainer_of(classifier(), labelled_data(), compile_config={"backend": "eager"})
+    trainer = trainer_of(classifier(), labeled_data(), compile_config={"backend": "eager"})
     trainer.fit()
-    batch = labelled_data(1, 5, seed=7)[0]
+    batch = labeled_data(1, 5, seed=7)[0]
     expected = trainer.predict([batch])[0]
     doubled = nn.Linear(FEATURES, CLASSES)
     doubled.load_state_dict({name: 2 * value for name, value in trainer.state.model.module.state_dict().items()})
@@ -109,7 +109,7 @@ def test_a_logger_that_keeps_files_gets_the_file(tmp_path: Path, monkeypatch: py
     assert list(files.files) == ["night/net.pt2"]
     assert not list(tmp_path.iterdir())
     (tmp_path / "copy.pt2").write_bytes(files.files["night/net.pt2"])
-    batch = labelled_data()[0]
+    batch = labeled_data()[0]
     torch.testing.assert_close(load_program(tmp_path / "copy.pt2")(batch), trainer.state.model(batch))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from composer import Trainer
 from composer.models import ComposerClassifier
-from tests.common import CLASSES, FEATURES, At, Received, labelled_data
+from tests.common import CLASSES, FEATURES, At, Received, labeled_data
 
 
 def network(width: int = 32, dropout: float = 0.2, seed: int = 1) -> ComposerClassifier:
@@ -27,7 +27,7 @@ def run_of(device: str, model: Any = None, data: Any = None, **arguments: Any) -
     arguments.setdefault("optimizers", torch.optim.AdamW(model.parameters(), lr=0.01))
     arguments.setdefault("max_duration", "1ep")
     arguments.setdefault("loggers", log)
-    data = labelled_data(12, 16) if data is None else data
+    data = labeled_data(12, 16) if data is None else data
     return Trainer(model=model, train_dataloader=data, device=device, seed=5, progress_bar=False, **arguments), log
 
 

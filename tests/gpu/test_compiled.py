@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from composer import Callback
-from tests.common import labelled_data
+from tests.common import labeled_data
 from tests.gpu.runs import all_state, losses_at_once, losses_of, network, run_of
 
 gpu = pytest.mark.gpu
@@ -80,7 +80,7 @@ def test_losses_and_outputs_are_those_of_eager_training(
 
 @pytest.mark.parametrize("mode", [case for case in CONFIGS if case.values != (LONGEST,)])
 def test_microbatches_and_a_short_last_batch(mode: str, accelerator: str) -> None:
-    data = [*labelled_data(5, 12), *labelled_data(1, 7, seed=3)]
+    data = [*labeled_data(5, 12), *labeled_data(1, 7, seed=3)]
     more: dict[str, Any] = {"data": data, "device_train_microbatch_size": 4, "precision": "fp32"}
     _, eager, _ = train(accelerator, None, **more)
     logged, seen, _ = train(accelerator, MODES[mode], **more)

@@ -79,14 +79,14 @@ def test_everything_is_in_the_archive(tmp_path) -> None:
     assert found.files["T_7.csv"].decode().split() == ["a,b", "1,x", '2.5,"y,', 'z"']
     assert found.files["test/ep1.pt"] == b"weights"
     assert found.files["sharded/ep1/shard"] == b"x"
-    colours = {}
+    colors = {}
     for name in ("seen/0", "seen/0/truth", "grey/0"):
         with Image.open(io.BytesIO(found.files[name])) as picture:
-            colours[name] = picture.convert("RGB").getpixel((0, 0))
+            colors[name] = picture.convert("RGB").getpixel((0, 0))
             assert picture.size == (5, 4)
-    assert colours["seen/0"] == (255, 0, 0)
-    assert colours["seen/0/truth"] != (255, 0, 0)
-    assert colours["grey/0"] == (255, 255, 255)
+    assert colors["seen/0"] == (255, 0, 0)
+    assert colors["seen/0/truth"] != (255, 0, 0)
+    assert colors["grey/0"] == (255, 255, 255)
     assert logger._staging._folder is None
 
 

@@ -125,10 +125,10 @@ def test_invalid_masks() -> None:
 
 
 def test_colors_differ() -> None:
-    colours = {class_color(index) for index in range(64)}
-    assert len(colours) == 64
-    assert all(0 <= value <= 255 for colour in colours for value in colour)
-    assert class_color(-1) in {class_color(-1)} - {(0, 0, 0)}  # an index to be ignored has a colour, too
+    colors = {class_color(index) for index in range(64)}
+    assert len(colors) == 64
+    assert all(0 <= value <= 255 for color in colors for value in color)
+    assert class_color(-1) in {class_color(-1)} - {(0, 0, 0)}  # an index to be ignored has a color, too
 
 
 def test_a_color_mask() -> None:

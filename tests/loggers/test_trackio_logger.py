@@ -100,14 +100,14 @@ def test_images_with_masks(project) -> None:
     ((_, single),) = series(logs, "single/1")
     ((_, masked),) = series(logs, "single/1/truth")
     ((_, grey),) = series(logs, "grey/0")
-    colours = []
+    colors = []
     for entry in (table["_value"][0]["image"], single, masked, grey):
         with Image.open(media(project, entry)) as picture:
             assert picture.size == (5, 4)
-            colours.append(picture.convert("RGB").getpixel((0, 0)))
-    assert colours[0] == colours[1] == (255, 0, 0)
-    assert colours[2] != (255, 0, 0)
-    assert colours[3] == (255, 255, 255)
+            colors.append(picture.convert("RGB").getpixel((0, 0)))
+    assert colors[0] == colors[1] == (255, 0, 0)
+    assert colors[2] != (255, 0, 0)
+    assert colors[3] == (255, 255, 255)
 
 
 def test_the_configuration_is_frozen_by_the_first_values(project) -> None:

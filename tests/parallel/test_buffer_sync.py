@@ -1,4 +1,4 @@
-"""Batch normalisation in several processes: all evaluate the model that a checkpoint has."""
+"""Batch normalization in several processes: all evaluate the model that a checkpoint has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.parallel.matrix import STRATEGIES, whole
 from tests.ranks import Ranks
 
 
-class Normalised(ComposerModel):
+class Normalized(ComposerModel):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
@@ -39,7 +39,7 @@ def test_one_process_keeps_its_own() -> None:
 def evaluated(strategy: str, averaged: bool) -> tuple[list[float], dict[str, Tensor], list[Any]]:
     """Train on other data in each process; return what one is evaluated by, the model then, and its predictions."""
     torch.manual_seed(0)
-    model = Normalised()
+    model = Normalized()
     seen = At("eval_batch_end", lambda state: state.outputs.flatten().tolist())
     kept = At("eval_batch_end", lambda state: {n: t.clone() for n, t in whole(state.model.state_dict()).items()})
     same = regression_data(1, 3)
@@ -62,7 +62,7 @@ def test_all_evaluate_the_model_of_the_first(strategy: str, averaged: bool, two_
     (outputs, model, predictions), (others, other, others_predicted) = two_ranks.run(evaluated, strategy, averaged)
     assert all(torch.equal(value, other[name]) for name, value in model.items())
     assert model["net.1.num_batches_tracked"] == 3
-    # On the same data the same, of which the predictions of both processes swap_parameters each other.
+    # On the same data the same, of which the predictions of both ranks are equal.
     assert outputs == others
     assert len(predictions) == len(others_predicted) == 2
     assert torch.equal(predictions[0], predictions[1])

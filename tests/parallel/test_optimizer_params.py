@@ -47,8 +47,8 @@ def test_states_keep_their_order():
     assert optimizer.state["new"] == {}  # the mapping makes states as before
 
 
-def _shard_like():
-    """States swap_parameters weights over two dimensions of a mesh."""
+def _shard_state():
+    """States follow weights over two dimensions of a mesh."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("parts", "layers"))
     torch.manual_seed(0)
     for places in ([Shard(0), Shard(1)], [Shard(0), Replicate()], [Replicate(), Shard(0)], [Shard(0), Shard(0)]):
@@ -68,7 +68,7 @@ def _shard_like():
 
 
 def test_states_are_divided_as_weights(four_ranks):
-    four_ranks.run(_shard_like)
+    four_ranks.run(_shard_state)
 
 
 def test_optimizers_of_one_vector_are_refused():

@@ -9,7 +9,7 @@ import torch.distributed as torch_dist
 from composer import Trainer, dist
 from composer.core.state import State
 from composer.parallel import DDPStrategy, DDPSyncStrategy, SingleProcess, Strategy, choose_strategy
-from tests.common import classifier, labelled_data
+from tests.common import classifier, labeled_data
 from tests.ranks import Ranks
 
 
@@ -66,7 +66,7 @@ def trained() -> list[list[torch.Tensor]]:
         model = classifier()
         with Trainer(
             model=model,
-            train_dataloader=labelled_data()[dist.get_global_rank() :],
+            train_dataloader=labeled_data()[dist.get_global_rank() :],
             max_duration="3ba",
             optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
             device_train_microbatch_size=3,

@@ -13,7 +13,7 @@ from composer.callbacks import CallbackTimer
 from composer.loggers import InMemoryLogger
 from composer.profiler import Profiler, ProfilerAction, SystemProfiler, TorchProfiler, TraceHandler, cyclic_schedule
 from tests import loop
-from tests.common import Unsized, classifier, labelled_data, regression_data, trainer_of, weights
+from tests.common import Unsized, classifier, labeled_data, regression_data, trainer_of, weights
 from tests.profiler.traces import PLAIN, profile
 
 SKIP, WARMUP, ACTIVE, SAVE = ProfilerAction
@@ -107,7 +107,7 @@ def test_the_schedule_may_return_names() -> None:
 def test_data_of_unknown_length() -> None:
     """The loop cannot know that the data is at its end, so the schedule is asked for a batch that never comes."""
     watch = Watch()
-    data = Unsized(labelled_data(2))
+    data = Unsized(labeled_data(2))
     profiler = profiler_of(watch, cyclic_schedule(warmup=0, active=3))
     with trainer_of(classifier(), data, profiler=profiler, max_duration="2ep") as trainer:
         trainer.fit()
@@ -119,7 +119,7 @@ def test_data_of_unknown_length() -> None:
 
 def test_training_that_goes_on() -> None:
     watch = Watch()
-    trainer = trainer_of(classifier(), labelled_data(2), profiler=profiler_of(watch, by_batch(*[ACTIVE] * 4)))
+    trainer = trainer_of(classifier(), labeled_data(2), profiler=profiler_of(watch, by_batch(*[ACTIVE] * 4)))
     trainer.fit()
     trainer.fit(duration="1ep")
     assert [entry for entry in watch.windows if entry.startswith("save")] == ["save 2", "save 4"]
@@ -193,7 +193,7 @@ def test_evaluation_within_a_window() -> None:
     profile(
         profiler_of(watch, by_batch(ACTIVE, SAVE)),
         batches=2,
-        eval_dataloader=labelled_data(1),
+        eval_dataloader=labeled_data(1),
         eval_interval="1ba",
     )
     spans = [entry for entry in watch.found if "eval" in entry]
@@ -260,7 +260,7 @@ def test_other_wrappers_stay_at_work() -> None:
 
 def test_training_is_the_same_bit_for_bit(tmp_path) -> None:
     def train(**arguments: Any) -> Trainer:
-        trainer = trainer_of(classifier(), labelled_data(3), seed=3, max_duration="2ep", **arguments)
+        trainer = trainer_of(classifier(), labeled_data(3), seed=3, max_duration="2ep", **arguments)
         trainer.fit()
         trainer.close()
         return trainer

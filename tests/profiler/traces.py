@@ -10,7 +10,7 @@ from typing import Any
 
 from composer import Trainer
 from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
-from tests.common import classifier, labelled_data, trainer_of
+from tests.common import classifier, labeled_data, trainer_of
 
 NO_TORCH: dict[str, Any] = {"torch_prof_profile_memory": False, "torch_prof_with_flops": False}
 PLAIN: dict[str, Any] = {"sys_prof_cpu": False, **NO_TORCH}
@@ -18,7 +18,7 @@ PLAIN: dict[str, Any] = {"sys_prof_cpu": False, **NO_TORCH}
 
 def profile(profiler: Profiler, batches: int = 4, **arguments: Any) -> Trainer:
     """Train and close a linear classifier with a profiler, on some batches an epoch."""
-    with trainer_of(classifier(), labelled_data(batches), profiler=profiler, run_name="night", **arguments) as trainer:
+    with trainer_of(classifier(), labeled_data(batches), profiler=profiler, run_name="night", **arguments) as trainer:
         trainer.fit()
     return trainer
 

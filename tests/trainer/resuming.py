@@ -41,7 +41,7 @@ def shuffled(**arguments: Any) -> DataLoader[Any]:
 
 
 def build(loader: Any, **arguments: Any) -> Trainer:
-    """A run with dropout, batch normalisation and state in the optimizer."""
+    """A run with dropout, batch normalization and state in the optimizer."""
     with torch.random.fork_rng():
         torch.manual_seed(int(os.environ.get("RESUME_SEED", "0")))
         net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))

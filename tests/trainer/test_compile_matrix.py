@@ -67,7 +67,7 @@ def test_CompileMatrix_with_an_average_and_a_checkpoint(case, compiled, tmp_path
         resumed.fit()
     found, expected = state_of(resumed), state_of(straight)
     if case.name == "ScheduleFree":
-        # Its statistics of batch normalisation come from the last batches, of which a resumed run has seen fewer.
+        # Its statistics of batch normalization come from the last batches, of which a resumed run has seen fewer.
         found, expected = ({n: v for n, v in one["model"].items() if "running" not in n} for one in (found, expected))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     content = read(path)["state"]

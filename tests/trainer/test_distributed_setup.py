@@ -9,7 +9,7 @@ from composer import Algorithm, State, dist
 from composer.core.distributed_support import Sharding
 from composer.core.traits import Traits
 from composer.parallel import SingleProcess
-from composer.trainer.distributed_setup import check_algorithms, from_rank_zero
+from composer.trainer.distributed_setup import broadcast_from_rank_zero, check_algorithms
 from tests.common import Regression, regression_data, trainer_of
 from tests.ranks import Ranks
 
@@ -34,7 +34,11 @@ def run_identity() -> tuple[str, int, str]:
     torch.manual_seed(dist.get_global_rank())  # from which each would draw another seed
     trainer = trainer_of(Regression(), regression_data())
     trainer.close()
-    return trainer.state.run_name, trainer.state.rank_zero_seed, from_rank_zero(f"rank {dist.get_global_rank()}")
+    return (
+        trainer.state.run_name,
+        trainer.state.rank_zero_seed,
+        broadcast_from_rank_zero(f"rank {dist.get_global_rank()}"),
+    )
 
 
 def test_all_have_the_name_and_the_seed_of_the_first(two_ranks: Ranks) -> None:

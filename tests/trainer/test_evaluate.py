@@ -17,7 +17,7 @@ from tests.common import (
     Regression,
     Unsized,
     classifier,
-    labelled_data,
+    labeled_data,
     regression_data,
     trainer_of,
 )
@@ -324,8 +324,8 @@ def test_eval_from_a_callback_while_training() -> None:
     callback = At("batch_end", lambda state: holder[0].eval() if state.timestamp.batch == 2 else None)
     trainer = trainer_of(
         classifier(),
-        labelled_data(8),
-        eval_dataloader=labelled_data(1),
+        labeled_data(8),
+        eval_dataloader=labeled_data(1),
         eval_interval=0,
         loggers=log,
         callbacks=callback,

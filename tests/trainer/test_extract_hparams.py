@@ -22,14 +22,14 @@ from composer.loggers import FileLogger, InMemoryLogger
 from composer.optim import CosineAnnealingScheduler
 from composer.trainer.extract_hparams import describe
 from composer.utils import extract_hparams
-from tests.common import classifier, labelled_data, trainer_of
+from tests.common import classifier, labeled_data, trainer_of
 
 
 def one(value: Any) -> Any:
     return describe({"it": value})["it"]
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
 
 
@@ -53,7 +53,7 @@ class Holder:
     [
         (Time(3, "ep"), "3ep"),
         (Path("a/b"), "a/b"),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (torch.float16, "torch.float16"),
         (torch.device("cpu"), "cpu"),
         (torch.zeros(1000, 1000), "Tensor (1000, 1000) torch.float32"),
@@ -132,7 +132,7 @@ def test_every_argument_of_a_run_is_logged_as_plain_values() -> None:
         algorithms=[algorithms.EMA(half_life="5ba"), algorithms.MixUp(0.3)],
         callbacks=SpeedMonitor(window_size=7),
         schedulers=CosineAnnealingScheduler(alpha_f=0.1),
-        eval_dataloader=labelled_data(60),
+        eval_dataloader=labeled_data(60),
         auto_log_hparams=True,
         max_duration="3ep",
     )

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from composer.algorithms import EMA, SAM, CutOut, GradientClipping, GyroDropout, MixUp, ScheduleFree
 from composer.models import ComposerClassifier
 from composer.optim import CosineAnnealingWithWarmupScheduler, DecoupledAdamW, DecoupledSGDW, MuonAdamW
-from tests.common import At, Received, Recorder, Regression, labelled_data, regression_data, trainer_of
+from tests.common import At, Received, Recorder, Regression, labeled_data, regression_data, trainer_of
 
 
 class Pictures(ComposerClassifier):
-    """With batch normalisation and dropout."""
+    """With batch normalization and dropout."""
 
     def __init__(self):
         torch.manual_seed(3)
@@ -182,7 +182,7 @@ class Stateful:
         self.place = 0
 
     def __iter__(self):
-        data = labelled_data(6)
+        data = labeled_data(6)
         for place in range(self.place % 6, 6):
             self.place = place + 1
             yield data[place]

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import composer
 from composer import Algorithm, Callback, Event, Logger, State, Time, Trainer
 from composer.models import ComposerModel
-from tests.common import CLASSES, Received, labelled_data
+from tests.common import CLASSES, Received, labeled_data
 
 
 class BasicBlock(nn.Module):
@@ -235,7 +235,7 @@ class EarlyModel(ComposerModel):
 
 @pytest.mark.parametrize("collection", [False, True])
 def test_a_model_of_an_early_version(collection) -> None:
-    data, log = labelled_data(3, 6), Received()
+    data, log = labeled_data(3, 6), Received()
     model = EarlyModel(collection)
     trainer = Trainer(
         model=model,

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from composer import Algorithm, ComposerModel, DataSpec
 from composer.trainer.microbatch import named_losses
-from tests.common import At, Received, Regression, classifier, labelled_data, regression_data, trainer_of
+from tests.common import At, Received, Regression, classifier, labeled_data, regression_data, trainer_of
 from tests.on_device import place
 
 VOCABULARY = 7
@@ -253,7 +253,7 @@ def test_train_metrics_see_the_batch_as_it_came() -> None:
         def before_loss(self, state, logger):
             state.batch_set_item(1, torch.zeros_like(state.batch[1]))
 
-    data = labelled_data(2, 8)
+    data = labeled_data(2, 8)
     model = classifier()
     logs = []
     for algorithms in ((), Spoil()):

@@ -15,7 +15,7 @@ from composer.algorithms import BlurPool
 from composer.loggers import ConsoleLogger, ProgressBarLogger
 from composer.models import ComposerClassifier
 from composer.optim.lr_finder import RangeTest
-from tests.common import classifier, labelled_data, trainer_of
+from tests.common import classifier, labeled_data, trainer_of
 from tests.loggers.terminal import Terminal, screen
 
 
@@ -32,7 +32,7 @@ def shown(stream: io.StringIO) -> list[str]:
 def test_one_line_before_training(logger) -> None:
     stream = io.StringIO()
     algorithm = BlurPool(min_channels=0)
-    trainer = trainer_of(images(), labelled_data(), loggers=logger(stream), algorithms=algorithm, max_duration="1ep")
+    trainer = trainer_of(images(), labeled_data(), loggers=logger(stream), algorithms=algorithm, max_duration="1ep")
     trainer.fit()
     line = "Sequential: 35 parameters (all trainable), 140 B; BlurPool replaced 1 Conv2d by BlurConv2d"
     assert shown(stream) == [line]
@@ -50,7 +50,7 @@ def test_a_narrow_terminal_breaks_the_line_between_words(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
-    trainer_of(images(), labelled_data(), loggers=ProgressBarLogger(stream), algorithms=BlurPool(min_channels=0)).fit()
+    trainer_of(images(), labeled_data(), loggers=ProgressBarLogger(stream), algorithms=BlurPool(min_channels=0)).fit()
     rows = screen(stream.getvalue())
     (begin,) = (place for place, row in enumerate(rows) if row.startswith("Sequential:"))
     assert rows[begin : begin + 2] == [
@@ -75,7 +75,7 @@ def test_other_ranks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_of_it_on_request() -> None:
-    trainer = trainer_of(images(), labelled_data(), algorithms=BlurPool(min_channels=0))
+    trainer = trainer_of(images(), labeled_data(), algorithms=BlurPool(min_channels=0))
     summary = trainer.model_summary()
     assert [layer.name for layer in summary.layers] == ["", "0", "1", "2", "2.conv", "3", "4"]
     assert str(summary).splitlines()[-1] == "BlurPool replaced 1 Conv2d by BlurConv2d"
@@ -116,7 +116,7 @@ def test_trainer_and_state() -> None:
 
     Evil.__name__ = "<img src=x onerror=alert(1)>"
     trainer = trainer_of(
-        classifier(), labelled_data(), eval_dataloader=labelled_data(), callbacks=Evil(), max_duration="2ep", lr=0.25
+        classifier(), labeled_data(), eval_dataloader=labeled_data(), callbacks=Evil(), max_duration="2ep", lr=0.25
     )
     before = Checked(trainer._repr_html_()).text
     assert "0 epochs, 0 batches" in before

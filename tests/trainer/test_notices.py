@@ -18,7 +18,7 @@ import torch
 
 from composer import Callback, Trainer
 from composer.callbacks import EarlyStopper
-from tests.common import At, classifier, labelled_data, trainer_of
+from tests.common import At, classifier, labeled_data, trainer_of
 from tests.design import ROOT
 from tests.loggers.terminal import Terminal, screen
 
@@ -41,13 +41,13 @@ def run(stream: Any, **arguments: Any) -> Trainer:
     model = classifier()
     defaults: dict[str, Any] = {
         "optimizers": torch.optim.SGD(model.parameters(), lr=0.1),
-        "eval_dataloader": labelled_data(2, seed=2),
+        "eval_dataloader": labeled_data(2, seed=2),
         "max_duration": "3ep",
         "run_name": "night",
         "progress_bar": isinstance(stream, Terminal),
     }
     return Trainer(
-        model=model, train_dataloader=labelled_data(), console_stream=stream, **{**defaults, **shown, **arguments}
+        model=model, train_dataloader=labeled_data(), console_stream=stream, **{**defaults, **shown, **arguments}
     )
 
 

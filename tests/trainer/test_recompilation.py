@@ -18,7 +18,7 @@ from composer.models import ComposerClassifier
 from composer.optim import LinearScheduler
 from tests.algorithms.cases import Case, all_cases, make_batches, make_model
 from tests.algorithms.text import make_text_batches, make_text_model
-from tests.common import Received, labelled_data
+from tests.common import Received, labeled_data
 from tests.trainer.test_sync_free import Step
 
 ALIKE = {"ColOut", "CutOut", "ProgressiveResizing", "StochasticDepth"}
@@ -173,7 +173,7 @@ def residual() -> ComposerClassifier:
 
 CHANGING: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]], Callable[[], list[Any]], list[int]]] = {
     # The learning rate changes in all of them.
-    "nothing else": (dense, lambda: labelled_data(8), list, [1]),
+    "nothing else": (dense, lambda: labeled_data(8), list, [1]),
     "sizes of images": (
         pooled,
         pictures,
@@ -188,19 +188,19 @@ CHANGING: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]], Callable[[
     ),
     "the drop rate of samples": (
         residual,
-        lambda: labelled_data(8),
+        lambda: labeled_data(8),
         lambda: [StochasticDepth("Residual", stochastic_method="sample", drop_rate=0.5, drop_warmup="1dur")],
         [1, 9],  # a number of the module, which goes by epochs
     ),
     "the drop rate of blocks": (
         residual,
-        lambda: labelled_data(8),
+        lambda: labeled_data(8),
         lambda: [StochasticDepth("Residual", stochastic_method="block", drop_rate=0.5, drop_warmup="1dur")],
         [1],
     ),
     "smoothed labels and averages": (
         dense,
-        lambda: labelled_data(8),
+        lambda: labeled_data(8),
         lambda: [LabelSmoothing(0.1), EMA(half_life="2ba")],
         [1],
     ),
@@ -218,5 +218,5 @@ def test_numbers_that_change_in_each_step_are_compiled_at_most_once_more(what: s
 
 def test_a_batch_of_one_sample_has_a_graph_of_its_own() -> None:
     """As PyTorch always has it: sizes of 1 are not generalized."""
-    data = [cut(batch, size) for batch, size in zip(labelled_data(6, 8), (8, 8, 4, 5, 1, 3), strict=True)]
+    data = [cut(batch, size) for batch, size in zip(labeled_data(6, 8), (8, 8, 4, 5, 1, 3), strict=True)]
     assert compiled(dense(), data).steps == [1, 3, 5]

@@ -14,14 +14,14 @@ from composer.core.name_placeholders import check_run_name
 from composer.loggers import CSVLogger, FileLogger, RemoteUploaderDownloader, TensorboardLogger
 from composer.profiler import JSONTraceHandler
 from composer.storage import Folder
-from tests.common import classifier, labelled_data
+from tests.common import classifier, labeled_data
 
 LITERAL = ["{epoch}", "{run_name}", "[0-9]*", "(.+)", "{{x}"]
 
 
 def trainer(**more: Any) -> Trainer:
     model = classifier()
-    given = {"model": model, "train_dataloader": labelled_data(2), "max_duration": "1ep", "progress_bar": False}
+    given = {"model": model, "train_dataloader": labeled_data(2), "max_duration": "1ep", "progress_bar": False}
     return Trainer(**given | {"optimizers": torch.optim.SGD(model.parameters(), 0.1)} | more)
 
 

@@ -11,7 +11,7 @@ import torch
 from composer import Callback
 from composer.loggers._layout import cell_len
 from composer.trainer.run_summary import Summary
-from tests.common import Regression, classifier, labelled_data, regression_data, trainer_of
+from tests.common import Regression, classifier, labeled_data, regression_data, trainer_of
 
 
 def told(**arguments) -> list[str]:
@@ -42,8 +42,8 @@ def test_reports_only_what_this_fit_did() -> None:
 def test_reports_the_best_by_what_the_metric_says_is_better() -> None:
     lines = told(
         model=classifier(),
-        data=labelled_data(),
-        eval_dataloader=labelled_data(2, seed=2),
+        data=labeled_data(),
+        eval_dataloader=labeled_data(2, seed=2),
         eval_interval="1ba",
         max_duration="4ba",
     )

@@ -17,7 +17,7 @@ from composer.loggers import RemoteUploaderDownloader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
 from tests.checkpoint.dividing import full
-from tests.common import At, classifier, labelled_data, trainer_of, weights
+from tests.common import At, classifier, labeled_data, trainer_of, weights
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled
 
@@ -177,7 +177,7 @@ def scored(saver: CheckpointSaver | list[CheckpointSaver], *more: Callback, **ar
     savers = saver if isinstance(saver, list) else [saver]
     given = {"eval_interval": "1ba", "max_duration": "4ba", "run_name": "night", **arguments}
     return trainer_of(
-        model=model, data=labelled_data(), callbacks=[*more, *savers], eval_dataloader=labelled_data(1), **given
+        model=model, data=labeled_data(), callbacks=[*more, *savers], eval_dataloader=labeled_data(1), **given
     )
 
 
@@ -261,7 +261,7 @@ def test_multiple_best_checkpoints(tmp_path) -> None:
     other = CheckpointSaver(tmp_path / "b", monitor="eval/MulticlassAccuracy", mode="max", keep_best=1)
     model = classifier()
     run = trainer_of(
-        model=model, data=labelled_data(), eval_dataloader=labelled_data(1), max_duration="2ep",
+        model=model, data=labeled_data(), eval_dataloader=labeled_data(1), max_duration="2ep",
         callbacks=[keeping(tmp_path / "a", monitor="eval/CrossEntropy", mode="min"), other],
     )  # fmt: skip
     run.fit()

@@ -29,7 +29,7 @@ from composer.loggers import (
 )
 from composer.storage import Folder
 from composer.utils import get_file
-from tests.common import classifier, labelled_data
+from tests.common import classifier, labeled_data
 from tests.hparams.configured import config
 from tests.trainer.vault import Vault
 
@@ -107,7 +107,7 @@ def raised_by(action: Callable[[], object], kind: type[BaseException] = Exceptio
 
 
 def arguments(**more: Any) -> dict[str, Any]:
-    return {"model": classifier(), "train_dataloader": labelled_data(2), "max_duration": "1ep", **more}
+    return {"model": classifier(), "train_dataloader": labeled_data(2), "max_duration": "1ep", **more}
 
 
 def loggers() -> list[LoggerDestination]:

@@ -20,7 +20,7 @@ from tests.common import (
     Regression,
     TwoLayers,
     classifier,
-    labelled_data,
+    labeled_data,
     regression_data,
     trainer_of,
     weights,
@@ -329,7 +329,7 @@ def test_zeroed_gradients_after_training(weight_decay: float, momentum: float) -
 
 
 def test_accuracy_on_separable_data_reaches_one() -> None:
-    data = labelled_data(8, 16)
+    data = labeled_data(8, 16)
     data = [(x, x[:, :3].argmax(1)) for x, _ in data]
     log = Received()
     trainer_of(classifier(), data, lr=1.0, max_duration="20ep", loggers=log, eval_dataloader=data).fit()

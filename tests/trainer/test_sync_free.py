@@ -12,7 +12,7 @@ from composer import Callback, Trainer
 from composer.algorithms import EMA
 from composer.models import ComposerClassifier
 from tests.accelerator import FakeAccelerator
-from tests.common import CLASSES, FEATURES, Received, labelled_data
+from tests.common import CLASSES, FEATURES, Received, labeled_data
 
 # ---------------------------------------------------------------------------------------------------- the run
 
@@ -69,7 +69,7 @@ def run_of_80_steps(tell: Any, device: str | None = None, **more: Any) -> tuple[
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
     trainer = Trainer(
         model=model,
-        train_dataloader=labelled_data(80, 8),
+        train_dataloader=labeled_data(80, 8),
         max_duration="1ep",
         algorithms=EMA(half_life="10ba"),
         optimizers=optimizer,
@@ -135,7 +135,7 @@ def test_SyncFree_with_a_metric_that_checks_its_input() -> None:
         )
         trainer = Trainer(
             model=model,
-            train_dataloader=labelled_data(10),
+            train_dataloader=labeled_data(10),
             max_duration="1ep",
             optimizers=torch.optim.SGD(model.parameters(), lr=0.1, foreach=True),
             callbacks=Step(lambda step: setattr(reads, "step", step)),

@@ -21,7 +21,7 @@ from tests.common import (
     Recorder,
     Regression,
     classifier,
-    labelled_data,
+    labeled_data,
     regression_data,
     trainer_of,
     weights,
@@ -90,11 +90,11 @@ def test_bfloat16_on_the_cpu(spelling) -> None:
     log = Received()
     trainer = trainer_of(
         classifier(),
-        labelled_data(4, 8),
+        labeled_data(4, 8),
         precision=spelling,
         callbacks=list(dtypes.values()),
         loggers=log,
-        eval_dataloader=labelled_data(1),
+        eval_dataloader=labeled_data(1),
     )
     trainer.fit()
     assert {dtype for at in dtypes.values() for dtype in at.found} == {torch.bfloat16}
@@ -102,10 +102,10 @@ def test_bfloat16_on_the_cpu(spelling) -> None:
     assert trainer.state.scaler is None
     losses = Received()
     torch.manual_seed(0)
-    trainer_of(classifier(), labelled_data(4, 8), loggers=losses).fit()
+    trainer_of(classifier(), labeled_data(4, 8), loggers=losses).fit()
     torch.manual_seed(0)
     half = Received()
-    trainer_of(classifier(), labelled_data(4, 8), loggers=half, precision=spelling).fit()
+    trainer_of(classifier(), labeled_data(4, 8), loggers=half, precision=spelling).fit()
     values, half_values = ([v for _, v in log.series("loss/train/total")] for log in (losses, half))
     assert values != half_values
     assert half_values == pytest.approx(values, rel=2e-2)
@@ -173,7 +173,7 @@ def test_two_algorithms_that_mix_the_loss_are_warned_about() -> None:
 
     with pytest.warns(composer.warnings.ComposerWarning, match="MixUp and Other both claim 'loss_mix'"):
         trainer_of(
-            classifier(), labelled_data(), algorithms=[MixUp(interpolate_loss=True), Other(interpolate_loss=True)]
+            classifier(), labeled_data(), algorithms=[MixUp(interpolate_loss=True), Other(interpolate_loss=True)]
         )
 
 
@@ -230,7 +230,7 @@ def test_traces_of_algorithms() -> None:
             self.traces.update(traces)
 
     log = Traced()
-    trainer_of(classifier(), labelled_data(), algorithms=LabelSmoothing(0.1), log_traces=True, loggers=log).fit()
+    trainer_of(classifier(), labeled_data(), algorithms=LabelSmoothing(0.1), log_traces=True, loggers=log).fit()
     assert log.traces["algorithm_traces/LabelSmoothing/before_loss"] == 1
 
 
@@ -246,13 +246,13 @@ def test_hyperparameters_of_the_run_and_of_the_arguments() -> None:
     log = Received()
     trainer_of(
         classifier(),
-        labelled_data(),
+        labeled_data(),
         loggers=log,
         algorithms=[LabelSmoothing(0.25)],
         auto_log_hparams=True,
         lr=0.5,
         max_duration="3ep",
-        eval_dataloader=Evaluator(label="test", dataloader=labelled_data(1)),
+        eval_dataloader=Evaluator(label="test", dataloader=labeled_data(1)),
     )
     found = log.hyperparameters
     assert found["max_duration"] == "3ep"

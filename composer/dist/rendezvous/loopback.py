@@ -1,4 +1,4 @@
-"""TCP stores on loopback for single-node runs, so that no other host can connect to them."""
+"""TCP stores on loopback for single-node runs, so that no other host can connect to them, and free TCP ports."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-__all__ = ["LOOPBACK", "is_one_node", "loopback_store"]
+__all__ = ["LOOPBACK", "get_free_tcp_port", "is_one_node", "loopback_store"]
 
 LOOPBACK = "127.0.0.1"
 """The address of the loopback interface."""
+
+
+def get_free_tcp_port() -> int:
+    """Return a TCP port that is free now; another program may take it before it is used.
+
+    >>> 1024 <= get_free_tcp_port() < 65536
+    True
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def is_one_node(world_size: int) -> bool:

@@ -1,8 +1,10 @@
+"""TCP stores on loopback, and free TCP ports."""
+
 from __future__ import annotations
 
 import socket
 
-from composer.dist.rendezvous.ports import get_free_tcp_port
+from composer.dist.rendezvous.loopback import get_free_tcp_port
 
 
 def test_one_can_listen_there() -> None:
