@@ -22,7 +22,6 @@ The modules, in reading order:
 
 from __future__ import annotations
 
-from composer.dist.same_on_all_ranks import check_same
 from composer.dist.collectives import (
     all_gather,
     all_gather_object,
@@ -31,6 +30,14 @@ from composer.dist.collectives import (
     broadcast,
     broadcast_object_list,
     largest,
+)
+from composer.dist.hang_report import MissingRankError, name_missing_ranks, note_step
+from composer.dist.local_rank_zero import (
+    busy_wait_for_local_rank_zero,
+    get_node_signal_file_name,
+    local_rank_zero_download_and_wait,
+    run_local_rank_zero_first,
+    write_signal_file,
 )
 from composer.dist.ranks import (
     MissingEnvironmentError,
@@ -42,15 +49,8 @@ from composer.dist.ranks import (
     is_available,
     is_initialized,
 )
-from composer.dist.hang_report import MissingRankError, name_missing_ranks, note_step
+from composer.dist.same_on_all_ranks import check_same
 from composer.dist.setup import get_sampler, initialize_dist
-from composer.dist.local_rank_zero import (
-    busy_wait_for_local_rank_zero,
-    get_node_signal_file_name,
-    local_rank_zero_download_and_wait,
-    run_local_rank_zero_first,
-    write_signal_file,
-)
 
 __all__ = [
     "MissingEnvironmentError",

@@ -1,7 +1,8 @@
 """Detect hangs: a background thread per rank that posts stack traces to the store and finds the missing ranks.
 
-The protocol, over keys of the store: a rank that gave up waiting writes ``error/RANK`` and ``request/ROUND``; every other
-rank's thread responds with ``stack/ROUND/RANK``; the first requester writes ``report/ROUND``, which the others read.
+The protocol, over keys of the store: a rank that gave up waiting writes ``error/RANK`` and ``request/ROUND``; every
+other rank's thread responds with ``stack/ROUND/RANK``; the first requester writes ``report/ROUND``, which the others
+read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Final, TextIO
 import torch.distributed as torch_dist
 
 from composer.dist.ranks import describe_ranks
-from composer.dist.rendezvous.keepalive import set_keepalive, port_of
+from composer.dist.rendezvous.keepalive import port_of, set_keepalive
 
 __all__ = ["HangWatcher", "stderr_file"]
 

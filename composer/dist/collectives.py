@@ -13,8 +13,8 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer._text import one_of
-from composer.dist.ranks import get_world_size, is_initialized
 from composer.dist.hang_report import InCollective
+from composer.dist.ranks import get_world_size, is_initialized
 
 __all__ = [
     "all_gather",

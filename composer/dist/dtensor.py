@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "from_local_like",
     "full_tensor",
     "inner_products",
     "is_dtensor",
@@ -17,7 +18,6 @@ __all__ = [
     "local_tensors",
     "norms",
     "row_norms",
-    "from_local_like",
 ]
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})

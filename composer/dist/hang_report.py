@@ -1,9 +1,9 @@
 """Report why a distributed run hangs: which rank did not join a collective, with its stack trace.
 
-Nothing is sent while the run makes progress. In a hang or deadlock, a rank whose collective times out posts its error to
-the store of the process group and requests a report. A background thread on each rank, which polls the store only if its
-rank has made no progress for half of the timeout, responds with the stack trace of the training thread. Ranks that
-did not post a timeout themselves are the missing ones.
+Nothing is sent while the run makes progress. In a hang or deadlock, a rank whose collective times out posts its error
+to the store of the process group and requests a report. A background thread on each rank, which polls the store only
+if its rank has made no progress for half of the timeout, responds with the stack trace of the training thread. Ranks
+that did not post a timeout themselves are the missing ones.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ def check_environment() -> None:
         _check_below("LOCAL_RANK", from_env["LOCAL_RANK"], "LOCAL_WORLD_SIZE", from_env.get("LOCAL_WORLD_SIZE"))
     if "RANK" in from_env and from_env.get("LOCAL_RANK", 0) > from_env["RANK"]:
         raise ValueError(
-            f"The environment variable LOCAL_RANK is {from_env['LOCAL_RANK']}, but RANK is {from_env['RANK']}: the local "
-            f"rank cannot exceed the global rank. Unset both, or start the processes with `composer -n N script.py` or "
+            f"The environment variable LOCAL_RANK is {from_env['LOCAL_RANK']}, but RANK is {from_env['RANK']}: the "
+            f"local rank cannot exceed the global rank. Unset both, or start the processes with `composer -n N script.py` or "
             f"torchrun, which set them."
         )
 

@@ -16,9 +16,8 @@ from torch.utils.data.distributed import DistributedSampler
 from composer._lazy import import_extra
 from composer._text import one_of, positive
 from composer.dist.group_exit import destroy_at_exit
-from composer.dist.rendezvous.interfaces import choose_loopback
+from composer.dist.hang_report import start_hang_watcher
 from composer.dist.local_gpu import local_gpu
-from composer.dist.rendezvous.rendezvous import join_rendezvous
 from composer.dist.ranks import (
     MissingEnvironmentError,
     check_environment,
@@ -28,7 +27,8 @@ from composer.dist.ranks import (
     is_initialized,
     missing_environment,
 )
-from composer.dist.hang_report import start_hang_watcher
+from composer.dist.rendezvous.interfaces import choose_loopback
+from composer.dist.rendezvous.rendezvous import join_rendezvous
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -58,9 +58,9 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Tensors on an accelerator use its backend (NCCL on CUDA); tensors and objects on the CPU use gloo. A single process
     gets a group of size 1, so that code that needs a group works. In distributed training, a background thread on each
-    rank reports its stack trace if another rank waits for it, see :func:`name_missing_ranks`. On a single node the store
-    and gloo listen on loopback only; on multiple nodes gloo uses the network interface that leads to ``MASTER_ADDR``. The
-    environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user has set it.
+    rank reports its stack trace if another rank waits for it, see :func:`name_missing_ranks`. On a single node the
+    store and gloo listen on loopback only; on multiple nodes gloo uses the network interface that leads to
+    ``MASTER_ADDR``. The environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user has set it.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` selects the accelerator if there is one.

@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 from composer import dist
 from composer.dist import _hang_watcher, hang_report
 from composer.dist._hang_watcher import HangWatcher
-from composer.dist.hang_report import MissingRankError, InCollective, start_hang_watcher
+from composer.dist.hang_report import InCollective, MissingRankError, start_hang_watcher
 from tests.dist.waiting import LONG, wait_for
 
 TIMED_OUT = RuntimeError("[gloo/tcp/buffer.cc] Timed out waiting 300000ms for recv operation to complete")
@@ -88,7 +88,9 @@ def thread_ranks() -> Iterator[Callable[..., ThreadRanks]]:
         one.end()
 
 
-def test_a_rank_that_hangs_is_named_with_its_stack_on_all_ranks_that_timed_out(patient, group, thread_ranks, capfd) -> None:
+def test_a_rank_that_hangs_is_named_with_its_stack_on_all_ranks_that_timed_out(
+    patient, group, thread_ranks, capfd
+) -> None:
     ranks = thread_ranks(3)
     ranks.rank(1, ranks.is_elsewhere)
     ranks.rank(0, lambda call: call.request_report(TIMED_OUT))
@@ -128,7 +130,10 @@ def test_a_rank_that_does_not_respond_has_exited(monkeypatch, thread_ranks) -> N
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
     assert missing == [2, 3]
-    assert text == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped, or holding the GIL."
+    assert (
+        text
+        == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped, or holding the GIL."
+    )
 
 
 def test_ranks_outside_of_the_group_are_not_waited_for(patient, thread_ranks) -> None:

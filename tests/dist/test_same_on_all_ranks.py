@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer import dist
-from composer.dist.same_on_all_ranks import disagreements
 from composer.dist.ranks import describe_ranks
+from composer.dist.same_on_all_ranks import disagreements
 from tests.ranks import Ranks
 
 
@@ -62,7 +62,11 @@ def test_ranks_can_be_read_back(ranks) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"dataset": iter([1])}, TypeError, "dataset must have a length to be sharded across ranks, but list_iterator has none"),
+        (
+            {"dataset": iter([1])},
+            TypeError,
+            "dataset must have a length to be sharded across ranks, but list_iterator has none",
+        ),
         ({"dataset": [1], "num_replicas": 0}, ValueError, "num_replicas must be greater than 0"),
         ({"dataset": [1], "num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1, .* but got 2"),
     ],

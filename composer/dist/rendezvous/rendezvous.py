@@ -12,9 +12,9 @@ from datetime import timedelta
 import torch.distributed as torch_dist
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from composer.dist.ranks import MissingEnvironmentError, describe_ranks, missing_environment
 from composer.dist.rendezvous.interfaces import choose_interface, choose_loopback, is_loopback
 from composer.dist.rendezvous.loopback import LOOPBACK, is_one_node, loopback_store
-from composer.dist.ranks import MissingEnvironmentError, describe_ranks, missing_environment
 
 __all__ = ["join_rendezvous"]
 
@@ -25,8 +25,8 @@ def join_rendezvous(rank: int, world_size: int, timeout: float) -> Store:
     This also selects the network interface of gloo: loopback on a single node, else the one that leads to the other
     nodes.
 
-    The address comes from the environment: ``MASTER_ADDR``, a host name or address, and ``MASTER_PORT``, on which rank 0
-    listens unless the launcher does; on a single node rank 0 listens on loopback, whatever the address.
+    The address comes from the environment: ``MASTER_ADDR``, a host name or address, and ``MASTER_PORT``, on which rank
+    0 listens unless the launcher does; on a single node rank 0 listens on loopback, whatever the address.
 
     Args:
         rank: This rank.
@@ -126,8 +126,8 @@ def _explain_store_failure(rank: int, address: str, port: int, timeout: float) -
                 probe.bind(("", port))
             except OSError as error:
                 return (
-                    f"{where}: rank 0 cannot listen on port {port} ({error.strerror}). Another program uses it, perhaps "
-                    f"an earlier run that has not exited. Set MASTER_PORT to a free port on all ranks, or start them "
+                    f"{where}: rank 0 cannot listen on port {port} ({error.strerror}). Another program uses it, "
+                    f"perhaps an earlier run that has not exited. Set MASTER_PORT to a free port on all ranks, or start them "
                     f"with `composer -n N script.py`, which finds one."
                 )
             return f"{where}: rank 0 cannot connect to itself at this address; it must be an address of rank 0's host."
@@ -152,7 +152,7 @@ def _describe_missing_ranks(store: Store, keys: list[str], timeout: float) -> st
         return f"Rank 0 exited during the rendezvous, before the timeout of {timeout:g} s. See its output."
     missing = describe_ranks(set(range(len(keys))) - set(joined))
     return (
-        f"{missing.capitalize()} of {len(keys)} did not join the rendezvous within {timeout:g} s. {len(joined)} joined, "
-        f"from {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}. Check that all ranks have started, with the "
+        f"{missing.capitalize()} of {len(keys)} did not join the rendezvous within {timeout:g} s. {len(joined)} "
+        f"joined, from {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}. Check that all ranks have started, with the "
         f"same MASTER_ADDR and MASTER_PORT and each with a different RANK."
     )

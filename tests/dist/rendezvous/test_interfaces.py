@@ -12,10 +12,10 @@ from composer.dist.rendezvous import interfaces
 from composer.dist.rendezvous.interfaces import (
     choose_interface,
     choose_loopback,
-    resolves_to_this_host,
     interface_of,
-    is_loopback,
     is_local_address,
+    is_loopback,
+    resolves_to_this_host,
     source_address,
 )
 

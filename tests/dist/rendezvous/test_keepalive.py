@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as torch_dist
 
-from composer.dist.rendezvous.keepalive import set_keepalive, port_of
+from composer.dist.rendezvous.keepalive import port_of, set_keepalive
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
 

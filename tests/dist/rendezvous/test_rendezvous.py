@@ -13,8 +13,8 @@ import torch.distributed as torch_dist
 
 from composer.dist import MissingEnvironmentError
 from composer.dist.rendezvous import rendezvous
-from composer.dist.rendezvous.rendezvous import join_rendezvous
 from composer.dist.rendezvous.keepalive import port_of
+from composer.dist.rendezvous.rendezvous import join_rendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,9 @@ def taken() -> Iterator[socket.socket]:
 
 def test_missing_ranks_are_named(at) -> None:
     at("127.0.0.1", 0)
-    expected = rf"^Ranks 1-3 of 4 did not join the rendezvous within 0\.2 s\. 1 joined, from {socket.gethostname()}\. Check"
+    expected = (
+        rf"^Ranks 1-3 of 4 did not join the rendezvous within 0\.2 s\. 1 joined, from {socket.gethostname()}\. Check"
+    )
     with pytest.raises(RuntimeError, match=expected):
         join_rendezvous(0, 4, 0.2)
 
