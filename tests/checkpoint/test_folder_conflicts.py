@@ -55,5 +55,5 @@ def test_files_of_a_later_time(template, name, now, later, tmp_path) -> None:
     ensure_folder_has_no_conflicting_files(tmp_path, template, timestamp, except_for=[name])
 
 
-def test_a_folder_that_is_not_there_has_no_conflicts(tmp_path) -> None:
+def test_missing_folder_has_no_conflicts(tmp_path) -> None:
     ensure_folder_has_no_conflicting_files(tmp_path / "none", TEMPLATE, Timestamp())

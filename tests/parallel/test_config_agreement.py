@@ -98,13 +98,13 @@ def message(two_ranks: Ranks) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_all_are_told_who_has_what(message, name) -> None:
+def test_error_lists_each_ranks_value(message, name) -> None:
     head, line = message[name].split("\n", 1)
     assert head == "All ranks must have the same configuration, but they differ in:"
     assert line.startswith(DIFFERENT[name][1])
 
 
-def test_what_is_the_same_passes(message) -> None:
+def test_equal_configs_pass(message) -> None:
     assert message["same"] == ""
 
 
@@ -112,16 +112,16 @@ def test_the_order_of_parameters_counts(message) -> None:
     assert "- parameters: their order (rank 0: ['bias', 'weight']; rank 1: ['weight', 'bias'])" in message["order"]
 
 
-def test_all_differences_are_told_at_once(message) -> None:
+def test_all_differences_are_reported_together(message) -> None:
     lines = message["two"].splitlines()
     assert [line.partition(":")[0] for line in lines[1:]] == ["- max_duration", "- seed"]
 
 
-def test_alone_all_agree() -> None:
+def test_single_rank_always_agrees() -> None:
     check_agreement(state_of())
 
 
-def test_many_different_parameters_are_told_in_short(monkeypatch) -> None:
+def test_many_differing_parameters_are_abbreviated(monkeypatch) -> None:
     one, other = (state_of(model=nn.Sequential(*[nn.Linear(1, width) for _ in range(4)])) for width in (1, 2))
     answers: list[Any] = []
 

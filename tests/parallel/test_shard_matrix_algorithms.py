@@ -14,7 +14,7 @@ from composer.core.distributed_support import Sharding
 from tests.algorithms.cases import Case, all_cases, make_batches, make_model
 from tests.common import trainer_of
 from tests.older_torch import HAS_UNUSED_PARAMETERS
-from tests.parallel.matrix import STRATEGIES, Losses, Trained, alike_on_parts, trained, weights
+from tests.parallel.matrix import STRATEGIES, Losses, Trained, without_batch_dependence, trained, weights
 from tests.ranks import Ranks
 
 CASES = all_cases()
@@ -52,12 +52,12 @@ def _outcome(case: Case, model: Any, algorithm: Any) -> dict[str, Any]:
 
 def _model_of(case: Case) -> Any:
     model: Any = case.model()
-    return model if case.name == GhostBatchNorm.__name__ else alike_on_parts(model)
+    return model if case.name == GhostBatchNorm.__name__ else without_batch_dependence(model)
 
 
 @functools.cache
 def alone(place: int) -> Trained:
-    """The same in this process, with the whole batches."""
+    """The same in this process, with the full batches."""
     return train(place, None)
 
 
@@ -110,7 +110,7 @@ def choosing_from_uneven_batches() -> Trained:
     """Look for examples by microbatches of which the first process has more than the second; all need all weights."""
     kept = slice(5 - 3 * dist.get_global_rank())
     batches = [(x[kept], y[kept]) for x, y in make_batches()]
-    model = alike_on_parts(make_model())
+    model = without_batch_dependence(make_model())
     losses = Losses()
     with trainer_of(
         model,

@@ -17,7 +17,7 @@ from composer import dist
 from composer.loggers import InMemoryLogger
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import all_cases
-from tests.parallel.matrix import STRATEGIES, Trained, alike_on_parts, enlarged, trained
+from tests.parallel.matrix import STRATEGIES, Trained, without_batch_dependence, repeat_batches, trained
 from tests.ranks import Ranks
 
 CASES = all_cases()
@@ -42,8 +42,8 @@ def train(place: int, strategy: str | None, folder: str) -> tuple[Trained, dict[
             warnings.simplefilter("ignore", ComposerWarning)
         torch.manual_seed(3)
         found = trained(
-            alike_on_parts(case.model()),
-            enlarged(case.batches()),
+            without_batch_dependence(case.model()),
+            repeat_batches(case.batches()),
             callbacks=[case.make(Path(folder))],
             loggers=log if dist.get_global_rank() == 0 else [],
             **case.arguments(),
@@ -61,7 +61,7 @@ def refusal(place: int, strategy: str, folder: str) -> str:
 
 @functools.cache
 def alone(place: int) -> tuple[Trained, dict[str, list[Any]]]:
-    """The same in this process, with the whole batches."""
+    """The same in this process, with the full batches."""
     with tempfile.TemporaryDirectory() as folder:
         return train(place, None, folder)
 

@@ -16,7 +16,7 @@ from composer.callbacks import CheckpointSaver
 from composer.loggers import RemoteUploaderDownloader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
-from tests.checkpoint.dividing import full
+from tests.checkpoint.sharding import full
 from tests.common import At, classifier, labelled_data, trainer_of, weights
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled

@@ -14,7 +14,7 @@ from composer.algorithms import EMA
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint.load import read_checkpoint
 from composer.warnings import ComposerWarning
-from tests.checkpoint.dividing import equal, full
+from tests.checkpoint.sharding import equal, full
 from tests.common import At
 from tests.trainer.killed_while_uploading import Far
 from tests.trainer.resuming import STEPS, Augmented, build
