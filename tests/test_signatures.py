@@ -48,7 +48,7 @@ def test_every_row_has_a_replacement_and_a_reason() -> None:
     assert [names for names, *cells in rows if len(cells) != 2 or not all(cells)] == []
 
 
-def test_the_facts_are_read_whole() -> None:
+def test_facts_are_read_completely() -> None:
     text = (FACTS / "signatures.txt").read_text()
     entries = parse(text)
     names = [entry.path for entry in entries]

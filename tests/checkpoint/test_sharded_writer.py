@@ -16,7 +16,7 @@ from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.sharded_writer import TENSOR_KEY, checksum, shard_checkpoint, write_sharded
 from tests.checkpoint.content import same
-from tests.checkpoint.sharding import equal, placements, moments, run, weights
+from tests.checkpoint.sharding import equal, moments, placements, run, weights
 
 CONTENT = {
     "state": {

@@ -11,7 +11,7 @@ from tests.cli.nodes import BATCHES, Node, alone, is_alive, told
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "resumed_from"), [(["kill"], 4), (["kill", "damage"], 2)])
-def test_a_rank_that_is_killed(what: list[str], resumed_from: int, tmp_path: Path) -> None:
+def test_killed_rank_restarts(what: list[str], resumed_from: int, tmp_path: Path) -> None:
     """Also where the newest checkpoint is damaged."""
     node = Node(tmp_path, ["-n", "2", "--max_restarts", "1"], what)
     try:

@@ -1,4 +1,4 @@
-"""Training with one rank and with multiple ranks on the same global batches, sharded among the ranks, to be compared."""
+"""Train with one rank and with multiple ranks on the same global batches, sharded among the ranks, and compare."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from composer.parallel.activation_checkpointing import (
     checkpointed_modules,
 )
 from tests.parallel.sharded import Block, Blocks
-from tests.parallel.test_wrapping import Net, Declaring
+from tests.parallel.test_wrapping import Declaring, Net
 from tests.streams import FakeCuda, OnCuda, RaceError, side_stream
 
 

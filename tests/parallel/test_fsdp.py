@@ -21,7 +21,7 @@ from composer.optim import DecoupledAdamW, DecoupledSGDW, MuonAdamW
 from composer.parallel import FSDP2Config, FSDPConfig, ParallelismConfig, prepare_fsdp_module
 from composer.parallel.fsdp import FSDPStrategy
 from tests.older_torch import HAS_UNUSED_PARAMETERS
-from tests.parallel.sharded import Blocks, adam, assert_same, data_of, result, trained, full_tensor, full_weights
+from tests.parallel.sharded import Blocks, adam, assert_same, data_of, full_tensor, full_weights, result, trained
 
 
 def _muon(model: nn.Module) -> list[Any]:

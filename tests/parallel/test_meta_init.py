@@ -14,7 +14,7 @@ from composer.models import ComposerClassifier
 from composer.parallel import prepare_fsdp_module
 from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
-from tests.parallel.sharded import Blocks, assert_same, result, trained, full_weights
+from tests.parallel.sharded import Blocks, assert_same, full_weights, result, trained
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from composer.core.distributed_support import Sharding
 from tests.algorithms.cases import Case, all_cases, make_batches, make_model
 from tests.common import trainer_of
 from tests.older_torch import HAS_UNUSED_PARAMETERS
-from tests.parallel.matrix import STRATEGIES, Losses, Trained, without_batch_dependence, trained, weights
+from tests.parallel.matrix import STRATEGIES, Losses, Trained, trained, weights, without_batch_dependence
 from tests.ranks import Ranks
 
 CASES = all_cases()

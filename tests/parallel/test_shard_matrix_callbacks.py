@@ -17,7 +17,7 @@ from composer import dist
 from composer.loggers import InMemoryLogger
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import all_cases
-from tests.parallel.matrix import STRATEGIES, Trained, without_batch_dependence, repeat_batches, trained
+from tests.parallel.matrix import STRATEGIES, Trained, repeat_batches, trained, without_batch_dependence
 from tests.ranks import Ranks
 
 CASES = all_cases()

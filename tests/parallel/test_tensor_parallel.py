@@ -13,7 +13,7 @@ from composer import dist
 from composer.parallel import TPConfig, prepare_tp_module
 from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.tensor_parallel import sum_gradients
-from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, result, trained, full_tensor, full_weights
+from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, full_tensor, full_weights, result, trained
 from tests.parallel.test_fsdp import ALGORITHMS, OPTIMIZERS
 
 
