@@ -1,4 +1,4 @@
-"""A pretend accelerator, to see on a CPU where tensors lie and when the host would wait for the device.
+"""A fake accelerator on the CPU that records where tensors are and when the host would synchronize.
 
 Inside ``FakeAccelerator()`` tensors can be created on and moved to ``DEVICE``. Such a tensor says that it lies there,
 and keeps its values in a tensor on the CPU, so that everything computes real values. Each operator is seen as it is

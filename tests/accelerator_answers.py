@@ -1,4 +1,4 @@
-"""What PyTorch and composer are told of the pretend accelerator of ``tests/accelerator.py`` when they ask.
+"""Device queries of PyTorch and composer, answered for the fake accelerator of ``tests/accelerator.py``.
 
 The device is ``lazy``: of the device types that every build of torch knows, the one whose backward pass runs in the
 calling thread and that has no kernels of its own that would be called in place of these.

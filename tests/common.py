@@ -1,4 +1,4 @@
-"""Small models, data and watchers, for tests that run loops."""
+"""Small models, data and recording callbacks, for tests that train."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def labelled_data(num_batches: int = 4, batch_size: int = 2, seed: int = 1) -> l
 
 
 class Unsized:
-    """Data that do not tell how many batches there are."""
+    """Data of unknown length."""
 
     def __init__(self, batches: list[Any]) -> None:
         self.batches = batches

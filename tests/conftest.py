@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, fixed seeds, repeatable examples."""
+"""Fixtures and options for every test: one thread, fixed seeds, repeatable examples."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes long, and leave out what is not for the device."""
-    # Workers get whole files: with one that takes long at the end, the others would have nothing to do.
+    # Workers get entire files: with a slow one at the end, the others would be idle.
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
     items[:], others = on_device.select(items, config.getoption("device"))

@@ -1,4 +1,4 @@
-"""In which steps algorithms, callbacks and loggers of ours make the host wait for the device, and why they must."""
+"""Declared device synchronizations of algorithms, callbacks and loggers: in which steps, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that a test file starts and leaves behind: named as an error of the file, and ended.
+"""Terminate processes that a test file leaves behind, and report them as its error.
 
 They would outlive the suite, and whoever reads its output through a pipe (``make test | tee log``) would wait for them.
 """
@@ -29,7 +29,7 @@ def adopt_orphans() -> None:
 
 
 def end(patience: float = PATIENCE) -> list[str]:
-    """End the processes below this one that are nobody's any more; return their command lines.
+    """End orphaned child processes; return their command lines.
 
     Args:
         patience: Seconds that they have to end by themselves.

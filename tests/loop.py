@@ -1,4 +1,4 @@
-"""A loop of one's own around an engine: the events of training in their order, and nothing else."""
+"""A custom loop around an engine that fires the events of training in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tensors lie that something keeps, by the way that leads to them."""
+"""The devices of all tensors that an object holds, by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the public names of the predecessor, kept as facts in tests/data/predecessor, with what is here.
+"""Compare the public names of Composer 0.32, stored in tests/data/predecessor, with this package.
 
 A difference is named so that it reads well in a table and can be looked up:
 

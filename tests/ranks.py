@@ -1,4 +1,4 @@
-"""Several processes that talk to each other over gloo, kept from test to test: to start them takes seconds."""
+"""Multiple ranks over gloo, reused from test to test because starting them takes seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RanksError(AssertionError):
 
 
 class Ranks:
-    """Runs functions in several processes at once, with a process group and the launcher's environment variables.
+    """Runs functions on multiple ranks, with a process group and the launcher's environment variables.
 
     Args:
         size: Number of processes.

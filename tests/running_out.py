@@ -1,4 +1,4 @@
-"""A model that runs out of memory where it is told to, in as many samples as it is told."""
+"""A model that raises out-of-memory errors (OOM) at a given point and batch size."""
 
 from __future__ import annotations
 

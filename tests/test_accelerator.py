@@ -1,4 +1,4 @@
-"""The pretend accelerator sees each wait and each mix of devices, and computes what the CPU computes."""
+"""The fake accelerator records each synchronization and device mismatch, and computes what the CPU computes."""
 
 from __future__ import annotations
 

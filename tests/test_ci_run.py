@@ -1,4 +1,4 @@
-"""What CI runs: what is started ends with it."""
+"""CI jobs end with the process that starts them."""
 
 from __future__ import annotations
 

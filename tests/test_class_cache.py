@@ -1,4 +1,4 @@
-"""What is remembered of a class goes with the class."""
+"""The class cache does not keep classes alive."""
 
 from __future__ import annotations
 

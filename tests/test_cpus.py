@@ -1,4 +1,4 @@
-"""How many CPUs a run may use: affinity, quotas of containers, ranks that are bound to CPUs of their own."""
+"""How many CPUs a run may use: affinity, container quotas, ranks bound to separate CPUs."""
 
 from __future__ import annotations
 

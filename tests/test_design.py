@@ -1,4 +1,4 @@
-"""The design, tested: floors, sizes, public names, what an import brings in, what lies in the repository."""
+"""Tests of the design: layers, sizes, public names, import time, and the contents of the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between the host and devices: which of them the host may leave to themselves."""
+"""Copies between host and device: which may be non-blocking."""
 
 from __future__ import annotations
 

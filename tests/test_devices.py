@@ -179,7 +179,7 @@ def test_gpu(fake_cuda, monkeypatch):
     with pytest.raises(ValueError, match="less than the number of GPUs that PyTorch sees, 2, but is 2"):
         DeviceGPU(2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert DeviceGPU().torch_device.index == 0  # where each process sees one GPU of its own
+    assert DeviceGPU().torch_device.index == 0  # if each process sees one separate GPU
     with pytest.raises(ValueError, match=r"device 'mps' is not available here.*Available: 'cpu', 'gpu'"):
         DeviceMPS()
 
@@ -265,7 +265,7 @@ print("all agree")
 
 
 def test_tf32_settings_are_consistent():
-    # In a process of its own: these are settings of the process that cannot all be put back.
+    # In a separate process: these are settings of the process that cannot all be put back.
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", TF32], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "all agree\n", done.stderr
 

@@ -1,4 +1,4 @@
-"""Processes and what they exchange."""
+"""Ranks and collectives."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
         assert seen["device_id"] == torch.device("cuda", index), given
     dist.initialize_dist("cpu", timeout=9)
     assert seen["device_id"] is None
-    # A process that sees one GPU of its own, whatever its rank.
+    # A process that sees one separate GPU, whatever its rank.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     dist.initialize_dist("gpu", timeout=9)
     assert seen["device_id"] == torch.device("cuda", 0)

@@ -1,4 +1,4 @@
-"""What the host reads of an optimizer's state lies on the host, whatever optimizer it is."""
+"""Optimizer state that the host reads is in host memory, for any optimizer."""
 
 from __future__ import annotations
 

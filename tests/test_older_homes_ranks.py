@@ -1,4 +1,4 @@
-"""Functions of the predecessor on a sharded model."""
+"""Functions of Composer 0.32 on a sharded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests run where, and that the device of the run is what they get."""
+"""Selection of tests by device, and that they run on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that tests share."""
+"""The ranks that tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public name of the predecessor is here with its arguments and defaults, or the migration guide says why not."""
+"""Public names of Composer 0.32 exist with their arguments and defaults, or are in the migration guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of streams finds the races that it is there to find, and no others."""
+"""The fake CUDA streams detect races, without false positives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What published projects import from the predecessor is here."""
+"""Names that published projects import from Composer 0.32 exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing at once or behind the training."""
+"""Write checkpoints synchronously or in the background."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_training_continues_while_the_copy_is_written(tmp_path, monkeypatch) -> 
     assert gate.reached.wait(10)
     weight.zero_()
     values.append(2)
-    writer.poll()  # nothing to tell yet
+    writer.poll()  # nothing to report yet
     assert not (tmp_path / "a.pt").exists()
     gate.opened.set()
     writer.close()
@@ -85,7 +85,7 @@ def test_background_failure_is_raised_at_next_poll(tmp_path, monkeypatch) -> Non
         f"The checkpoint '{tmp_path / 'a.pt'}' could not be written; earlier checkpoints are unchanged."
     ]
     assert told == ["otherwise"]
-    writer.poll()  # it is told once
+    writer.poll()  # the error is raised once
     writer.close()
 
 

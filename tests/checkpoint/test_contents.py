@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: what is taken is given back."""
+"""The entries of a checkpoint: saved state is restored."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_metrics() -> None:
     source.train_metrics["Cat"].update(torch.tensor([1.0]))
     source.train_metrics["Cat"].update(torch.tensor([2.0]))
     target.train_metrics["MSE"].update(torch.tensor([1.0]), torch.tensor([1.0]))
-    assert target.train_metrics["MSE"].compute() == 0  # kept by the metric until it is told otherwise
+    assert target.train_metrics["MSE"].compute() == 0  # cached by the metric until it is updated
     pass_through("metrics", source, target)
     assert target.train_metrics["MSE"].compute() == 4
     assert target.train_metrics["Cat"].compute().tolist() == [1.0, 2.0]

@@ -1,4 +1,4 @@
-"""Weights from one kind of file to another."""
+"""Convert weights between file formats."""
 
 from __future__ import annotations
 

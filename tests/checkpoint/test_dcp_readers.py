@@ -1,4 +1,4 @@
-"""Storage readers that are given to ``torch.distributed.checkpoint.load``."""
+"""Storage readers for ``torch.distributed.checkpoint.load``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that one process fetches for others."""
+"""One rank downloads a checkpoint for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint have the types that any writer gives them."""
+"""Checkpoint entries have the expected types."""
 
 from __future__ import annotations
 

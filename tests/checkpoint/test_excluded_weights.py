@@ -1,4 +1,4 @@
-"""Weights that are left out on purpose, when a checkpoint is saved or when it is loaded."""
+"""Weights excluded on purpose when a checkpoint is saved or loaded."""
 
 from __future__ import annotations
 

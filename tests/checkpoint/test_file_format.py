@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read without running anything."""
+"""Checkpoint files are written atomically and read without running code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving parts of a checkpoint out."""
+"""Exclude entries of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of a folder: exact types, and shards that tile their tensors."""
+"""Metadata of a sharded checkpoint: exact types, and shards that tile their tensors."""
 
 from __future__ import annotations
 

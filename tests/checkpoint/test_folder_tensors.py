@@ -1,4 +1,4 @@
-"""Tensors are read out of folders, as planners of all kinds plan it, and nothing else."""
+"""Read tensors of sharded checkpoints with any load planner, and nothing else."""
 
 from __future__ import annotations
 

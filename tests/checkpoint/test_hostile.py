@@ -1,4 +1,4 @@
-"""EveryBit and HostileFiles: whatever a file or folder holds, it is read right or refused by name, and runs nothing."""
+"""EveryBit and HostileFiles: every file or folder is read correctly or rejected by name, and runs no code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outcome(path: Path, known: Any = CONTENT) -> str:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Overwrite a file in place; many file systems write one to the disk that is cut to nothing and written anew."""
+    """Overwrite a file in place; many file systems flush a file that is truncated and rewritten."""
     with path.open("r+b") as file:
         file.write(content)
         file.truncate()

@@ -1,4 +1,4 @@
-"""The link to the newest checkpoint."""
+"""The symlink to the newest checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the predecessor (version 0.32.1): they load, and training goes on. `make.py` beside them made them."""
+"""Checkpoints of Composer 0.32.1 load, and training continues. They were written by `make.py` in their folder."""
 
 from __future__ import annotations
 

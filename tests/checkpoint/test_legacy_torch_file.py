@@ -1,4 +1,4 @@
-"""Files of torch before 1.6: intact ones pass, whoever has written them."""
+"""Files of torch before 1.6: intact ones are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints, and giving a run what they hold."""
+"""Load checkpoints into a run."""
 
 from __future__ import annotations
 

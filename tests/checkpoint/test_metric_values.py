@@ -1,4 +1,4 @@
-"""The last values of metrics, as a checkpoint holds them: of every kind, and only what torch.load reads."""
+"""Checkpointed values of metrics: every type that torch.load reads, and no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from composer.core import State
 
 
 class Custom(Metric):
-    """Computes whatever it is told to."""
+    """Computes a given value."""
 
     full_state_update = False
 
@@ -34,7 +34,7 @@ class Custom(Metric):
 
 
 class Uncached(Custom):
-    """Computes anew at each call."""
+    """Computes at each call, without a cache."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__(value)
@@ -88,7 +88,7 @@ def test_restored_metric_computes_the_same_value(make) -> None:
     set_metric_values(state, saved)
     assert same(state.eval_metric_values["eval/M"], expected)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # wrappers that pass on are told to be without updates
+        warnings.simplefilter("ignore")  # wrappers that delegate warn that they have no updates
         assert same(state.eval_metrics["eval"]["M"].compute(), expected)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint that the first process reads for all."""
+"""Rank 0 reads a checkpoint for all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of optimizers by the names of the parameters."""
+"""Optimizer states by parameter name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_training_continues_bit_for_bit(kind) -> None:
 
 
 def partitions() -> st.SearchStrategy[list[list[str]]]:
-    """Every way to divide the parameters into groups in some order."""
+    """Every partition of the parameters into ordered groups."""
 
     def shard_checkpoint(drawn: tuple[list[str], list[int]]) -> list[list[str]]:
         order, cuts = drawn

@@ -1,4 +1,4 @@
-"""Pickles are parsed into what they describe, and nothing is made."""
+"""Pickles are parsed into an outline, and no object is created."""
 
 from __future__ import annotations
 

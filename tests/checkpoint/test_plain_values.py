@@ -1,4 +1,4 @@
-"""What is saved can be read back, by us and by torch, or is refused by name before it is written."""
+"""Saved values can be loaded by composer and by torch, or are rejected by name before writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making algorithms of their descriptions, without running what these say."""
+"""Recreate algorithms from their descriptions without running code."""
 
 from __future__ import annotations
 

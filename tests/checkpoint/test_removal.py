@@ -1,4 +1,4 @@
-"""OwnFilesOnly: what is removed from a folder, and what is not, whatever it is called."""
+"""OwnFilesOnly: which files are removed from a folder."""
 
 from __future__ import annotations
 

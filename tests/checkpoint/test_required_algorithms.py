@@ -1,4 +1,4 @@
-"""A checkpoint brings the algorithms that made its layers, also where the weights fit without them."""
+"""Load recreates the algorithms that changed the layers, even if the weights fit without them."""
 
 from __future__ import annotations
 

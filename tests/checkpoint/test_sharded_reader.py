@@ -1,4 +1,4 @@
-"""Reading folders: damage is found and named, nothing is run, and those of others are understood."""
+"""Read sharded checkpoints: corruption is named, no code is run, and folders of other writers are read."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_weights_written_by_torch(keys, tmp_path) -> None:
 
 
 def foreign(folder: str) -> bool:
-    """Weights that plain torch has written in two processes, into a run that is divided too, and one that is not."""
+    """Weights that torch wrote on two ranks, loaded into a sharded and into an unsharded run."""
     one = run()
     dcp.save({"model": one.model.state_dict()}, storage_writer=dcp.FileSystemWriter(folder))
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: what is written, and where it can be read."""
+"""Write checkpoints of multiple ranks, and load them in any world size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTENT = {
 
 
 def saved(folder: str, how: str) -> Any:
-    """Save in both forms; return what the run has, whole, and what the process says is its path."""
+    """Save in both formats; return the full state of the run and the path on this rank."""
     state = run(how=how, folders=True)
     path = save_checkpoint(state, f"{folder}/{how}/ep{{epoch}}-rank{{rank}}.pt")
     state.checkpoint_folders = None

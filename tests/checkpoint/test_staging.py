@@ -1,4 +1,4 @@
-"""Copies in host memory."""
+"""Stage tensors in host memory."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_alternating_sets_keep_the_larger_buffer() -> None:
 
 @pytest.mark.parametrize("allocator_pins", [True, False])
 def test_memory_that_cannot_be_page_locked(allocator_pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on some virtual GPUs: training goes on, and CUDA's last error does not stay for the next kernel."""
+    """As on some virtual GPUs: training continues, and CUDA's last error does not leak into the next kernel."""
     host_memory._warn.cache_clear()
     empty, pins, on_host = torch.empty, [], torch.rand(1000)
 

@@ -1,4 +1,4 @@
-"""Folders that get the name of another in one step."""
+"""Atomically swap folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What indexes may say: all that torch.save writes, and nothing that the file does not have."""
+"""Pickled indexes: everything that torch.save writes, and nothing that is missing in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function of the user's that finds checkpoints valid or not."""
+"""Checkpoint validation by a user function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of zip files is that of torch.save, at all sizes and alignments, and nothing else passes."""
+"""The zip layout of torch.save, at all sizes and alignments; other layouts are rejected."""
 
 from __future__ import annotations
 

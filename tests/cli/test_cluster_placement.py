@@ -1,4 +1,4 @@
-"""The place that SLURM or MPI gave."""
+"""Rank and world size from SLURM or MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ranks write, and what is told of those that failed."""
+"""Log files of ranks, and the report of failed ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is launched, and where."""
+"""Which ranks are launched on which node."""
 
 from __future__ import annotations
 

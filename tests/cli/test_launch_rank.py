@@ -1,4 +1,4 @@
-"""What a rank does before its program."""
+"""Start-up of a rank before its program runs."""
 
 from __future__ import annotations
 

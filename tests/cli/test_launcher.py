@@ -1,4 +1,4 @@
-"""``composer -n N script.py``, with real processes: what ranks get, how they end, and that none is left."""
+"""``composer -n N script.py``, with real processes: their environment, their exit, and that none is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.older_torch import HAS_GRACE_PERIOD
 # For a machine that is busy with much else; nothing takes so long by itself.
 LIMIT = 240.0
 
-# Tells what it got, holds a lock for as long as it lives, and then does what it was told.
+# Reports its environment, holds a lock while it lives, and then runs the given action.
 PROGRAM = """
 import fcntl, json, os, signal, sys, time
 folder, *what = sys.argv[1:]
@@ -86,7 +86,7 @@ class Launch:
         )
 
     def told(self, rank: int, attempt: int = 0) -> dict:
-        """What a rank told."""
+        """What a rank reported."""
         return json.loads((self.folder / f"told{attempt}-{rank}").read_text())
 
     def wait_until_ranks_run(self) -> None:

@@ -1,4 +1,4 @@
-"""A training whose rank is killed is started again, and ends as if nothing had happened."""
+"""A run whose rank is killed is restarted, and gives the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two nodes: each has a network of its own, with a cable between them that can be pulled."""
+"""Two nodes in separate network namespaces, with a cable that can be unplugged."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def test_network_cable_is_unplugged_and_replugged(
 
 
 def test_node_that_fails_permanently(start: Callable[..., list[Node]], tmp_path: Path) -> None:
-    """The other one goes on alone, from the checkpoint whose parts both have written."""
+    """The other node continues alone, from the checkpoint whose shards both wrote."""
     settings = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"
     meeting = ["--rdzv_endpoint", f"{FIRST}:{PORT + 1}", "--rdzv_conf", settings]
     hold(tmp_path, 7)
-    # Where the second one comes late, the first has begun alone, and is held when it is to begin anew.
+    # If the second one is late, the first has started alone, and is held when it restarts.
     patience = ["--max_restarts", "1", *(["--grace_period", "5"] if HAS_GRACE_PERIOD else [])]
     nodes = start(["-n", "1", "--nnodes", "1:2", *patience, *meeting], what=["fsdp"])
     wait_until(lambda: all((tmp_path / f"7-{rank}of2").exists() for rank in range(2)), *nodes)

@@ -1,4 +1,4 @@
-"""The name of checkpoints that are folders."""
+"""Names of sharded checkpoints (folders)."""
 
 from __future__ import annotations
 

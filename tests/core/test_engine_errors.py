@@ -1,4 +1,4 @@
-"""What an engine does when a handler fails, what it records, and how it closes."""
+"""Engine: failing handlers, traces and closing."""
 
 from __future__ import annotations
 

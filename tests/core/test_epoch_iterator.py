@@ -1,4 +1,4 @@
-"""Passes that are taken up where another process left them."""
+"""Epochs are resumed at the position that another process saved."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_resume_from_every_position(name, sized) -> None:
         assert before + rest == whole  # to be asked for its place changes nothing
         later = EpochIterators(make(), seed=3)
         assert plain(later.begin(epoch=0, batch=done, saved=saved)) == rest
-        # The pass after it is whole again.
+        # The next epoch is complete again.
         assert sorted(plain(later.begin(epoch=1))) == list(range(BATCHES))
 
 

@@ -1,4 +1,4 @@
-"""Every name that is no hook and no documented method is free for users' algorithms, callbacks, loggers and models."""
+"""User algorithms, callbacks, loggers and models may use every name that is not a hook or documented method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of hooks: those of other libraries, slips, and helpers that only look a little like one."""
+"""Hook names: those of other libraries, typos, and helpers with similar names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which data is known to yield without end; data that ends never is."""
+"""Detect infinite data, without false positives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused, and what is warned of, when an algorithm, a callback or a logger is registered."""
+"""Errors and warnings when an algorithm, callback or logger is registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of data loaders outlive the first signal, and their parent's handlers are as before."""
+"""DataLoader workers survive the first signal, and the signal handlers of their parent are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what was logged back from the device: complete when it is read, and unchanged by later steps."""
+"""Log records: values are read back from the device completely, and later steps do not change them."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class TestEvents:
 
 
 class TestFailing:
-    """LogAxis: a tracker that fails does not stop the training unless asked, and nobody else misses anything."""
+    """LogAxis: a tracker that fails does not stop the training unless asked, and other destinations miss nothing."""
 
     def exercise(self, logger):
         logger.log_metrics({"m": 1})

@@ -1,4 +1,4 @@
-"""The acceptance test Signatures: user classes may order and name the parameters of match and apply as they like."""
+"""The acceptance test Signatures: match and apply of user classes may have any parameter order and names."""
 
 from __future__ import annotations
 

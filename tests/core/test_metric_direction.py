@@ -1,4 +1,4 @@
-"""Which values of a metric are better: what metrics say, whole words of names, and no guesses."""
+"""Whether higher or lower values of a metric are better: by attribute, by words of its name, without guesses."""
 
 from __future__ import annotations
 

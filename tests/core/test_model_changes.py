@@ -1,4 +1,4 @@
-"""What algorithms change in a model, in words."""
+"""Describe what algorithms change in a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random orders of which any part can be had."""
+"""Random permutations that can be sliced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each thing is said once: on the console where there is one, in the logs, and by rank 0 only."""
+"""Each notice is printed once: on the console if there is one, in the logs, and on rank 0 only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of samples in whatever form a user's function has them, and microbatches of parts of samples."""
+"""Sample counts of any numeric type, and fractional samples per microbatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The indices of a pass, from any batch on."""
+"""The sample indices of an epoch, starting at any batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data(n: int) -> TensorDataset:
 
 
 class Backwards(Sampler[int]):
-    """A sampler of one's own."""
+    """A custom sampler."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -45,7 +45,7 @@ class Backwards(Sampler[int]):
 
 
 class Pairs(Sampler[list[int]]):
-    """A sampler of batches of one's own, which draws numbers."""
+    """A custom batch sampler that uses random state."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,4 +1,4 @@
-"""Every attribute that a state had in the predecessor: readable, settable where it was, and on a double too."""
+"""State attributes of Composer 0.32: readable, settable where they were, and on mocks too."""
 
 from __future__ import annotations
 

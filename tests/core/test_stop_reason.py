@@ -1,4 +1,4 @@
-"""Who ended a run, found by the call stack, and when the state keeps it."""
+"""The stop reason: the caller that ended a run, and when the state keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times written as text or given loosely."""
+"""Parse times from strings and numbers."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""Which methods of a class nobody but a base class would call."""
+"""Find methods of a class that only a base class could call."""
 
 from __future__ import annotations
 

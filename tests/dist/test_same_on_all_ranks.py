@@ -1,4 +1,4 @@
-"""Values that have to be the same."""
+"""Values that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ranks import Ranks
 
 
 def each_checks() -> list[str]:
-    """What each rank is told of values that are the same, that differ, and that cannot be hashed."""
+    """The error on each rank for values that are equal, that differ, and that cannot be hashed."""
     rank = dist.get_global_rank()
     told = []
     for value in ("adam", f"adam{rank}", [rank // 2], {"lr": 0.1}):

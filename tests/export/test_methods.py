@@ -58,7 +58,7 @@ SURGERY: dict[str, Callable[[nn.Module], Any]] = {
 }  # fmt: skip
 
 
-# Where a model has a GroupNorm, torch's check of its input tells that it becomes a constant of the trace.
+# Where a model has a GroupNorm, torch warns that its input check becomes a constant of the trace.
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize(
     ("methods", "form"),

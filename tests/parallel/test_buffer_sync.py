@@ -1,4 +1,4 @@
-"""Batch normalisation in several processes: all evaluate the model that a checkpoint has."""
+"""BatchNorm buffer synchronization: all ranks evaluate the buffers that a checkpoint contains."""
 
 from __future__ import annotations
 

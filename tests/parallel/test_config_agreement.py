@@ -1,4 +1,4 @@
-"""What has to be the same in all processes before they train together."""
+"""Settings that must be equal on all ranks before training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def two_groups() -> dict[str, Any]:
     return {"model": model, "optimizers": torch.optim.SGD(groups, lr=0.1)}
 
 
-# What rank 1 has otherwise -> what both are told.
+# What differs on rank 1 -> the error on both ranks.
 DIFFERENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "wider": (
         lambda: {"model": nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))},

@@ -173,7 +173,7 @@ def in_a_custom_loop(sync: str) -> list[float]:
 
 
 def failing_in_the_context() -> bool:
-    """An error in the last microbatch: nobody waits for others on the way out."""
+    """An error in the last microbatch: no rank waits for others when it exits."""
     state = State(model=prepare_ddp_module(Regression(), find_unused_parameters=False))
     with pytest.raises(ZeroDivisionError), ddp_sync_context(state, True, "forced_sync"):
         raise ZeroDivisionError

@@ -27,7 +27,7 @@ Run = tuple[torch.Tensor, torch.Tensor]
 """Losses and weights."""
 
 STAGES = (0, 1, 2, 3)
-# Its buffers are for large models, and so is its leaving small weights undivided.
+# Its buffer sizes and its threshold for unsharded weights are for large models.
 SMALL = {
     "reduce_bucket_size": 100,
     "allgather_bucket_size": 100,
@@ -125,7 +125,7 @@ def test_unequal_batches_match_the_combined_batch(two_ranks: Ranks):
 
 
 def _offload() -> list[Run]:
-    """A training with the optimizer on the host, and what is said when there are microbatches it was not told of."""
+    """Train with CPU offload, and return the error for microbatches that are not configured."""
     config = {"zero_optimization": {"stage": 2, **SMALL, "offload_optimizer": {"device": "cpu"}}}
     trainer, losses = make(local_shard(regression_data(3, 12)), config)
     with trainer:

@@ -16,7 +16,7 @@ BF16, FP16, FP32 = Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP32
 
 
 def complete(config: dict[str, Any], **arguments: Any) -> dict[str, Any]:
-    """A configuration for a batch of 8 of each of two processes, unless told otherwise."""
+    """A configuration for a batch of 8 on each of two ranks by default."""
     given_here = {"precision": FP32, "batch_size": 8, "microbatch_size": None, "world_size": 2, "clipping": None}
     return completed(config, **(given_here | arguments))
 

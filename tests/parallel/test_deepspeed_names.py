@@ -1,4 +1,4 @@
-"""What of a checkpoint of DeepSpeed's can be left out: weights that only one of the models has, and nothing else."""
+"""Excluding entries of a DeepSpeed checkpoint: only weights that one of the models lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with divided weights is the training of one process."""
+"""FSDP: training with sharded weights matches a single process."""
 
 from __future__ import annotations
 

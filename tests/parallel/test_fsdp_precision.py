@@ -1,4 +1,4 @@
-"""Mixed precision with FSDP: the numbers and formats of data parallelism."""
+"""Mixed precision with FSDP: values and dtypes match data parallelism."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_error_names_the_module_without_init_function():
         _given(model)
 
 
-# ------------------------------------------------------------------------------------------- several processes
+# ------------------------------------------------------------------------------------------- distributed
 
 
 def _deferred(kind: str):

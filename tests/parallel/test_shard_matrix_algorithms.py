@@ -20,7 +20,7 @@ from tests.ranks import Ranks
 CASES = all_cases()
 PLACES = [pytest.param(place, id=f"{case.name}{place}") for place, case in enumerate(CASES)]
 
-# Of these the cases compare a copy of the model, and a model whose weights are divided has none.
+# These cases compare a copy of the model, and a sharded model cannot be copied.
 AVERAGED: dict[str, Any] = {
     "EMA": lambda model, algorithm: algorithm.get_ema_model(model),
     "PostHocEMA": lambda model, algorithm: algorithm.get_ema_model(model, length=0.08),
@@ -62,7 +62,7 @@ def alone(place: int) -> Trained:
 
 
 def check(place: int, ranks: list[Trained]) -> None:
-    """Raise unless several processes did what the method says that it does."""
+    """Raise unless multiple ranks did what the algorithm declares."""
     for other in ranks[1:]:
         ranks[0].check_exactly(other)
     assert all(map(math.isfinite, ranks[0].losses))
@@ -83,7 +83,7 @@ def refusal(place: int, strategy: str, reason: str) -> str:
 
 
 def run(place: int, strategy: str, ranks: Ranks) -> None:
-    """Train in several processes and compare, or see that the method is refused by its name."""
+    """Train with multiple ranks and compare, or check that the algorithm is rejected by name."""
     algorithm = CASES[place].make()
     if strategy != "ddp" and not algorithm.__traits__.sharding.supports_sharded_weights:
         for text in ranks.run(refusal, place, strategy, "requires unsharded parameters"):

@@ -1,4 +1,4 @@
-"""ShardMatrix: every callback under every strategy leaves the training what it is in a single process."""
+"""ShardMatrix: no callback changes training, under any strategy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.ranks import Ranks
 
 CASES = all_cases()
 PLACES = [pytest.param(place, id=f"{case.name}{place}") for place, case in enumerate(CASES)]
-# GradientNoiseScale compares gradients of microbatches, which no process has where weights are divided; what is
-# exported are whole weights.
+# GradientNoiseScale compares gradients of microbatches, which no rank has with sharded weights; what is
+# exported are full weights.
 REFUSED: dict[str, dict[str, type[Exception]]] = {
     "ddp": {},
     "fsdp": {"GradientNoiseScale": NotImplementedError, "ExportForInferenceCallback": ValueError},
@@ -67,7 +67,7 @@ def alone(place: int) -> tuple[Trained, dict[str, list[Any]]]:
 
 
 def check(place: int, ranks: list[tuple[Trained, dict[str, list[Any]]]]) -> None:
-    """Raise unless several processes trained, and logged, as one does."""
+    """Raise unless multiple ranks trained and logged as a single process does."""
     for other, nothing in ranks[1:]:
         ranks[0][0].check_exactly(other)
         assert not nothing
@@ -88,7 +88,7 @@ def check(place: int, ranks: list[tuple[Trained, dict[str, list[Any]]]]) -> None
 
 
 def run(place: int, strategy: str, ranks: Ranks, folder: Path) -> None:
-    """Train in several processes and compare, or see that the callback is refused by its name."""
+    """Train with multiple ranks and compare, or check that the callback is rejected by name."""
     if CASES[place].name not in REFUSED[strategy]:
         check(place, ranks.run(train, place, strategy, str(folder)))
         return

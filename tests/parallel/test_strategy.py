@@ -1,4 +1,4 @@
-"""What a strategy does unless it says otherwise."""
+"""Default behavior of a strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which strategy is chosen."""
+"""Strategy selection."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_sequence_parallel_styles(two_ranks):
 
 
 def _dropped():
-    """Processes that divide a layer draw the same random numbers, those with other data others."""
+    """Ranks that shard a layer share their random state; ranks with other data have another."""
     draws = []
 
     class Drawing(Blocks):

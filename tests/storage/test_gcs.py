@@ -1,4 +1,4 @@
-"""Against a server of Google's storage protocol on this machine."""
+"""Against a local server of the Google Cloud Storage protocol."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     async def at_once(seconds: float) -> None:
         pass
 
-    # The other class asks Google by a protocol of its own which kind of bucket it is, before it does anything.
+    # The other class first asks Google for the bucket type, by another protocol.
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", gcsfs.core.GCSFileSystem)
     monkeypatch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": at_once}))
     monkeypatch.setattr(gcsfs.core.GCSFileSystem, "cachable", False)

@@ -1,4 +1,4 @@
-"""Against a server of the S3 protocol on this machine."""
+"""Against a local S3 server."""
 
 from __future__ import annotations
 

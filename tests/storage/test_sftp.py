@@ -1,4 +1,4 @@
-"""Against a server of the SFTP protocol on this machine."""
+"""Against a local SFTP server."""
 
 from __future__ import annotations
 

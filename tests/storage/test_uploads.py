@@ -70,7 +70,7 @@ def test_permanent_failure_is_reported_once_and_dependents_are_skipped(error, ca
     assert done == ["b"]
     assert file.error is error
     assert link.error is not None
-    queue.close()  # it was told
+    queue.close()  # the error was reported
 
 
 def test_poll_reports_while_other_jobs_run() -> None:

@@ -15,7 +15,7 @@ from tests.common import At, Received, Recorder, Regression, Unsized, regression
 
 
 def first_value(state) -> float:
-    """What tells the batch from the others."""
+    """Return a value that identifies the batch."""
     return state.batch[0].flatten()[0].item()
 
 

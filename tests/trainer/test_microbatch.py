@@ -156,7 +156,7 @@ def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
 
 @pytest.mark.parametrize(("batch_size", "grad_accum", "parts"), [(6, 1, 1), (6, 3, 3), (6, 4, 3), (5, 2, 2), (4, 9, 4)])
 def test_grad_accum_is_the_number_of_microbatches(batch_size, grad_accum, parts) -> None:
-    """As long as it divides the batch; otherwise no more than asked for."""
+    """If it divides the batch; otherwise at most the given size."""
     loader = torch.utils.data.DataLoader(torch.arange(batch_size * 8.0).reshape(-1, 4), batch_size=batch_size)
 
     class OfX(Regression):

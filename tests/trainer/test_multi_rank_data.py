@@ -141,7 +141,7 @@ def measured(counts: list[int]) -> tuple[int, float]:
 
 
 def test_rank_without_counted_samples_still_runs_forward_for_metrics(two_ranks: Ranks) -> None:
-    """Where weights are divided, others wait for that."""
+    """With sharded weights, other ranks wait for that."""
     (first, value), (second, other) = two_ranks.run(measured, [5, 2])
     assert (first, second) == (5, 2)
     assert value == other

@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed(stream, caplog, tmp_path) -> None:
     assert told(caplog) == [("INFO", line)]
     assert split(shown, line) == (1, 1)
     resumed.fit(duration="1ep")
-    assert split(shown, line)[0] == 1  # and is not told of the next training
+    assert split(shown, line)[0] == 1  # and is not reported for the next fit
 
 
 def test_weights_that_are_loaded(caplog, tmp_path) -> None:

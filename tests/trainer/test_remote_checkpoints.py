@@ -161,7 +161,7 @@ def test_traces_go_to_a_bucket(faulty, tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 def test_processes_killed_at_random_reach_the_same_result(tmp_path) -> None:
-    """After each, the link names a whole checkpoint, of a time that never goes back; at last nothing is left over."""
+    """After each kill, the link names a complete checkpoint and never moves back; no partial files remain."""
     command = [sys.executable, "-m", "tests.trainer.killed_while_uploading", str(tmp_path / "ck"), "12"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

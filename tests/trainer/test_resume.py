@@ -109,7 +109,7 @@ def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def compare(make: Any, folder: Path, stops: Any, **arguments: Any) -> None:
-    """Train straight on, saving after each batch and epoch; then go on from each of these, and compare."""
+    """Train straight on, saving after each batch and epoch; then resume from each of these, and compare."""
     straight = build(make(), save_folder=str(folder), save_interval=lambda state, event: True, **arguments)
     losses = At("batch_end", lambda state: state.total_loss_dict["loss/train/total"].item())
     straight.state.callbacks.append(losses)

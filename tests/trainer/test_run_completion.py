@@ -314,7 +314,7 @@ def test_RestartIdempotent_where_one_rank_asked_to_stop(rank, tmp_path, two_rank
     first, second = two_ranks.run(on_ranks, str(tmp_path), rank)
     for found in (first, second):
         assert found[0] == found[1]
-        assert found[0][0] == 3  # told with the batch after
+        assert found[0][0] == 3  # reduced with the next batch
         assert found[0][2]
         assert found[0][3]
     assert first[0][1:] == second[0][1:]

@@ -150,7 +150,7 @@ def test_a_run_in_a_script(produced: Callable[..., bytes]) -> None:
     assert log.hyperparameters["save_folder"] == "vault://me:***@host/{run_name}"
     assert log.hyperparameters["input_key"] == log.hyperparameters["algorithms"]["input_key"] == "image"
     assert log.hyperparameters["hf_token"] == "***"
-    # What the saver itself keeps has a test of its own.
+    # What the saver itself keeps is tested separately.
     Vault.store.clear()
     found = produced(log.hyperparameters, given[0].seen)  # pyright: ignore[reportAttributeAccessIssue]
     assert b"me:***@host" in found

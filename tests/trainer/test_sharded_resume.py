@@ -46,7 +46,7 @@ def data() -> DataLoader[Any]:
 
 
 def state_of(made: Trainer) -> dict[str, torch.Tensor]:
-    """Weights, buffers and the averages of EMA, whole."""
+    """Full weights, buffers and EMA averages."""
     found = {name: full(value) for name, value in made.state.model.state_dict().items()}
     for method in made.state.algorithms:
         found |= {f"average of {name}": full(value) for name, value in method.state_dict().get("averages", {}).items()}
@@ -54,7 +54,7 @@ def state_of(made: Trainer) -> dict[str, torch.Tensor]:
 
 
 def parameters(made: Trainer) -> dict[str, torch.Tensor]:
-    """What all processes have the same of, whole."""
+    """Full state that is equal on all ranks."""
     return {name: value for name, value in state_of(made).items() if "running" not in name}
 
 
@@ -151,7 +151,7 @@ def test_other_world_sizes_resume(how, tmp_path, two_ranks, four_ranks) -> None:
 
 
 def alone(path: str) -> tuple[bool, int]:
-    """A checkpoint of sharded weights in a training that does not divide them."""
+    """A checkpoint of sharded weights in a run that does not shard them."""
     made = build(data(), algorithms=method(), max_duration="6ba", load_path=path)
     weights = read_checkpoint(path)["state"]["model"]
     same = equal({name: value.clone() for name, value in made.state.model.state_dict().items()}, weights)

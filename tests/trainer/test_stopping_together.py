@@ -41,14 +41,14 @@ def ends(cases: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_stop_request_of_one_rank_reaches_all_with_the_next_batch(rank: int, two_ranks: Ranks) -> None:
     cases = [
-        # Said after the second batch, told with the third.
+        # Requested after the second batch, reduced with the third.
         ("3ep", ("batch_end", 2, rank)),
         ("12ba", ("batch_end", 2, rank)),
         ("48sp", ("batch_end", 2, rank)),
-        # Said while the third is in work, which has been told of already.
+        # Requested during the third, which has been reduced already.
         ("3ep", ("before_forward", 2, rank)),
         ("3ep", ("fit_start", 0, rank)),
-        # Said after the last batch of an epoch, told with the first of the next.
+        # Requested after the last batch of an epoch, reduced with the first of the next.
         ("3ep", ("batch_end", 4, rank)),
         ("3ep", ("epoch_end", 4, rank)),
         # Said too late to matter.

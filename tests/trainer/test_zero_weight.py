@@ -185,7 +185,7 @@ SIZES = [None, 4, 2, "auto"]
 @pytest.mark.parametrize("form", sorted(LOSSES))
 @pytest.mark.parametrize("size", SIZES)
 def test_batch_of_weight_zero_adds_exactly_0(size, form, on_device) -> None:
-    """Also where it goes through the model whole, as the second of these does; the others are not touched."""
+    """Also for a batch that is not split, such as the second; the others are not touched."""
     data = masked_data([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]], on_device)
     torch.manual_seed(0)
     model = Masked(form)

@@ -1,4 +1,4 @@
-"""Which network interface leads to the other nodes."""
+"""Choose the network interface for other nodes."""
 
 from __future__ import annotations
 

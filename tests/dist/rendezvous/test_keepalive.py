@@ -1,4 +1,4 @@
-"""Connections that end when the other side falls silent."""
+"""Keep-alive: connections time out if the other side stops responding."""
 
 from __future__ import annotations
 
