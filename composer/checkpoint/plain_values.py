@@ -73,7 +73,7 @@ save_ignore_keys=['state/callbacks/Mine/fn'].
         return _mapping(cast("Mapping[Any, Any]", value), path)
     if isinstance(value, (Sequence, collections.deque, set, frozenset)):
         return _elements(cast("Sequence[Any]", value), path)
-    if cls in _ARRAYS and value.dtype.cls in "biuf" and value.dtype.itemsize <= 8:
+    if cls in _ARRAYS and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return np.array(value, dtype=value.dtype.newbyteorder("="))
     raise _refusal(value, path)
 
