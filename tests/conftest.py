@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leftovers, older_torch, on_device
+from tests import apart, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So is it where the suite was started in the background; processes that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 apart.make_importable()
-leftovers.adopt_orphans()
+leaked_processes.adopt_orphans()
 
 hypothesis.settings.register_profile(
     "repeatable",
@@ -74,7 +74,7 @@ def _same_start() -> Iterator[None]:
 def _no_processes_left() -> Iterator[None]:
     """A file of tests ends the processes that it starts."""
     yield
-    left = leftovers.end()
+    left = leaked_processes.end()
     assert not left, f"processes were left running, and are ended now: {left}"
 
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from composer import dist
 from tests.ranks import Ranks
-from tests.running_out import EVENTS, Limit, train
+from tests.simulated_oom import EVENTS, Limit, train
 
 pytestmark = pytest.mark.slow
 

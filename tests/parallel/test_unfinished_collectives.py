@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from composer.parallel.unfinished_collectives import BucketCounter, CollectiveLog
 from tests.common import regression_data, trainer_of
 from tests.ranks import Ranks, RanksError
-from tests.running_out import Limit, RunsOut, train
+from tests.simulated_oom import Limit, RunsOut, train
 
 FSDP = {"parallelism_config": {"fsdp": {}}}
 SMALL = {"parallelism_config": {"fsdp": {}}, "ddp_sync_strategy": "single_auto_sync"}

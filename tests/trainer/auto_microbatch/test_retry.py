@@ -14,7 +14,7 @@ from composer import Algorithm, DataSpec
 from composer.algorithms import EMA, SAM, GradientClipping
 from composer.trainer.auto_microbatch import sizes as size_cache
 from tests.common import At, Received, Regression, TwoLayers, regression_data, trainer_of, weights
-from tests.running_out import Limit, RunsOut, StepsRunOut, digest, train
+from tests.simulated_oom import Limit, RunsOut, StepsRunOut, digest, train
 
 PLACES = ["forward", "loss", "backward", "step"]
 
