@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leftovers, older_torch, on_device
+from tests import apart, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So is it where the suite was started in the background; processes that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 apart.make_importable()
-leftovers.adopt_orphans()
+leaked_processes.adopt_orphans()
 
 hypothesis.settings.register_profile(
     "repeatable",
@@ -74,7 +74,7 @@ def _same_start() -> Iterator[None]:
 def _no_processes_left() -> Iterator[None]:
     """Check that each test file ends the processes that it starts."""
     yield
-    left = leftovers.end()
+    left = leaked_processes.end()
     assert not left, f"processes were left running, and are ended now: {left}"
 
 
@@ -122,7 +122,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes long, and leave out what is not for the device."""
-    # Workers get whole files: with one that takes long at the end, the others would have nothing to do.
+    # Workers get entire files: with a slow one at the end, the others would be idle.
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
     items[:], others = on_device.select(items, config.getoption("device"))

@@ -13,7 +13,7 @@ from torch.distributed.launcher.api import LaunchConfig
 HAS_UNUSED_PARAMETERS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
 """Whether sharded parameters may lack a gradient in some steps (2.13)."""
 HAS_GRACE_PERIOD = "shutdown_timeout" in {field.name for field in dataclasses.fields(LaunchConfig)}
-"""Whether the launcher can be told how long it waits after a signal."""
+"""Whether the launcher accepts a grace period after a signal."""
 
 _MESSAGES = {
     # Of torch.distributed.checkpoint, when it saves.

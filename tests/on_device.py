@@ -1,4 +1,4 @@
-"""Where tests run. ``pytest --device cuda`` runs on a GPU what holds on any device; by default no GPU is seen.
+"""Select the device of tests: ``pytest --device cuda`` runs them on a GPU; by default no GPU is visible.
 
 Tests put models and batches that do not go through a `Trainer` where the run wants them with `place`. What differs from
 a run on the CPU is then the place alone: the precision is float32 where a test asks for none, float32 is not shortened
@@ -118,7 +118,7 @@ def placed(make: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def autocast_type() -> str:
-    """The type of device that autocast is told; the pretended one computes on the CPU."""
+    """The device type for autocast; the fake accelerator computes on the CPU."""
     return "cuda" if _chosen.type == "cuda" else "cpu"
 
 

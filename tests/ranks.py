@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from composer import rng
-from tests import apart, leftovers, older_torch
+from tests import apart, leaked_processes, older_torch
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
@@ -31,7 +31,7 @@ class RanksError(AssertionError):
 
 
 class Ranks:
-    """Runs functions in several processes at once, with a process group and the launcher's environment variables.
+    """Runs functions on multiple ranks, with a process group and the launcher's environment variables.
 
     Args:
         size: Number of processes.
@@ -108,7 +108,7 @@ class Ranks:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, str(store), theirs), daemon=True)
             process.start()
-            leftovers.kept.add(process.pid)
+            leaked_processes.kept.add(process.pid)
             theirs.close()
             self._workers.append((process, ours))
 

@@ -169,7 +169,7 @@ class Memory:
         self.uses[stream.name] = time
 
     def check_free(self) -> None:
-        """Called when nobody holds the tensor any more: the stream that made it may use the memory again."""
+        """Called when the tensor is freed: the stream that made it may use the memory again."""
         known = dict(self.stream.clock)
         merge(known, FakeCuda.now().host)
         for name, clock in self.uses.items():
@@ -345,7 +345,7 @@ class FakeCuda(TorchFunctionMode):
         if memory.holders == 0 and self in self._worlds:
             try:
                 memory.check_free()
-            except RaceError as race:  # an exception in a finalizer reaches nobody
+            except RaceError as race:  # an exception in a finalizer is not raised
                 self.races.append(race)
 
     @staticmethod

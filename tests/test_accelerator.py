@@ -75,7 +75,7 @@ def _backward(x: torch.Tensor, hook) -> None:
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_a_wait_is_noted(what) -> None:
+def test_synchronization_is_recorded(what) -> None:
     with FakeAccelerator() as accelerator:
         x = torch.ones(3, device=DEVICE)
         accelerator.step = 7
@@ -84,7 +84,7 @@ def test_a_wait_is_noted(what) -> None:
 
 
 @pytest.mark.parametrize("what", FREE)
-def test_what_does_not_wait_is_not(what) -> None:
+def test_non_blocking_operations_are_not_recorded(what) -> None:
     with FakeAccelerator() as accelerator:
         x = torch.ones(3, device=DEVICE)
         accelerator.step = 7
@@ -114,7 +114,7 @@ def test_devices_do_not_mix(mix) -> None:
 @pytest.mark.parametrize(
     "sample", [lambda x, **given: torch.rand(3, device=x.device, **given), lambda x, **given: x.normal_(**given)]
 )
-def test_generators_of_the_host_sample_nothing_there(sample) -> None:
+def test_host_generators_cannot_sample_on_the_device(sample) -> None:
     with FakeAccelerator():
         x = torch.ones(3, device=DEVICE)
         sample(x)
@@ -122,7 +122,7 @@ def test_generators_of_the_host_sample_nothing_there(sample) -> None:
             sample(x, generator=torch.Generator())
 
 
-def test_it_has_no_array() -> None:
+def test_device_tensors_have_no_numpy_array() -> None:
     with FakeAccelerator():
         x = torch.ones(3, device=DEVICE)
         with pytest.raises((TypeError, RuntimeError), match=r"numpy|subclass"):
@@ -144,7 +144,7 @@ def trained(move, optimizer_of) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("more", [{}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_it_computes_what_the_cpu_computes(kind, more) -> None:
+def test_results_match_the_cpu(kind, more) -> None:
     def make(parameters):
         return kind(parameters, lr=0.1, **more)
 
@@ -156,7 +156,7 @@ def test_it_computes_what_the_cpu_computes(kind, more) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_copies_lie_where_the_original_lies() -> None:
+def test_copies_stay_on_the_original_device() -> None:
     with FakeAccelerator():
         original = nn.Parameter(torch.ones(3, device=DEVICE)), torch.arange(3, device=DEVICE)
         copied = copy.deepcopy(original)
@@ -169,7 +169,7 @@ def test_copies_lie_where_the_original_lies() -> None:
         assert copied[0].tolist() == [2, 2, 2]
 
 
-def test_what_is_saved_is_read_anywhere() -> None:
+def test_saved_files_load_on_any_device() -> None:
     file = io.BytesIO()
     with FakeAccelerator():
         torch.save([nn.Parameter(torch.ones(3, device=DEVICE)), torch.arange(3, device=DEVICE)], file)

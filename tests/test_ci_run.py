@@ -20,7 +20,7 @@ MAKEFILE = "test lint types docs:\n\t@echo $$$$ >pid; sleep 60; true\n"
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("make") is None, reason="CI is Linux, with make")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("to_all", [True, False], ids=["terminal", "process"])
-def test_what_is_running_ends_when_it_is_stopped(number: signal.Signals, to_all: bool, tmp_path: Path) -> None:
+def test_stopping_ends_running_jobs(number: signal.Signals, to_all: bool, tmp_path: Path) -> None:
     """make ignores Ctrl-C in the background of a script."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")

@@ -15,7 +15,7 @@ from composer.functional import apply_stochastic_depth
 from tests.common import Regression, regression_data
 
 
-def test_each_class_is_looked_at_once() -> None:
+def test_each_class_is_inspected_once() -> None:
     seen: list[type] = []
     look = cached_by_class(lambda kind: seen.append(kind))
     for _ in range(2):
@@ -24,7 +24,7 @@ def test_each_class_is_looked_at_once() -> None:
     assert seen == [int, str]
 
 
-def test_a_class_is_not_kept_and_its_place_is_not_mistaken() -> None:
+def test_classes_are_not_kept_alive_and_ids_are_not_confused() -> None:
     look = cached_by_class(lambda kind: kind.__name__)
     for number in range(200):  # of which some lie where others lay
         kind = type(f"Kind{number}", (), {})
@@ -37,7 +37,7 @@ def test_a_class_is_not_kept_and_its_place_is_not_mistaken() -> None:
 
 
 @pytest.mark.parametrize("methods", [(), ("metrics", "validate")], ids=["now", "of early versions"])
-def test_classes_that_are_made_for_one_run_are_freed_with_what_they_hold(methods) -> None:
+def test_run_local_classes_are_freed(methods) -> None:
     """As in a function or a notebook, whose classes hold the module that they are written around."""
 
     def run() -> list[weakref.ref]:

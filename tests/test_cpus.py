@@ -1,4 +1,4 @@
-"""How many CPUs a run may use: affinity, quotas of containers, ranks that are bound to CPUs of their own."""
+"""How many CPUs a run may use: affinity, container quotas, ranks bound to separate CPUs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_quota_of_version_1(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
 
 
-def test_where_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
     assert cpu_quota(tree(tmp_path, "0::/\n", **{"sys/fs/cgroup/cpu.max": "garbage\n"})) is None
 
@@ -64,11 +64,11 @@ def bound() -> int:
         return cpus_of_node()
 
 
-def test_ranks_that_are_bound_to_cpus_of_their_own(two_ranks: Ranks) -> None:
+def test_ranks_bound_to_separate_cpus(two_ranks: Ranks) -> None:
     assert two_ranks.run(bound) == [4, 4]
 
 
-def test_the_trainer_and_the_report_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer_and_report_show_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     from composer import environment
     from composer.loggers import InMemoryLogger
 
@@ -83,5 +83,5 @@ def test_the_trainer_and_the_report_say_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert collect_env()["machine"]["cores"] == "64, of which 3 may be used"
 
 
-def test_this_machine() -> None:
+def test_this_host() -> None:
     assert 1 <= cpus_of_node() <= len(usable_cpus()) <= (os.cpu_count() or 1)

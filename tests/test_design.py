@@ -1,4 +1,4 @@
-"""The design, tested: floors, sizes, public names, what an import brings in, what lies in the repository."""
+"""Tests of the design: layers, sizes, public names, import time, and the contents of the repository."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_imports_go_down(module: str) -> None:
         ("composer.attic", "", "composer.attic has no floor"),
     ],
 )
-def test_floor_check_finds_what_it_should(module: str, source: str, expected: str | None) -> None:
+def test_floor_check_finds_violations(module: str, source: str, expected: str | None) -> None:
     known = {"composer", "composer.dist", "composer.core.time", "composer.trainer", "composer.cli"}
     found = floor_violations(source, module, known)
     assert (not found) if expected is None else (len(found) == 1 and expected in found[0]), found
@@ -214,7 +214,7 @@ def test_facade(module: str, expected: list[str]) -> None:
         assert getattr(loaded, name) is not None, name
 
 
-def test_facade_for_type_checkers_is_the_one_at_run_time() -> None:
+def test_facade_for_type_checkers_matches_run_time() -> None:
     """The imports under TYPE_CHECKING and the lazy table have to name the same things."""
     for module in ("composer", "composer.core", "composer.utils"):
         source = MODULES[module].read_text()
@@ -236,7 +236,7 @@ def _static(source: str) -> dict[str, str]:
     return {name: f"{module}.{name}" if f"{module}.{name}" in MODULES else module for module, name in found}
 
 
-def test_a_mistyped_name_is_answered_with_the_right_one() -> None:
+def test_mistyped_name_gets_a_suggestion() -> None:
     import composer
 
     with pytest.raises(AttributeError, match="Trainer"):
@@ -331,7 +331,7 @@ _MACHINE = re.compile(r"(?<![\w.])/(?:" + "|".join(["wo" + "rk", "ro" + "ot", "h
 _OUTSIDE = re.compile(r"(?<![\w-])sha" + r"red/")
 
 
-def test_no_path_of_one_machine_in_the_repository() -> None:
+def test_no_host_specific_path_in_the_repository() -> None:
     found = []
     for name in _tracked():
         try:
@@ -349,7 +349,7 @@ def test_repository_is_small() -> None:
     assert not large, large
 
 
-def test_constraints_are_exact_and_name_no_place() -> None:
+def test_constraints_are_exact_and_without_urls() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     wrong = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*(?: ; [^/]+)?", line)]
     assert not wrong, wrong

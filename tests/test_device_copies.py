@@ -36,7 +36,7 @@ _TO_THE_HOST = {"callbacks/_async_readback.py", "checkpoint/staging.py"}
         ("cpu", False, False),
     ],
 )
-def test_the_host_goes_on_where_its_memory_has_been_read(kind, pinned, goes_on, monkeypatch) -> None:
+def test_host_continues_once_its_memory_has_been_read(kind, pinned, goes_on, monkeypatch) -> None:
     asked = []
     tensor = SimpleNamespace(
         is_pinned=lambda: pinned,
@@ -54,7 +54,7 @@ def test_the_host_goes_on_where_its_memory_has_been_read(kind, pinned, goes_on, 
 
 
 @pytest.mark.parametrize(("kind", "goes_on"), [("cpu", False), ("mps", False), ("xpu", False), ("cuda", True)])
-def test_batches_are_there_when_they_are_handed_out(kind, goes_on, monkeypatch) -> None:
+def test_returned_batches_are_complete(kind, goes_on, monkeypatch) -> None:
     asked = []
 
     def to(tensor, device, dtype=None, non_blocking=False):
@@ -67,7 +67,7 @@ def test_batches_are_there_when_they_are_handed_out(kind, goes_on, monkeypatch) 
     assert asked == [goes_on]
 
 
-def test_nobody_leaves_a_copy_to_itself_without_asking() -> None:
+def test_no_unsynchronized_non_blocking_copies() -> None:
     root = Path(composer.__file__).parent
     found = {
         path.relative_to(root).as_posix()

@@ -54,7 +54,7 @@ def test_none_is_the_best_available():
 
 @needs_none
 @pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:1", "mps", torch.device("cuda", 0)])
-def test_an_absent_accelerator_names_what_there_is(name):
+def test_missing_accelerator_error_lists_the_available(name):
     with pytest.raises(ValueError, match=r"device '(gpu|mps)' is not available here.*Available: 'cpu'"):
         get_device(name)
 
@@ -62,7 +62,7 @@ def test_an_absent_accelerator_names_what_there_is(name):
 @pytest.mark.parametrize(
     ("name", "package"), [("tpu", "torch_xla"), ("neuron", "torch_xla"), ("hpu", "habana-torch-plugin")]
 )
-def test_drivers_that_are_not_installed(name, package, monkeypatch):
+def test_missing_drivers(name, package, monkeypatch):
     for module in ("torch_xla", "habana_frameworks"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=f"pip install '{package}'"):
@@ -86,7 +86,7 @@ def test_a_batch_on_the_device_is_returned_itself():
 
 
 @pytest.mark.parametrize("device", [Meta(), DeviceCPU()])
-def test_a_batch_elsewhere_moves_and_keeps_its_kind(device):
+def test_batch_on_another_device_is_moved_and_keeps_its_type(device):
     x = torch.ones(2, device="cpu" if device.name == "meta" else "meta")
     if device.name == "cpu":
         # No copy out of the meta device exists; that the attempt is made shows that the fast path looks.
@@ -179,12 +179,12 @@ def test_gpu(fake_cuda, monkeypatch):
     with pytest.raises(ValueError, match="less than the number of GPUs that PyTorch sees, 2, but is 2"):
         DeviceGPU(2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert DeviceGPU().torch_device.index == 0  # where each process sees one GPU of its own
+    assert DeviceGPU().torch_device.index == 0  # if each process sees one separate GPU
     with pytest.raises(ValueError, match=r"device 'mps' is not available here.*Available: 'cpu', 'gpu'"):
         DeviceMPS()
 
 
-def test_copies_to_a_gpu_do_not_wait(fake_cuda):
+def test_copies_to_gpu_are_non_blocking(fake_cuda):
     seen = {}
     tensor = SimpleNamespace(to=lambda device, non_blocking: seen.update(device=device, non_blocking=non_blocking))
     DeviceGPU(0).tensor_to_device(tensor)
@@ -208,7 +208,7 @@ def test_other_accelerators(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mtia"])
-def test_each_process_has_the_accelerator_of_its_local_rank_or_the_only_one(kind, monkeypatch):
+def test_each_rank_uses_the_accelerator_of_its_local_rank(kind, monkeypatch):
     accelerator, chosen, seen = torch.device(kind), [], {"count": 4}
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
@@ -264,8 +264,8 @@ print("all agree")
 """
 
 
-def test_every_reader_of_tf32_finds_the_same_whatever_was_set_before():
-    # In a process of its own: these are settings of the process that cannot all be put back.
+def test_tf32_settings_are_consistent():
+    # In a separate process: these are settings of the process that cannot all be put back.
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", TF32], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "all agree\n", done.stderr
 
@@ -289,7 +289,7 @@ LISTS = {
 }
 
 
-def test_what_kinds_of_devices_can_do_stands_in_one_place() -> None:
+def test_device_capabilities_are_defined_in_one_module() -> None:
     """A second list would miss the next kind of device."""
     root = Path(composer.__file__).parent
     kinds = {"cpu", "cuda", "hip", "hpu", "ipu", "maia", "meta", "mps", "mtia", "npu", "privateuseone", "xla", "xpu"}

@@ -63,11 +63,11 @@ def test_single_process_collectives(single):
         dist.all_reduce(tensor, "sumn")
 
 
-def test_the_largest_number_of_one(single):
+def test_maximum_of_a_single_process(single):
     assert dist.largest(-3) == -3
 
 
-def test_the_environment_is_read(monkeypatch):
+def test_environment_is_read(monkeypatch):
     for name, value in zip(NAMES, (6, 8, 2, 4, 4, 5), strict=True):
         monkeypatch.setenv(name, str(value))
     assert dist.get_global_rank() == 6
@@ -128,21 +128,21 @@ def test_bad_environment(environ, message, monkeypatch):
     ],
     ids=str,
 )
-def test_bad_environment_is_told_before_anything_depends_on_it(environ, message, start, monkeypatch):
+def test_bad_environment_is_reported_early(environ, message, start, monkeypatch):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=rf"^The environment variable {message}"):
         start()
 
 
-def test_a_rank_of_how_many(monkeypatch):
+def test_rank_without_world_size(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(dist.MissingEnvironmentError, match=r"RANK is 0, but WORLD_SIZE is not set\. Unset RANK"):
         dist.initialize_dist("cpu")
 
 
 @pytest.mark.parametrize("module", ["composer.metrics", "composer.models"])
-def test_bad_environment_is_told_before_torchmetrics_reads_it(module):
+def test_bad_environment_is_reported_before_torchmetrics_reads_it(module):
     code = (
         "from composer.metrics import MIoU"
         if module.endswith("metrics")
@@ -229,7 +229,7 @@ def custom_backend(monkeypatch):
         ([], "fake", "gpu"),
     ],
 )
-def test_a_group_of_any_backend_that_serves_the_device(registered, backend, device, custom_backend):
+def test_group_with_any_backend_for_the_device(registered, backend, device, custom_backend):
     if registered:
         custom_backend("mine", registered)
     torch_dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1)
@@ -291,14 +291,14 @@ def test_a_gpu_rank_is_bound_to_its_gpu(monkeypatch):
         assert seen["device_id"] == torch.device("cuda", index), given
     dist.initialize_dist("cpu", timeout=9)
     assert seen["device_id"] is None
-    # A process that sees one GPU of its own, whatever its rank.
+    # A process that sees one separate GPU, whatever its rank.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     dist.initialize_dist("gpu", timeout=9)
     assert seen["device_id"] == torch.device("cuda", 0)
     assert (seen["rank"], seen["world_size"], seen["store"]) == (5, 8, (5, 8, 9))
 
 
-def test_sampler_shares(single):
+def test_sampler_shards(single):
     data = list(range(10))
     shares = [list(dist.get_sampler(data, num_replicas=3, rank=rank, drop_last=True)) for rank in range(3)]
     assert sorted(index for share in shares for index in share) == list(range(9))
@@ -307,7 +307,7 @@ def test_sampler_shares(single):
     assert sorted(shuffled) == data != list(shuffled)
 
 
-def test_waiting_alone(single, tmp_path, monkeypatch):
+def test_barrier_in_single_process(single, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for scope in (dist.run_local_rank_zero_first(), dist.busy_wait_for_local_rank_zero()):
         with pytest.raises(KeyError), scope:
@@ -369,7 +369,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_two_processes(tmp_path):
+def test_two_ranks(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
     with socket.socket() as free:

@@ -108,7 +108,7 @@ def test_exceptions_are_still_needed() -> None:
     assert len(WITHOUT_EXAMPLE) <= 10
 
 
-def test_the_finder_runs_what_is_there(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctest_finder_runs_existing_examples(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (
         "import contextlib\n"
         "def right():\n    '''\n    >>> 1 + 1\n    2\n    '''\n"

@@ -97,7 +97,7 @@ def test_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_accelerators_of_this_machine() -> None:
+def test_accelerators_of_this_host() -> None:
     found = collect_env()
     assert torch.cuda.get_device_name(0) in found["accelerators"]["cuda:0"]
     assert found["versions"]["cuda"] == torch.version.cuda

@@ -9,7 +9,7 @@ from torch import nn
 from composer._host_optimizer_state import host_values_back, map_device_values
 
 
-class Own(torch.optim.NAdam):
+class Custom(torch.optim.NAdam):
     """Not torch's own."""
 
 
@@ -21,9 +21,9 @@ def stepped(kind: type[torch.optim.NAdam]) -> tuple[torch.optim.Optimizer, dict[
     return optimizer, optimizer.state[parameter]
 
 
-@pytest.mark.parametrize("kind", [torch.optim.NAdam, Own])
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, Custom])
 @pytest.mark.parametrize("capturable", [False, True])
-def test_values_move_or_stay(kind: type[torch.optim.NAdam], capturable: bool) -> None:
+def test_values_are_moved_or_kept(kind: type[torch.optim.NAdam], capturable: bool) -> None:
     optimizer, state = stepped(kind)
     optimizer.param_groups[0]["capturable"] = capturable
     map_device_values(optimizer, lambda value: value.to("meta"))
@@ -34,7 +34,7 @@ def test_values_move_or_stay(kind: type[torch.optim.NAdam], capturable: bool) ->
     assert {name: value.device.type for name, value in state.items()} == found
 
 
-def test_what_loading_moved_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_moved_by_loading_are_moved_back(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer, state = stepped(torch.optim.NAdam)
     back: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: back.append(tensor) or tensor)

@@ -46,7 +46,7 @@ def test_submodule_names_give_modules(package):
     assert module.same is sys.modules["lazy_example.same"]
 
 
-def test_a_module_called_like_the_name_elsewhere():
+def test_module_with_the_name_of_an_object():
     get, _, _ = attach("nowhere", {"path": "os.path", "fsum": "math"})
     import math
     import os.path
@@ -64,7 +64,7 @@ def test_names_are_listed_and_sorted(package):
     assert set(module.__all__) <= set(namespace)
 
 
-def test_an_unknown_name_gets_a_hint(package):
+def test_unknown_name_gets_a_suggestion(package):
     module = __import__(package)
     with pytest.raises(AttributeError, match=r"no attribute 'Thimg'\. Did you mean 'Thing'\?"):
         _ = module.Thimg
@@ -80,7 +80,7 @@ def test_missing_package_says_how_to_install():
         import_extra("no_such_package", "none", "It", install="thing[x]")
 
 
-def test_a_broken_package_is_not_called_missing(package):
+def test_broken_package_is_not_reported_missing(package):
     with pytest.raises(ModuleNotFoundError) as caught:
         import_extra("lazy_example.needy", "extra", "It")
     assert not isinstance(caught.value, MissingConditionalImportError)
@@ -102,6 +102,6 @@ def test_objects_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["collections.abc.Iterator", "collections:", ":Iterator", ""])
-def test_names_of_objects_have_one_form(name: str) -> None:
+def test_object_names_are_canonical(name: str) -> None:
     with pytest.raises(ValueError, match=r"^name must be 'module:attribute'"):
         import_object(name)

@@ -90,7 +90,7 @@ def test_quantized_parameters() -> None:
     assert summary.size == 64 * 64 + 4 * 64
 
 
-def test_tensor_subclasses_count_what_they_are_made_of() -> None:
+def test_tensor_subclasses_count_their_components() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     weight = TwoTensor(torch.zeros(4, 4), torch.zeros(4, 4))
@@ -108,7 +108,7 @@ def test_deepspeed_leaves_empty_tensors() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what peft imports
-def test_lora_and_what_wraps_a_model() -> None:
+def test_lora_and_model_wrappers() -> None:
     peft = pytest.importorskip("peft")
     adapted = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["body.0"], r=2))
     summary = model_summary(adapted)

@@ -17,7 +17,7 @@ TREES = st.dictionaries(
 
 
 @given(TREES)
-def test_there_and_back(tree: dict[str, object]) -> None:
+def test_round_trip(tree: dict[str, object]) -> None:
     flat = convert_nested_dict_to_flat_dict(tree)
     assert not any(isinstance(value, dict) for value in flat.values())
     assert convert_flat_dict_to_nested_dict(flat) == tree
@@ -29,7 +29,7 @@ def test_names() -> None:
     assert convert_nested_dict_to_flat_dict(nested, "run/") == {"run/a/b/c": 1, "run/a/2": [3], "run/d": {}}
 
 
-def test_the_given_dictionaries_stay() -> None:
+def test_input_dictionaries_are_unchanged() -> None:
     flat = {"a/b": 1, "a/c": {"kept": 2}}
     nested = convert_flat_dict_to_nested_dict(flat)
     nested["a"]["b"] = 3

@@ -26,6 +26,6 @@ def unsharded():
     return dist.get_global_rank(), sorted(found), same
 
 
-def test_a_full_state_is_on_the_first_rank(two_ranks: Ranks) -> None:
+def test_full_state_is_on_rank_zero(two_ranks: Ranks) -> None:
     names = ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert two_ranks.run(unsharded) == [(0, names, True), (1, [], True)]

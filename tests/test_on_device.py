@@ -39,7 +39,7 @@ def test_by_default_no_gpu_is_seen() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_an_error(monkeypatch) -> None:
+def test_missing_gpu_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # which is set where it is not
     with pytest.raises(pytest.UsageError, match="--device cuda: PyTorch sees no GPU here"):
         on_device.choose("cuda")
@@ -47,7 +47,7 @@ def test_a_gpu_that_is_not_there_is_an_error(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_rules_meet_tests_and_groups_are_collected() -> None:
+def test_rules_match_tests_and_groups_are_collected() -> None:
     """A rule that meets no test is old; a file of a group from which nothing is collected, too."""
     done = pytest_in("--device", "pretend", "--collect-only")
     assert done.returncode == 0, done.stdout[-2000:]
@@ -62,7 +62,7 @@ def test_rules_meet_tests_and_groups_are_collected() -> None:
 
 
 @pytest.mark.slow
-def test_some_of_each_group_on_the_pretended_device() -> None:
+def test_some_of_each_group_on_the_fake_device() -> None:
     """Those that hold pass, one that mixes devices fails, and one that lacks a package is skipped."""
     files = ["algorithms/test_contract.py", "callbacks/test_contract.py", "loggers/test_contract.py"]
     files += ["optim/test_muon.py", "trainer/test_predict.py", "trainer/test_copies.py", "gpu/mixing.py"]
@@ -76,12 +76,12 @@ def test_some_of_each_group_on_the_pretended_device() -> None:
     assert "not installed: transformer_engine" in done.stdout
 
 
-def test_in_ci_what_lacks_a_package_fails() -> None:
+def test_missing_package_fails_in_ci() -> None:
     done = pytest_in("--device", "cpu", "tests/gpu/mixing.py")
     assert "2 failed, 1 passed" in done.stdout, done.stdout
 
 
-def test_what_counts_as_a_missing_package() -> None:
+def test_missing_package_detection() -> None:
     error = ModuleNotFoundError(name="transformer_engine.pytorch")
     assert on_device.missing(error) == "not installed: transformer_engine.pytorch"
     assert "mlflow" in (on_device.missing(MissingConditionalImportError("mlflow", "mlflow")) or "")

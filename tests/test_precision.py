@@ -87,7 +87,7 @@ def test_default_device_type(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["amp_fp16", "amp_fp8"])
-def test_short_formats_need_an_accelerator(name):
+def test_reduced_precision_requires_an_accelerator(name):
     error = ValueError
     with pytest.raises(error, match=f"{name} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'"):
         get_precision_context(name, device_type="cpu")

@@ -34,12 +34,12 @@ def ends_on(rank: int) -> None:
         os._exit(3)
 
 
-def test_each_process_answers(two_ranks: Ranks) -> None:
+def test_each_rank_returns_its_result(two_ranks: Ranks) -> None:
     assert two_ranks.run(sums) == [(0, 3.0), (1, 3.0)]
 
 
 @pytest.mark.slow
-def test_failures_are_told_and_the_next_run_is_as_new() -> None:
+def test_failures_are_reported_and_the_next_run_is_clean() -> None:
     ranks = Ranks(2, grace=2)
     with pytest.raises(RanksError, match=r"(?s)rank 1:\nTraceback.*ValueError: here"):
         ranks.run(fails_on, 1)

@@ -93,7 +93,7 @@ def test_state_round_trip_through_a_safe_file():
     assert {"python", "numpy", "torch"} <= set(states[0])
 
 
-def test_states_of_the_predecessor_load():
+def test_states_of_composer_0_32_load():
     seed_all(3)
     old = {"python": list(random.getstate()), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
     old["cuda"] = torch.zeros(816, dtype=torch.uint8)
@@ -154,7 +154,7 @@ def test_accelerator_states(fake_accelerator):
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps", "mtia"])
-def test_a_forked_worker_leaves_the_accelerator_of_its_parent_alone(kind, fake_accelerator, monkeypatch):
+def test_forked_worker_does_not_touch_the_parents_accelerator(kind, fake_accelerator, monkeypatch):
     torch.get_device_module(kind)._is_in_bad_fork = lambda: True
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
     assert kind not in rng.get_local_rng_state()
@@ -207,7 +207,7 @@ def test_deterministic_mode(monkeypatch):
         torch.use_deterministic_algorithms(False)
 
 
-def test_random_seeds_differ_and_draw_nothing():
+def test_random_seeds_differ_and_leave_random_state():
     seed_all(5)
     expected = draw()
     seed_all(5)

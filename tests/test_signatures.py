@@ -1,4 +1,4 @@
-"""Every public name of the predecessor is here with its arguments and defaults, or the migration guide says why not."""
+"""Public names of Composer 0.32 exist with their arguments and defaults, or are in the migration guide."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_row_has_a_replacement_and_a_reason() -> None:
     assert [names for names, *cells in rows if len(cells) != 2 or not all(cells)] == []
 
 
-def test_the_facts_are_read_whole() -> None:
+def test_facts_are_read_completely() -> None:
     text = (FACTS / "signatures.txt").read_text()
     entries = parse(text)
     names = [entry.path for entry in entries]

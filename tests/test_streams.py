@@ -37,7 +37,7 @@ def test_writing_what_another_stream_reads_is_a_race() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "stream", "synchronize", "event of the host"])
-def test_waiting_makes_it_safe(how: str) -> None:
+def test_synchronization_prevents_the_race(how: str) -> None:
     with FakeCuda() as device:
         with side_stream() as side:
             x = on_device()

@@ -60,7 +60,7 @@ def test_none_keeps_the_module_and_the_next_policy_is_asked():
     assert replace_module_classes(model, {nn.Linear: to_linear}) == {}
 
 
-def test_indices_are_counted_on_over_calls():
+def test_indices_continue_across_calls():
     indices: dict[type[nn.Module], int] = {nn.Linear: 5}
     numbers = []
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_recursion_reaches_inside_replacements_only_when_asked():
     assert isinstance(model[1][0], nn.GELU)
 
 
-def test_replacement_takes_dtype_and_mode_and_leaves_shared_parts():
+def test_replacement_keeps_dtype_mode_and_shared_parameters():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))).double()
     inner = model[0]
     inner[1].eval()
@@ -168,7 +168,7 @@ def test_parameters_kept_by_the_replacement_keep_their_state():
     assert len(params) == 7
 
 
-def test_weights_and_biases_in_groups_of_their_own():
+def test_weights_and_biases_in_separate_groups():
     model = small_model()
     weights = [p for p in model.parameters() if p.ndim == 2]
     biases = [p for p in model.parameters() if p.ndim == 1]
@@ -178,7 +178,7 @@ def test_weights_and_biases_in_groups_of_their_own():
     assert {id(p) for p in optimizer.param_groups[1]["params"]} == {id(p) for p in model.parameters() if p.ndim == 1}
 
 
-def test_unclear_group_is_an_error_and_changes_nothing():
+def test_ambiguous_group_is_an_error_and_changes_nothing():
     old, new = nn.Bilinear(2, 2, 2, bias=False), nn.Linear(2, 2, bias=False)
     old.extra = nn.Parameter(torch.zeros(1, 1, 1, 1))
     optimizer = torch.optim.SGD([{"params": [old.weight]}, {"params": [old.extra]}], lr=0.1)
@@ -188,7 +188,7 @@ def test_unclear_group_is_an_error_and_changes_nothing():
     assert optimizer.param_groups[0]["params"][0] is old.weight
 
 
-def test_matrices_go_beside_filters_and_away_from_biases():
+def test_matrices_join_the_group_of_filters_not_biases():
     old = nn.Conv2d(2, 2, 1)
     new = nn.Sequential(old, nn.Linear(2, 1, bias=False), nn.Linear(1, 2))
     optimizer = torch.optim.SGD([{"params": [old.weight], "weight_decay": 0.1}, {"params": [old.bias]}], lr=0.1)
@@ -265,7 +265,7 @@ def test_update_keeps_the_others_in_order(removed, num_new, num_before):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_replacement_of_a_layer_without_tensors_lies_where_the_tensors_around_it_lie(nested) -> None:
+def test_replacement_without_tensors_uses_the_device_of_its_neighbors(nested) -> None:
     """As a pooling that becomes a blurred one with its filter, in a model that is on its device already."""
 
     class WithFilter(nn.Module):

@@ -22,7 +22,7 @@ def test_did_you_mean(name, hint):
     assert did_you_mean(name, ["SGD", "Adam"]) == hint
 
 
-def test_did_you_mean_minds_the_case_among_equals():
+def test_did_you_mean_prefers_matching_case():
     names = ["Trainer", "trainer"]
     assert did_you_mean("Trainr", names) == " Did you mean 'Trainer'?"
     assert did_you_mean("trainr", names) == " Did you mean 'trainer'?"
@@ -43,7 +43,7 @@ def test_unit_interval_accepts(value):
 
 
 @given(st.one_of(st.floats(max_value=0, exclude_max=True), st.floats(min_value=1, exclude_min=True), st.just(math.nan)))
-def test_unit_interval_refuses(value):
+def test_unit_interval_rejects(value):
     with pytest.raises(ValueError, match="p must be between 0 and 1"):
         in_unit_interval("p", value)
 
@@ -64,7 +64,7 @@ def test_signs(value):
 
 @pytest.mark.parametrize("value", ["1", None, True, [1], 1j, b"1"])
 @pytest.mark.parametrize("check", [in_unit_interval, positive, non_negative])
-def test_what_is_no_number(check, value):
+def test_non_numbers(check, value):
     with pytest.raises(TypeError, match="x must be a number"):
         check("x", value)
 
@@ -104,6 +104,6 @@ def test_versioned_deprecation():
         ("", "ab", False),
     ],
 )
-def test_slips(written, meant, is_one):
+def test_typos(written, meant, is_one):
     assert is_slip(written, meant) is is_one
     assert is_slip(meant, written) is is_one

@@ -64,7 +64,7 @@ CONTAINERS = [
 
 
 @pytest.mark.parametrize("tree", CONTAINERS, ids=lambda tree: type(tree).__name__)
-def test_map_tensors_keeps_the_kind(tree):
+def test_map_tensors_keeps_the_type(tree):
     nested = [tree, {"deep": tree}]
     mapped = map_tensors(lambda t: t + 1, nested)
     assert type(mapped[0]) is type(tree)
@@ -76,7 +76,7 @@ def test_map_tensors_keeps_the_kind(tree):
 
 
 @pytest.mark.parametrize("tree", [*CONTAINERS, ONE, None, 3, "text", torch.Size([2]), range(3), {}, ()], ids=repr)
-def test_what_does_not_change_is_not_copied(tree):
+def test_unchanged_values_are_not_copied(tree):
     assert map_tensors(lambda t: t, tree) is tree
     nested = [(tree,), {"deep": tree}]
     assert map_tensors(lambda t: t, nested) is nested
@@ -213,7 +213,7 @@ def test_batch_set(batch, key, expected):
     assert batch_get(result, key) == "v"
 
 
-def test_batch_set_several():
+def test_batch_set_multiple():
     assert batch_set((1, 2, 3), [2, 0], ["c", "a"]) == ("a", 2, "c")
     assert batch_set({"a": 1, "b": 2}, ("a", "b"), (3, 4)) == {"a": 3, "b": 4}
     assert batch_set([1, 2, 3], slice(0, 2), [7, 8]) == [7, 8, 3]
@@ -221,7 +221,7 @@ def test_batch_set_several():
 
 
 @pytest.mark.parametrize(("key", "value"), [([0, 1], [1]), ([0, 1], 5), (slice(0, 2), [1]), (slice(0, 2), 5)])
-def test_batch_set_refuses_other_numbers_of_values(key, value):
+def test_batch_set_rejects_other_numbers_of_values(key, value):
     with pytest.raises(ValueError, match="value must be a list or tuple"):
         batch_set([1, 2, 3], key, value)
 
@@ -241,7 +241,7 @@ def test_batch_set_by_functions():
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_functions_that_are_no_pair(number):
+def test_functions_that_are_not_a_pair(number):
     keys = (lambda batch: batch,) * number
     with pytest.raises(ValueError, match=r"must be a pair \(get, set\), or one function"):
         batch_get([1, 2], keys)
@@ -251,7 +251,7 @@ def test_functions_that_are_no_pair(number):
 
 @pytest.mark.parametrize("kind", [list, tuple])
 @pytest.mark.parametrize("make", [torch.tensor, np.asarray])
-def test_several_slices_of_an_array(make, kind):
+def test_multiple_slices_of_an_array(make, kind):
     batch = make([3, 4, 5, 6, 7, 8, 9, 10])
     key = kind([slice(1, 4), slice(5, 7)])
     assert [part.tolist() for part in batch_get(batch, key)] == [[4, 5, 6], [8, 9]]
@@ -281,7 +281,7 @@ def test_values_in_an_array(values):
         (ChainMap({"a": 1}, {"b": 2}), "c"),
     ],
 )
-def test_batch_set_refuses_a_new_key(batch, key):
+def test_batch_set_rejects_a_new_key(batch, key):
     before = repr(batch)
     with pytest.raises(KeyError, match="has no key"):
         batch_set(batch, key, 2)

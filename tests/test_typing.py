@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parent / "typing"
 
 
 @pytest.mark.parametrize(("name", "path"), lazy_modules().items(), ids=lambda value: str(value).rpartition("/")[2])
-def test_stubs_are_those_of_the_tables(name: str, path: Path) -> None:
+def test_stubs_match_the_lazy_tables(name: str, path: Path) -> None:
     assert path.exists() and path.read_text() == stub(name), "names came or went; run: python -m tests.stubs"
 
 

@@ -44,19 +44,19 @@ def metadata(wheel: Path) -> email.message.Message:
         return email.message_from_bytes(archive.read(name))
 
 
-def test_its_name_says_the_version_and_that_it_is_of_pure_python(wheel: Path) -> None:
+def test_wheel_name_has_version_and_pure_python_tag(wheel: Path) -> None:
     assert wheel.name == f"composer_torch-{__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < 3_000_000
 
 
-def test_every_module_and_stub_is_in_it(names: set[str]) -> None:
+def test_contains_every_module_and_stub(names: set[str]) -> None:
     sources = {path.relative_to(ROOT).as_posix() for path in modules().values()}
     stubs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "composer").rglob("*.pyi")}
     assert stubs
     assert names >= sources | stubs | {"composer/py.typed"}
 
 
-def test_nothing_else_is_in_it(names: set[str]) -> None:
+def test_contains_nothing_else(names: set[str]) -> None:
     folders = {name.partition("/")[0] for name in names}
     assert folders == {"composer", f"composer_torch-{__version__}.dist-info"}
     assert {Path(name).suffix for name in names if name.startswith("composer/")} <= {".py", ".pyi", ".typed"}
@@ -80,7 +80,7 @@ def test_metadata(metadata: email.message.Message) -> None:
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
-def test_it_works_from_the_archive(wheel: Path, tmp_path: Path) -> None:
+def test_works_from_the_archive(wheel: Path, tmp_path: Path) -> None:
     """From outside of the tree, with nothing of it on the path."""
     program = (
         "import composer, composer.functional, composer.algorithms as a\n"

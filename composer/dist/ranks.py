@@ -166,8 +166,8 @@ def check_environment() -> None:
     if "RANK" in from_env and from_env.get("LOCAL_RANK", 0) > from_env["RANK"]:
         raise ValueError(
             f"The environment variable LOCAL_RANK is {from_env['LOCAL_RANK']}, but RANK is {from_env['RANK']}: the "
-            f"local rank cannot exceed the global rank. Unset both, or start the processes with `composer -n N script.py` or "
-            f"torchrun, which set them."
+            f"local rank cannot exceed the global rank. Unset both, or start the processes with "
+            f"`composer -n N script.py` or torchrun, which set them."
         )
 
 

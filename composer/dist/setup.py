@@ -60,7 +60,8 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     gets a group of size 1, so that code that needs a group works. In distributed training, a background thread on each
     rank reports its stack trace if another rank waits for it, see :func:`name_missing_ranks`. On a single node the
     store and gloo listen on loopback only; on multiple nodes gloo uses the network interface that leads to
-    ``MASTER_ADDR``. The environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user has set it.
+    ``MASTER_ADDR``. The environment variable ``GLOO_SOCKET_IFNAME`` names the interface; it is set here unless the user
+    has set it.
 
     Args:
         device: ``"gpu"``, ``"cpu"``, ... or a device; ``None`` selects the accelerator if there is one.

@@ -28,7 +28,7 @@ from tests.algorithms.cases import (
 )
 from tests.common import At, Lives, Received
 from tests.declared_waits import compare
-from tests.places import differences, places_of
+from tests.tensor_devices import devices_of_state, differences
 from tests.trainer.test_sync_free import Step
 
 CASES = all_cases()
@@ -241,7 +241,7 @@ def test_after_loading_tensors_lie_where_the_first_step_put_them(case, tmp_path)
             {"save_folder": str(tmp_path), "save_interval": "2ba"},
             {"load_path": f"{tmp_path}/ep0-ba2-rank0.pt"},
         ):
-            watching = At("batch_start", places_of), At("batch_end", places_of)
+            watching = At("batch_start", devices_of_state), At("batch_end", devices_of_state)
             trainer = _trainer(case, *watching, run_name="run", **more)
             trainer.fit()
             trainer.close()

@@ -17,7 +17,7 @@ from tests.accelerator import FakeAccelerator
 from tests.callbacks.cases import Case, all_cases, matching, public_classes, run_of, run_with
 from tests.common import At, Lives, Received, classifier, labeled_data, weights
 from tests.declared_waits import WAITS, compare
-from tests.places import differences, places_of
+from tests.tensor_devices import devices_of_state, differences
 from tests.trainer.test_sync_free import Step
 
 CASES = all_cases()
@@ -155,7 +155,7 @@ def test_loaded_tensors_are_on_the_device_of_the_first_step(case, tmp_path):
     """On every device: after resuming, no state of a callback stays on the host."""
 
     def places_in_a_run(folder, **arguments):
-        run = run_of(case, case.make(folder), at := At("batch_end", places_of), run_name="run", **arguments)
+        run = run_of(case, case.make(folder), at := At("batch_end", devices_of_state), run_name="run", **arguments)
         run.trainer.fit()
         run.trainer.close()
         return at.found

@@ -16,7 +16,7 @@ from composer.callbacks import GradientNoiseScale
 from composer.callbacks.gradient_noise_scale import noise_scale_terms
 from tests.callbacks.cases import Case, Run, run_with
 from tests.common import Unsized, regression_data
-from tests.running_out import Limit, RunsOut
+from tests.simulated_oom import Limit, RunsOut
 from tests.trainer.test_microbatch import LanguageModel, padded
 
 SCALE, NORM, TRACE = (

@@ -1,4 +1,4 @@
-"""Comparing what checkpoints hold."""
+"""Compare the contents of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that are full."""
+"""Simulate full disks."""
 
 from __future__ import annotations
 

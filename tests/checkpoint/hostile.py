@@ -1,4 +1,4 @@
-"""Files that somebody has made to do harm, for the tests of reading."""
+"""Malicious checkpoint files, for tests of the readers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def checkpoint(weight: bytes, beside: bytes = b"") -> bytes:
 
 
 def zipped(index: bytes, *, data: bytes = bytes(4 * FLOATS), key: str = "data/0") -> bytes:
-    """A file with an index of one's own, in which all checksums and all of the directory are right."""
+    """A file with a custom index, with a valid directory and valid checksums."""
     file = io.BytesIO()
     writer: Any = torch._C.PyTorchFileWriter(file)
     for name, content in {"data.pkl": index, "byteorder": b"little", key: data}.items():

@@ -1,4 +1,4 @@
-"""Folders that somebody has made to do harm, for the tests of reading."""
+"""Malicious checkpoint folders, for tests of the readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing at once or behind the training."""
+"""Write checkpoints synchronously or in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gate:
 
 
 @both
-def test_in_order_and_then(background, tmp_path) -> None:
+def test_jobs_run_in_order_then_the_callback(background, tmp_path) -> None:
     writer, done = CheckpointWriter(background=background), []
     for number in range(5):
         path = tmp_path / f"{number}.pt"
@@ -44,14 +44,14 @@ def test_in_order_and_then(background, tmp_path) -> None:
     assert [file_format.read(tmp_path / f"{number}.pt")["number"] for number in range(5)] == list(range(5))
 
 
-def test_training_goes_on_and_what_is_written_is_the_copy(tmp_path, monkeypatch) -> None:
+def test_training_continues_while_the_copy_is_written(tmp_path, monkeypatch) -> None:
     gate = Gate(monkeypatch)
     writer, weight = CheckpointWriter(background=True), torch.ones(3)
     writer.write({"weight": weight, "list": (values := [1])}, tmp_path / "a.pt")
     assert gate.reached.wait(10)
     weight.zero_()
     values.append(2)
-    writer.poll()  # nothing to tell yet
+    writer.poll()  # nothing to report yet
     assert not (tmp_path / "a.pt").exists()
     gate.opened.set()
     writer.close()
@@ -60,7 +60,7 @@ def test_training_goes_on_and_what_is_written_is_the_copy(tmp_path, monkeypatch)
     assert read["list"] == [1]
 
 
-def test_the_next_copy_waits_for_the_one_before(tmp_path, monkeypatch) -> None:
+def test_next_copy_waits_for_the_previous_write(tmp_path, monkeypatch) -> None:
     gate = Gate(monkeypatch)
     writer, weight = CheckpointWriter(background=True), torch.ones(1)
     writer.write({"weight": weight}, tmp_path / "a.pt")
@@ -72,7 +72,7 @@ def test_the_next_copy_waits_for_the_one_before(tmp_path, monkeypatch) -> None:
     assert [file_format.read(tmp_path / name)["weight"].item() for name in ("a.pt", "b.pt")] == [1.0, 2.0]
 
 
-def test_a_failure_behind_comes_up_at_the_next_poll(tmp_path, monkeypatch) -> None:
+def test_background_failure_is_raised_at_next_poll(tmp_path, monkeypatch) -> None:
     writer, told = CheckpointWriter(background=True), []
     with full("fsync", monkeypatch):
         writer.write({}, tmp_path / "a.pt", lambda: told.append("then"), lambda: told.append("otherwise"))
@@ -85,12 +85,12 @@ def test_a_failure_behind_comes_up_at_the_next_poll(tmp_path, monkeypatch) -> No
         f"The checkpoint '{tmp_path / 'a.pt'}' could not be written; earlier checkpoints are unchanged."
     ]
     assert told == ["otherwise"]
-    writer.poll()  # it is told once
+    writer.poll()  # the error is raised once
     writer.close()
 
 
 @pytest.mark.parametrize("by", ["wait", "close"])
-def test_a_failure_behind_comes_up_at_the_end(by, tmp_path, monkeypatch) -> None:
+def test_background_failure_is_raised_at_close(by, tmp_path, monkeypatch) -> None:
     before = set(threading.enumerate())
     writer = CheckpointWriter(background=True)
     with full("write", monkeypatch):
@@ -104,7 +104,7 @@ def test_a_failure_behind_comes_up_at_the_end(by, tmp_path, monkeypatch) -> None
 
 
 @both
-def test_a_failure_as_a_warning(background, tmp_path, monkeypatch) -> None:
+def test_failure_can_be_a_warning(background, tmp_path, monkeypatch) -> None:
     writer, told = CheckpointWriter(background=background, on_failure="warn"), []
     with full("rename", monkeypatch), pytest.warns(ComposerWarning, match="could not be written .*No space left"):
         writer.write({}, tmp_path / "a.pt", lambda: told.append("then"), lambda: told.append("otherwise"))
@@ -114,7 +114,7 @@ def test_a_failure_as_a_warning(background, tmp_path, monkeypatch) -> None:
 
 
 @both
-def test_a_failure_of_what_comes_after(background, tmp_path) -> None:
+def test_failure_of_the_follow_up_callback(background, tmp_path) -> None:
     def fail() -> None:
         raise OSError("no link")
 
@@ -128,7 +128,7 @@ def test_a_failure_of_what_comes_after(background, tmp_path) -> None:
     writer.close()
 
 
-def test_closing_twice_and_unused() -> None:
+def test_close_twice_and_close_unused() -> None:
     for background in (False, True):
         writer = CheckpointWriter(background=background)
         writer.close()

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: what is taken is given back."""
+"""The entries of a checkpoint: saved state is restored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(**arguments: Any) -> State:
     return State(model=model, **arguments)
 
 
-def pass_on(name: str, source: State, target: State) -> Any:
+def pass_through(name: str, source: State, target: State) -> Any:
     saved = ROWS[name].get(source)
     set_value = ROWS[name].set
     assert set_value is not None
@@ -33,7 +33,7 @@ def pass_on(name: str, source: State, target: State) -> Any:
     return saved
 
 
-def test_names_are_there_once_and_needs_stand_before() -> None:
+def test_entries_are_unique_and_follow_their_dependencies() -> None:
     names = [part.name for part in STATE_ENTRIES]
     assert len(names) == len(set(names))
     assert names.index("timestamp") < names.index("dataset_state")  # the place counts from the time
@@ -44,7 +44,7 @@ def test_timestamp() -> None:
     now = Timestamp(epoch=1, batch=7, sample=20, batch_in_epoch=2, total_wct=datetime.timedelta(seconds=1.25))
     source, target = state(), state()
     source.timestamp = now
-    saved = pass_on("timestamp", source, target)
+    saved = pass_through("timestamp", source, target)
     assert target.timestamp == now
     assert saved["Timestamp"]["total_wct"] == 1.25
 
@@ -67,12 +67,12 @@ class Other(Count):
 
 
 @pytest.mark.parametrize("numbers", [(1, 2, 3), (0, 2, 0), (0, 0, 3)])
-def test_several_callbacks_of_one_class(numbers) -> None:
+def test_multiple_callbacks_of_one_class(numbers) -> None:
     """Each finds its own state, also when others of the class have none."""
     source, target = state(), state()
     source.callbacks = [Count(numbers[0]), Other(9), Count(numbers[1]), Count(numbers[2])]
     target.callbacks = [Other(), Count(7), Count(7), Count(7)]
-    pass_on("callbacks", source, target)
+    pass_through("callbacks", source, target)
     assert [one.number for one in target.callbacks] == [9, *numbers]
 
 
@@ -87,7 +87,7 @@ def test_states_are_found_by_the_class_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["callbacks", "algorithms"])
-def test_a_state_that_is_no_dict_is_refused_before_it_is_written(kind) -> None:
+def test_state_that_is_not_a_dict_is_rejected_on_save(kind) -> None:
     class Odd(Callback if kind == "callbacks" else Algorithm):
         value: Any = 3
 
@@ -108,43 +108,43 @@ def test_a_state_that_is_no_dict_is_refused_before_it_is_written(kind) -> None:
     assert list(dict(ROWS[kind].get(source)).values()) == [{}]
 
 
-def test_states_of_callbacks_that_are_not_there_are_left_out() -> None:
+def test_states_of_missing_callbacks_are_skipped() -> None:
     source, target = state(), state()
     source.callbacks = [Count(1), Count(2)]
     target.callbacks = [Count()]
-    pass_on("callbacks", source, target)
+    pass_through("callbacks", source, target)
     assert target.callbacks[0].number == 1
 
 
-def test_several_optimizers() -> None:
+def test_multiple_optimizers() -> None:
     models = [TwoLayers(), TwoLayers()]
     source, target = (State(model=model, optimizers=model.optimizers()) for model in models)
     for optimizer in source.optimizers:
         for group in optimizer.param_groups:
             group["lr"] *= 0.5
-    pass_on("optimizers", source, target)
+    pass_through("optimizers", source, target)
     rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in target.optimizers]
     assert rates == [[0.01], [0.005]]
 
 
-def test_optimizers_that_are_others() -> None:
+def test_different_optimizers() -> None:
     source = state()
     target = state(optimizers=None)
     target.optimizers = [torch.optim.AdamW(target.model.parameters())]
     with pytest.raises(ValueError, match=r"the optimizers \['SGD'\], but this run has \['AdamW'\]. Pass"):
-        pass_on("optimizers", source, target)
+        pass_through("optimizers", source, target)
     target.optimizers = [torch.optim.SGD(target.model.parameters()), torch.optim.Adam(target.model.parameters())]
     with pytest.warns(ComposerWarning, match=r"no state of the optimizers \['Adam'\]"):
-        pass_on("optimizers", source, target)
+        pass_through("optimizers", source, target)
 
 
-def test_schedulers_that_are_not_there_are_told() -> None:
+def test_missing_schedulers_are_reported() -> None:
     source, target = state(), state()
     source.schedulers = [torch.optim.lr_scheduler.StepLR(source.optimizers[0], 2)]
-    pass_on("schedulers", source, target)  # some may come yet
+    pass_through("schedulers", source, target)  # some may come yet
     target.schedulers = [torch.optim.lr_scheduler.ConstantLR(target.optimizers[0])]
     with pytest.warns(ComposerWarning, match="the state of StepLR, which is not among the schedulers"):
-        pass_on("schedulers", source, target)
+        pass_through("schedulers", source, target)
 
 
 @pytest.mark.parametrize("in_class", [False, True])
@@ -157,7 +157,7 @@ def test_scaler(in_class) -> None:
 
 
 @pytest.mark.parametrize("saved", [{}, {"ClosureGradScaler": {}}])
-def test_a_scaler_that_was_not_in_use(saved) -> None:
+def test_disabled_scaler(saved) -> None:
     target = state()
     target.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     ROWS["scaler"].set(target, saved)
@@ -176,8 +176,8 @@ def test_metrics() -> None:
     source.train_metrics["Cat"].update(torch.tensor([1.0]))
     source.train_metrics["Cat"].update(torch.tensor([2.0]))
     target.train_metrics["MSE"].update(torch.tensor([1.0]), torch.tensor([1.0]))
-    assert target.train_metrics["MSE"].compute() == 0  # kept by the metric until it is told otherwise
-    pass_on("metrics", source, target)
+    assert target.train_metrics["MSE"].compute() == 0  # cached by the metric until it is updated
+    pass_through("metrics", source, target)
     assert target.train_metrics["MSE"].compute() == 4
     assert target.train_metrics["Cat"].compute().tolist() == [1.0, 2.0]
     assert not target.eval_metrics["eval"]["MSE"].update_called
@@ -191,7 +191,7 @@ def test_metrics() -> None:
         (None, {"kind": "any", "rng": None}),
     ],
 )
-def test_place_in_the_data(place, expected) -> None:
+def test_position_in_the_data(place, expected) -> None:
     target = state()
     target.timestamp = Timestamp(batch=1, batch_in_epoch=1)
     ROWS["dataset_state"].set(target, {"train": place, "eval": {}})
@@ -222,17 +222,17 @@ def counted(resumed: bool) -> float:
     if resumed:
         other = state()
         other.train_metrics = {"mean": MeanMetric()}
-        pass_on("metrics", one, other)
+        pass_through("metrics", one, other)
         one = other
     one.train_metrics["mean"].update(torch.tensor(10.0 * rank))
     return float(one.train_metrics["mean"].compute())
 
 
-def test_metrics_of_several_processes(two_ranks) -> None:
+def test_metrics_of_multiple_ranks(two_ranks) -> None:
     assert two_ranks.run(counted, True) == two_ranks.run(counted, False) == [pytest.approx(14 / 5)] * 2
 
 
-def test_metrics_of_another_number_of_processes_begin_anew() -> None:
+def test_metrics_are_reset_for_another_world_size() -> None:
     one = state()
     one.train_metrics = {"mean": MeanMetric()}
     set_value = ROWS["metrics"].set

@@ -1,4 +1,4 @@
-"""Weights from one kind of file to another."""
+"""Convert weights between file formats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = {"checkpoint": "a.pt", "safetensors": "a.safetensors", "folder": "a", "p
 
 
 @pytest.mark.parametrize(("before", "after"), list(permutations(NAMES, 2)))
-def test_there_and_back(before, after, tmp_path) -> None:
+def test_round_trip(before, after, tmp_path) -> None:
     file_format.write(content(), tmp_path / "start.pt")
     source, other = tmp_path / "1" / NAMES[before], tmp_path / "2" / NAMES[after]
     if before == "checkpoint":
@@ -61,7 +61,7 @@ def test_there_and_back(before, after, tmp_path) -> None:
         assert read["state"]["integrations"] == content()["state"]["integrations"]
 
 
-def test_a_folder_is_one_of_transformers(tmp_path) -> None:
+def test_folder_is_in_transformers_format(tmp_path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
@@ -83,7 +83,7 @@ def test_a_folder_is_one_of_transformers(tmp_path) -> None:
     assert read["integrations"]["huggingface"]["model"]["config"]["class"] == "transformers.BertForMaskedLM"
 
 
-def test_a_folder_of_several_files(tmp_path) -> None:
+def test_folder_with_multiple_files(tmp_path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -97,7 +97,7 @@ def test_a_folder_of_several_files(tmp_path) -> None:
         read_pretrained(folder)
 
 
-def test_a_folder_with_the_old_kind_of_weights(tmp_path) -> None:
+def test_folder_with_pickled_weights(tmp_path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="has no weights"):
         read_pretrained(tmp_path)
@@ -109,7 +109,7 @@ def test_a_folder_with_the_old_kind_of_weights(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/b"])
-def test_a_checkpoint_does_not_write_elsewhere(name, tmp_path) -> None:
+def test_checkpoint_does_not_write_outside_the_folder(name, tmp_path) -> None:
     state = content()["state"]
     state["integrations"]["huggingface"]["tokenizer"] = {name: {"file_extension": ".txt", "content": ["x"]}}
     with pytest.raises(ValueError, match="not a plain file name"):
@@ -117,7 +117,7 @@ def test_a_checkpoint_does_not_write_elsewhere(name, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_there_is_kept(tmp_path) -> None:
+def test_existing_files_are_kept(tmp_path) -> None:
     file_format.write(content(), tmp_path / "a.pt")
     for name in ("b.safetensors", "folder", "b.dcp"):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / name)

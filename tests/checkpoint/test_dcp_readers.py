@@ -1,4 +1,4 @@
-"""Storage readers that are given to ``torch.distributed.checkpoint.load``."""
+"""Storage readers for ``torch.distributed.checkpoint.load``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_from_a_uri(folder, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [".metadata", "__0_0.distcp"]
 
 
-def test_from_a_store_each_file_once(folder, tmp_path) -> None:
+def test_each_file_is_downloaded_once(folder, tmp_path) -> None:
     store = Store(tmp_path)
     reader = DistCPObjectStoreReader("ep1", tmp_path / "here", store)
     assert torch.equal(loaded(reader), loaded(reader))
@@ -71,7 +71,7 @@ def test_files_of_another_checkpoint_in_the_folder_are_replaced(folder, tmp_path
     assert torch.equal(loaded(DistCPObjectStoreReader("ep2", tmp_path / "here", store)), WEIGHT + 1)
 
 
-def test_a_file_that_the_store_does_not_have(folder, tmp_path) -> None:
+def test_file_missing_in_the_store(folder, tmp_path) -> None:
     (folder / "__0_0.distcp").unlink()
     with pytest.raises(dcp.CheckpointException, match=r"__0_0\.distcp"):
         loaded(DistCPObjectStoreReader("ep1", tmp_path / "here", Store(tmp_path)))
@@ -79,7 +79,7 @@ def test_a_file_that_the_store_does_not_have(folder, tmp_path) -> None:
         DistCPObjectStoreReader("ep2", tmp_path / "there", Store(tmp_path))
 
 
-def test_the_user_s_function_is_told_what_is_read(folder, monkeypatch) -> None:
+def test_user_validation_receives_every_file(folder, monkeypatch) -> None:
     monkeypatch.setenv(test_user_validation.VARIABLE, f"{test_user_validation.__name__}.accept")
     test_user_validation.seen.clear()
     loaded(FileSystemReaderWithValidation(folder))
@@ -115,7 +115,7 @@ def test_nothing_is_unpickled(tmp_path) -> None:
     assert not trace.exists()
 
 
-def test_the_private_names_that_scripts_import() -> None:
+def test_private_names_that_scripts_import() -> None:
     assert names._TORCH_DISTRIBUTED_CHECKPOINTS_METADATA_FILENAME == ".metadata"
     assert names._TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME == "__0_0.distcp"
     assert names._COMPOSER_STATES_FILENAME == "composer_states.pt"
@@ -127,7 +127,7 @@ def test_the_private_names_that_scripts_import() -> None:
         _ = names.DistCPObjectStorReader
 
 
-def test_what_the_private_functions_do(tmp_path) -> None:
+def test_private_functions(tmp_path) -> None:
     names._write_checkpoint_file({"foo": 123}, str(tmp_path / "a.pt"))
     assert names._torch_load_with_validation(tmp_path / "a.pt", map_location="cpu") == {"foo": 123}
     assert torch.load(tmp_path / "a.pt") == {"foo": 123}

@@ -1,4 +1,4 @@
-"""A checkpoint that one process fetches for others."""
+"""One rank downloads a checkpoint for the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def fetched(source: str, folder: str, everywhere: bool) -> str:
     return path.read_text()
 
 
-def test_all_wait_for_it(tmp_path, two_ranks) -> None:
+def test_all_ranks_wait_for_the_download(tmp_path, two_ranks) -> None:
     (tmp_path / "source.pt").write_text("weights")
     for everywhere in (False, True):
         assert two_ranks.run(fetched, str(tmp_path / "source.pt"), str(tmp_path), everywhere) == ["weights"] * 2
 
 
-def test_all_learn_that_it_is_not_there(tmp_path, two_ranks) -> None:
+def test_all_ranks_raise_if_the_file_is_missing(tmp_path, two_ranks) -> None:
     answers = two_ranks.run(fetched, str(tmp_path / "absent.pt"), str(tmp_path), False)
     assert answers == ["0 FileNotFoundError", "1 RuntimeError"]

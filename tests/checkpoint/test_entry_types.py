@@ -1,4 +1,4 @@
-"""The parts of a checkpoint have the types that any writer gives them."""
+"""Checkpoint entries have the expected types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer.checkpoint.entry_types import check_entry_types
 from composer.checkpoint.file_format import read
 
 
-def test_what_is_saved_passes(tmp_path) -> None:
+def test_saved_entries_are_accepted(tmp_path) -> None:
     model = torch.nn.Linear(1, 1)
     path = save_checkpoint(State(model=model, optimizers=torch.optim.Adam(model.parameters())), str(tmp_path / "a.pt"))
     check_entry_types(read(path))
@@ -30,18 +30,18 @@ def test_what_is_saved_passes(tmp_path) -> None:
         ({"state": {"run_name": 3}}, "'state/run_name' is int, but must be a string"),
     ],
 )
-def test_what_does_not(content, said) -> None:
+def test_invalid_entries_are_rejected(content, said) -> None:
     with pytest.raises(ValueError, match=said):
         check_entry_types(content)
 
 
 @pytest.mark.parametrize("seed", ["1", None, [1], {}, -1, 1.5, float("nan"), True])
-def test_seeds_that_are_none(seed) -> None:
+def test_invalid_seeds(seed) -> None:
     with pytest.raises(ValueError, match=r"'state/rank_zero_seed' is .* a nonnegative integer below"):
         check_entry_types({"state": {"rank_zero_seed": seed}})
 
 
 @pytest.mark.parametrize("part", ["ending", "metric_values"])
-def test_dicts_that_are_none(part) -> None:
+def test_invalid_dicts(part) -> None:
     with pytest.raises(ValueError, match=f"'state/{part}' is list, but must be a dict"):
         check_entry_types({"state": {part: []}})

@@ -1,4 +1,4 @@
-"""Weights that are left out on purpose, when a checkpoint is saved or when it is loaded."""
+"""Weights excluded on purpose when a checkpoint is saved or loaded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def moments(run: Trainer) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("ignore", [["state/model/module.fc2*"], "function"])
-def test_a_head_of_another_size_trains(tmp_path, ignore) -> None:
+def test_head_with_another_size_trains(tmp_path, ignore) -> None:
     def edit(content: dict[str, Any]) -> None:
         for name in ("weight", "bias"):
             content["state"]["model"].pop(f"module.fc2.{name}")
@@ -76,14 +76,14 @@ def test_a_head_of_another_size_trains(tmp_path, ignore) -> None:
     assert run.state.timestamp.epoch == 2
 
 
-def test_the_moments_of_weights_that_start_anew_are_left_out(tmp_path) -> None:
+def test_optimizer_state_of_reinitialized_weights_is_skipped(tmp_path) -> None:
     path = saved(tmp_path)
     with pytest.warns(ComposerWarning, match="not loaded for module.fc2"):
         run = trainer(tmp_path, load_path=path, load_ignore_keys=["state/model/module.fc2*"])
     assert sorted(moments(run)) == ["module.fc1.bias", "module.fc1.weight"]
 
 
-def test_the_moments_stay_where_all_weights_come_from_elsewhere(tmp_path) -> None:
+def test_optimizer_state_is_kept_if_all_weights_are_loaded_elsewhere(tmp_path) -> None:
     path = saved(tmp_path)
     run = trainer(tmp_path, load_path=path, load_ignore_keys=["state/model/*"])
     assert len(moments(run)) == 4
@@ -107,7 +107,7 @@ def test_ignored_weights_that_the_model_no_longer_has(tmp_path) -> None:
     run.fit()
 
 
-def test_layers_frozen_since(tmp_path) -> None:
+def test_layers_frozen_after_saving(tmp_path) -> None:
     path = saved(tmp_path)
     module = Net()
     module.fc1.requires_grad_(False)
@@ -118,7 +118,7 @@ def test_layers_frozen_since(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("ignore", [["state/model/module.fc1*"], ["*"], ["state/model/*"], ["state"], ["state/*"]])
-def test_what_the_saving_run_left_out_is_not_asked_for(tmp_path, ignore) -> None:
+def test_weights_excluded_on_save_are_not_required(tmp_path, ignore) -> None:
     path = saved(tmp_path, save_ignore_keys=ignore)
     run = trainer(tmp_path, load_path=path)
     run.fit()
@@ -128,14 +128,14 @@ def test_what_the_saving_run_left_out_is_not_asked_for(tmp_path, ignore) -> None
             trainer(tmp_path, classes=7, load_path=path)
 
 
-def test_weights_left_out_when_saved_have_other_shapes(tmp_path) -> None:
+def test_weights_excluded_on_save_may_change_shape(tmp_path) -> None:
     path = saved(tmp_path, save_ignore_keys=["state/model/module.fc2*"])
     with pytest.warns(ComposerWarning, match="not loaded for module.fc2"):
         run = trainer(tmp_path, classes=7, load_path=path)
     run.fit()
 
 
-def test_a_missing_weight_is_still_an_error(tmp_path) -> None:
+def test_missing_weight_is_still_an_error(tmp_path) -> None:
     path = saved(tmp_path, save_ignore_keys=["state/model/module.fc1*"])
 
     class Larger(Net):
@@ -170,7 +170,7 @@ def test_folders(tmp_path) -> None:
     assert set(held) == set(other.fc1.parameters())
 
 
-def test_nothing_is_recorded_where_no_weights_are_left_out() -> None:
+def test_nothing_is_recorded_if_no_weights_are_excluded() -> None:
     state = State(model=Net())
     assert "left_out" not in collect(state, ignore_keys=["rng"])
     assert "left_out" not in collect(state)
@@ -184,7 +184,7 @@ def test_nothing_is_recorded_where_no_weights_are_left_out() -> None:
         ("state/optimizers/AdamW/state", "optimizers"),
     ],
 )
-def test_a_pattern_that_leaves_out_what_the_rest_needs(tmp_path, pattern, part) -> None:
+def test_pattern_that_excludes_a_required_entry(tmp_path, pattern, part) -> None:
     path = saved(tmp_path)
     with pytest.raises(ValueError, match=f"Use 'state/{part}[*]' to exclude the entire entry") as raised:
         trainer(tmp_path, load_path=path, load_ignore_keys=["rng", pattern])
@@ -193,7 +193,7 @@ def test_a_pattern_that_leaves_out_what_the_rest_needs(tmp_path, pattern, part) 
     trainer(tmp_path, load_path=path, load_ignore_keys=[f"state/{part}*"])
 
 
-def test_the_state_of_the_random_generators_waits_for_the_training(tmp_path) -> None:
+def test_random_state_is_restored_when_training_starts(tmp_path) -> None:
     path = saved(tmp_path)
     assert trainer(tmp_path)._rng_state is None
     run = trainer(tmp_path, load_path=path)

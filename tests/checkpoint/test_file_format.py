@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read without running anything."""
+"""Checkpoint files are written atomically and read without running code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tied_weights_stay_tied(tmp_path) -> None:
     assert read["a"].data_ptr() == read["b"].data_ptr()
 
 
-def test_the_place_of_tensors(tmp_path) -> None:
+def test_tensor_devices(tmp_path) -> None:
     path = written(tmp_path)
     assert file_format.read(path, "meta")["state"]["model"]["layer.bias"].device.type == "meta"
     with pytest.raises(RuntimeError, match="no_such_device") as error:
@@ -125,7 +125,7 @@ def test_SafeLoad_while_damage_is_described(tmp_path) -> None:
     assert not trace.exists()
 
 
-def test_the_message_gives_no_unsafe_advice(tmp_path) -> None:
+def test_error_gives_no_unsafe_advice(tmp_path) -> None:
     class Own:
         pass
 
@@ -160,14 +160,14 @@ def change(path: Path, content: bytes) -> None:
         ),
     ],
 )
-def test_damage_is_found_and_named(tensor, name, tmp_path) -> None:
+def test_corrupted_entry_is_named(tensor, name, tmp_path) -> None:
     path = written(tmp_path)
     change(path, tensor.numpy().tobytes())
     with pytest.raises(DamagedCheckpointError, match=f"the checksums of '{name}"):
         file_format.read(path)
 
 
-def test_damage_of_the_index(tmp_path) -> None:
+def test_corrupted_index(tmp_path) -> None:
     path = written(tmp_path)
     with zipfile.ZipFile(path) as file:
         index = file.read("a/data.pkl")
@@ -177,7 +177,7 @@ def test_damage_of_the_index(tmp_path) -> None:
 
 
 @given(st.floats(0, 0.999))
-def test_what_is_cut_off_is_never_read(tmp_path_factory, fraction) -> None:
+def test_truncated_files_are_rejected(tmp_path_factory, fraction) -> None:
     folder = tmp_path_factory.mktemp("cut")
     for options in ({}, {"_use_new_zipfile_serialization": False}):
         path = written(folder, **options)
@@ -187,7 +187,7 @@ def test_what_is_cut_off_is_never_read(tmp_path_factory, fraction) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 7))
-def test_any_flipped_bit_is_found_or_does_no_harm(tmp_path_factory, place, bit) -> None:
+def test_every_flipped_bit_is_detected_or_harmless(tmp_path_factory, place, bit) -> None:
     path = written(tmp_path_factory.mktemp("flip"))
     whole = bytearray(path.read_bytes())
     whole[place % len(whole)] ^= 1 << bit
@@ -199,7 +199,7 @@ def test_any_flipped_bit_is_found_or_does_no_harm(tmp_path_factory, place, bit) 
     assert same(read, CONTENT)
 
 
-def test_other_files_are_told_apart(tmp_path) -> None:
+def test_other_formats_are_detected(tmp_path) -> None:
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("hello.txt", "hello")
@@ -220,7 +220,7 @@ def test_other_files_are_told_apart(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_full_disk_leaves_the_file_before(step, tmp_path, monkeypatch) -> None:
+def test_full_disk_keeps_the_previous_file(step, tmp_path, monkeypatch) -> None:
     path = tmp_path / "a.pt"
     file_format.write({"number": 1}, path)
     with full(step, monkeypatch), pytest.raises(OSError, match="No space left") as error:
@@ -231,7 +231,7 @@ def test_a_full_disk_leaves_the_file_before(step, tmp_path, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("limit", [1, 1000, 100_000])
-def test_what_the_system_refuses_is_an_error_of_the_system(limit, tmp_path) -> None:
+def test_os_errors_are_raised(limit, tmp_path) -> None:
     """A limit of the size of files, which the system itself enforces, at any place of the file."""
     path = tmp_path / "a.pt"
     file_format.write({"number": 1}, path)
@@ -247,7 +247,7 @@ def test_what_the_system_refuses_is_an_error_of_the_system(limit, tmp_path) -> N
     assert [one.name for one in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path) -> None:
+def test_unwritable_folder(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
         file_format.write({}, tmp_path / "file" / "a.pt")
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path) -> None:
         file_format.write({}, tmp_path / "locked" / "a.pt")
 
 
-def test_what_cannot_be_written_leaves_the_file_before(tmp_path) -> None:
+def test_unserializable_values_keep_the_previous_file(tmp_path) -> None:
     path = tmp_path / "a.pt"
     file_format.write({"number": 1}, path)
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
@@ -267,7 +267,7 @@ def test_what_cannot_be_written_leaves_the_file_before(tmp_path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_the_file_has_its_name_only_when_it_is_whole(tmp_path, monkeypatch) -> None:
+def test_file_is_renamed_only_when_complete(tmp_path, monkeypatch) -> None:
     path = tmp_path / "a.pt"
     seen = []
     fsync = os.fsync
@@ -281,7 +281,7 @@ def test_the_file_has_its_name_only_when_it_is_whole(tmp_path, monkeypatch) -> N
     assert seen == [False, True]  # the content, then the folder
 
 
-def test_names_of_records_that_were_exchanged(tmp_path) -> None:
+def test_swapped_record_names(tmp_path) -> None:
     """Each checksum is right, and the weights would be those of another tensor."""
     path = tmp_path / "a.pt"
     file_format.write({"state": {"a": torch.ones(4), "b": torch.zeros(4)}}, path)
@@ -293,7 +293,7 @@ def test_names_of_records_that_were_exchanged(tmp_path) -> None:
         file_format.read(path)
 
 
-def test_tensors_without_data(tmp_path) -> None:
+def test_empty_tensors(tmp_path) -> None:
     torch.save({"state": {"model": {"weight": torch.ones(2, device="meta")}}}, tmp_path / "a.pt")
     with pytest.raises(DamagedCheckpointError, match="_rebuild_meta_tensor_no_storage"):
         file_format.read(tmp_path / "a.pt")

@@ -1,4 +1,4 @@
-"""Leaving parts of a checkpoint out."""
+"""Exclude entries of a checkpoint."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def paths(node: Any, above: str = "") -> set[str]:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), trees, max_size=4), st.data())
-def test_a_path_and_all_below_it_go_and_nothing_else(tree, data) -> None:
+def test_only_the_path_and_its_children_are_removed(tree, data) -> None:
     before = paths(tree)
     if not before:
         return
@@ -94,7 +94,7 @@ def test_a_path_and_all_below_it_go_and_nothing_else(tree, data) -> None:
         ("rng", False),
     ],
 )
-def test_patterns_that_reach_into_a_part(pattern, reaches) -> None:
+def test_patterns_match_nested_entries(pattern, reaches) -> None:
     assert patterns_reaching(["rng", pattern], "state/model") == ([pattern] if reaches else [])
     assert patterns_reaching(None, "state/model") == patterns_reaching(lambda content: content, "state/model") == []
 
@@ -160,6 +160,6 @@ def test_near_misses(pattern, hint) -> None:
         drop(copy.deepcopy(LISTS), [pattern])
 
 
-def test_a_part_without_entries_says_so() -> None:
+def test_empty_section_is_reported() -> None:
     with pytest.warns(ComposerWarning, match="state/algorithms is empty"):
         drop({"state": {"algorithms": []}}, ["state/algorithms/*"])

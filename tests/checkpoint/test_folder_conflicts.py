@@ -1,4 +1,4 @@
-"""Folders that are refused."""
+"""Save folders with conflicting files are rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_empty_folder(tmp_path) -> None:
         ("{batch:06d}.pt", "000010.pt", {"batch": 9}, True),
         ("{total_wct}-s{sample}.pt", "12.5-s10.pt", {"sample": 9}, True),
         ("fixed.pt", "fixed.pt", {}, False),
-        # The place in an epoch tells something about the same epoch only.
+        # Batches within an epoch are comparable in the same epoch only.
         ("ep{epoch}-{batch_in_epoch}.pt", "ep0-9.pt", {"epoch": 1, "batch_in_epoch": 2}, False),
         ("ep{epoch}-{batch_in_epoch}.pt", "ep1-9.pt", {"epoch": 1, "batch_in_epoch": 2}, True),
         ("{batch_in_epoch}.pt", "9.pt", {"epoch": 1, "batch_in_epoch": 2}, True),
@@ -55,5 +55,5 @@ def test_files_of_a_later_time(template, name, now, later, tmp_path) -> None:
     ensure_folder_has_no_conflicting_files(tmp_path, template, timestamp, except_for=[name])
 
 
-def test_a_folder_that_is_not_there_has_no_conflicts(tmp_path) -> None:
+def test_missing_folder_has_no_conflicts(tmp_path) -> None:
     ensure_folder_has_no_conflicting_files(tmp_path / "none", TEMPLATE, Timestamp())

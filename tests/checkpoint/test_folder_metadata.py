@@ -1,4 +1,4 @@
-"""The description of a folder: exact types, and shards that tile their tensors."""
+"""Metadata of a sharded checkpoint: exact types, and shards that tile their tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def counted(shards: list, shape: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("dims", [0, 1, 2, 3])
-def test_tiles_is_as_counting(dims) -> None:
+def test_tiles_matches_brute_force_counting(dims) -> None:
     chance = random.Random(dims)
     answers = set()
     for _ in range(500):
@@ -61,7 +61,7 @@ def test_many_shards() -> None:
         tiles([((0,) * 9, (1,) * 9)], (2,) * 9)
 
 
-def test_what_torch_writes_is_read_as_torch_reads_it(tmp_path) -> None:
+def test_torch_files_are_read_as_by_torch(tmp_path) -> None:
     known = hostile_folders.foreign_folder(tmp_path / "dcp")
     read = read_metadata(tmp_path / "dcp")
     assert read.state_dict_metadata == known.state_dict_metadata
@@ -77,7 +77,7 @@ def test_a_file_without_a_checksum(tmp_path) -> None:
         check_tensor_files(tmp_path / "dcp", "model.w", read_metadata(tmp_path / "dcp"), [".metadata"])
 
 
-def test_what_follows_it(tmp_path) -> None:
+def test_trailing_data(tmp_path) -> None:
     hostile_folders.foreign_folder(tmp_path / "dcp")
     path = tmp_path / "dcp" / ".metadata"
     path.write_bytes(path.read_bytes() + pickle.dumps(1))

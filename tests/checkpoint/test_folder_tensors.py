@@ -1,4 +1,4 @@
-"""Tensors are read out of folders, as planners of all kinds plan it, and nothing else."""
+"""Read tensors of sharded checkpoints with any load planner, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReadsBytes(dcp.DefaultLoadPlanner):
         raise AssertionError("This must not be reached.")
 
 
-def test_what_is_planned_as_bytes_is_refused(tmp_path) -> None:
+def test_tensors_planned_as_bytes_are_rejected(tmp_path) -> None:
     hostile_folders.foreign_folder(tmp_path / "dcp")
     with pytest.raises(UnsafeCheckpointError, match=r"'model\.w' in .* is not a tensor"):
         read_into({"model.w": torch.empty(8)}, tmp_path / "dcp", ReadsBytes())

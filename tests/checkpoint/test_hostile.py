@@ -1,4 +1,4 @@
-"""EveryBit and HostileFiles: whatever a file or folder holds, it is read right or refused by name, and runs nothing."""
+"""EveryBit and HostileFiles: every file or folder is read correctly or rejected by name, and runs no code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outcome(path: Path, known: Any = CONTENT) -> str:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Overwrite a file in place; many file systems write one to the disk that is cut to nothing and written anew."""
+    """Overwrite a file in place; many file systems flush a file that is truncated and rewritten."""
     with path.open("r+b") as file:
         file.write(content)
         file.truncate()
@@ -155,7 +155,7 @@ def test_EveryBit_of_safetensors(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_random_damages_of_a_file(tmp_path) -> None:
+def test_random_corruption_of_a_file(tmp_path) -> None:
     path = tmp_path / "a.pt"
     whole = hostile.plain_file()
     path.write_bytes(whole)
@@ -165,7 +165,7 @@ def test_random_damages_of_a_file(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_random_damages_of_a_folder(folder) -> None:
+def test_random_corruption_of_a_folder(folder) -> None:
     wholes = {path: path.read_bytes() for path in sorted(folder.iterdir())}
     for path, whole in wholes.items():
         for changed in damages(whole, 10_000 // len(wholes), seed=2):
@@ -177,7 +177,7 @@ def test_random_damages_of_a_folder(folder) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
-def test_random_damages_of_a_folder_that_plain_torch_has_written(name, tmp_path) -> None:
+def test_random_corruption_of_a_torch_folder(name, tmp_path) -> None:
     hostile_folders.foreign_folder(tmp_path / "dcp")
     path = tmp_path / "dcp" / name
     whole = path.read_bytes()
@@ -191,7 +191,7 @@ def test_random_damages_of_a_folder_that_plain_torch_has_written(name, tmp_path)
         assert all(same(read[key], value) for key, value in CONTENT["state"]["model"].items() if key in read)
 
 
-def test_random_damages_of_the_old_format(tmp_path) -> None:
+def test_random_corruption_of_the_legacy_format(tmp_path) -> None:
     """It has no checksums: the values may be others, but nothing else happens."""
     path = tmp_path / "a.pt"
     torch.save(CONTENT, path, _use_new_zipfile_serialization=False)

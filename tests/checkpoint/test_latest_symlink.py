@@ -1,4 +1,4 @@
-"""The link to the newest checkpoint."""
+"""The symlink to the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def files(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
-def test_a_link_moves_and_is_relative(tmp_path) -> None:
+def test_link_is_updated_and_relative(tmp_path) -> None:
     first, second = files(tmp_path, "1.pt", "2.pt")
     pointer = tmp_path / "latest.pt"
     assert resolve(pointer) is None
@@ -31,14 +31,14 @@ def test_a_link_moves_and_is_relative(tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.pt", "2.pt", "a", "latest.pt"]
 
 
-def test_a_link_to_what_is_gone_is_none(tmp_path) -> None:
+def test_dangling_link_is_ignored(tmp_path) -> None:
     (target,) = files(tmp_path, "1.pt")
     link(tmp_path / "latest.pt", target)
     target.unlink()
     assert resolve(tmp_path / "latest.pt") is None
 
 
-def test_there_is_no_moment_without_a_link(tmp_path) -> None:
+def test_link_is_replaced_atomically(tmp_path) -> None:
     targets = files(tmp_path, "1.pt", "2.pt")
     pointer = tmp_path / "latest.pt"
     link(pointer, targets[0])
@@ -60,7 +60,7 @@ def test_there_is_no_moment_without_a_link(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, NotImplementedError])
-def test_where_there_are_no_links(error, tmp_path, monkeypatch) -> None:
+def test_without_symlink_support(error, tmp_path, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise error("no links here")
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the predecessor (version 0.32.1): they load, and training goes on. `make.py` beside them made them."""
+"""Checkpoints of Composer 0.32.1 load, and training continues. They were written by `make.py` in their folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trainer(name: str, module: torch.nn.Module, optimizer: Any, data: Any, **arg
     )
 
 
-def check_taken_over(loaded: Trainer, saved: dict[str, Any]) -> None:
+def check_converted(loaded: Trainer, saved: dict[str, Any]) -> None:
     """Weights, optimizer and time are those of the file."""
     state = loaded.state
     weights = state.model.state_dict()
@@ -72,7 +72,7 @@ def rates(loaded: Trainer) -> list[float]:
     return seen
 
 
-def test_momentum_in_the_middle_of_an_epoch() -> None:
+def test_momentum_saved_within_an_epoch() -> None:
     module = mlp()
     loaded = trainer(
         "sgd_momentum",
@@ -82,7 +82,7 @@ def test_momentum_in_the_middle_of_an_epoch() -> None:
         schedulers=CosineAnnealingWithWarmupScheduler(t_warmup="3ba", t_max="12ba"),
         callbacks=[SpeedMonitor(), EarlyStopper("MulticlassAccuracy", "train", patience="9ep")],
     )
-    check_taken_over(loaded, content("sgd_momentum"))
+    check_converted(loaded, content("sgd_momentum"))
     assert loaded.state.timestamp.batch_in_epoch == 2
     expected = [0.1 * (1 + math.cos(math.pi * (step - 3) / 9)) / 2 for step in range(8, 12)]
     assert rates(loaded) == pytest.approx(expected)
@@ -101,7 +101,7 @@ def test_adamw_with_two_groups_and_an_average() -> None:
         algorithms=[average, LabelSmoothing(0.1)],
     )
     saved = content("adamw_ema")
-    check_taken_over(loaded, saved)
+    check_converted(loaded, saved)
     assert [group["weight_decay"] for group in loaded.state.optimizers[0].param_groups] == [0.1, 0.0]
     (kept,) = [value for name, value in saved["algorithms"] if name == "EMA"]
     parts = [*kept["ema_model"]["named_parameters_dict"].values()]
@@ -118,17 +118,17 @@ def _tensors(node: Any) -> list[torch.Tensor]:
     return [tensor for value in values for tensor in _tensors(value)]
 
 
-def test_layers_of_a_method_are_put_in_again() -> None:
+def test_replaced_layers_are_recreated() -> None:
     module = net()
     with pytest.warns(ComposerWarning, match=r"required_on_load algorithm BlurPool\(replace_convs=True.*was saved"):
         loaded = trainer("blurpool", module, momentum(module), samples(1, 8, 8, count=8), max_duration="2ep")
     assert [type(algorithm) for algorithm in loaded.state.algorithms] == [BlurPool]
-    check_taken_over(loaded, content("blurpool"))
+    check_converted(loaded, content("blurpool"))
     rates(loaded)
     assert int(loaded.state.timestamp.epoch) == 2
 
 
-def test_an_average_that_was_in_the_model_when_it_was_saved() -> None:
+def test_averaged_weights_swapped_in_when_saved() -> None:
     value = {
         "repr": "EMA()",
         "ema_started": True,
@@ -149,7 +149,7 @@ def test_an_average_that_was_in_the_model_when_it_was_saved() -> None:
 
 
 @pytest.mark.parametrize("completed", [False, True])
-def test_an_average_of_swa(completed) -> None:
+def test_swa_average(completed) -> None:
     kept = {"n_averaged": torch.tensor(3), "module.linear.weight": torch.full((1, 4), 2.0)}
     value = {"repr": "SWA()", "swa_model": kept, "swa_completed": completed, "swa_started": True, "step_counter": 3}
     optimizer = {"param_groups": [{"lr": 0.25, "params": []}]}
@@ -162,14 +162,14 @@ def test_an_average_of_swa(completed) -> None:
     assert (state["rates"], list(state["averages"])) == ((None, []) if completed else ([0.25], ["linear.weight"]))
 
 
-def test_ours_are_left_as_they_are() -> None:
+def test_current_format_is_unchanged() -> None:
     saved = [("EMA", {**EMA().state_dict()})]
     read = {"state": {"model": {}, "algorithms": saved}}
     upgrade(read)
     assert read["state"]["algorithms"] is saved
 
 
-def test_weights_alone() -> None:
+def test_weights_only() -> None:
     module = mlp()
     loaded = trainer("sgd_momentum", module, momentum(module), samples(4, count=22), load_weights_only=True)
     assert torch.equal(module[0].weight, content("sgd_momentum")["model"]["module.0.weight"])

@@ -1,4 +1,4 @@
-"""Reading checkpoints, and giving a run what they hold."""
+"""Load checkpoints into a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saved(source: State, tmp_path: Any) -> str:
 # --------------------------------------------------------------------------------------------------- reading
 
 
-def test_every_form_is_read_as_a_checkpoint(tmp_path) -> None:
+def test_every_format_is_loaded_as_a_checkpoint(tmp_path) -> None:
     weights = dict(Regression().state_dict())
     forms = {
         "whole.pt": {"state": {"model": weights}, "rng": []},
@@ -69,7 +69,7 @@ def test_safe_torch_load(tmp_path, monkeypatch) -> None:
 # --------------------------------------------------------------------------------------------------- weights
 
 
-def test_weights_and_the_rest(tmp_path) -> None:
+def test_weights_and_other_entries(tmp_path) -> None:
     source, target = state(max_duration="5ba"), state()
     source.timestamp = Timestamp(batch=3)
     numbers = load_checkpoint(saved(source, tmp_path), target, Engine(target).logger)
@@ -81,7 +81,7 @@ def test_weights_and_the_rest(tmp_path) -> None:
     assert (loaded.max_duration, loaded.metadata["world_size"]) == ("5ba", 1)
 
 
-def test_weights_alone(tmp_path) -> None:
+def test_weights_only(tmp_path) -> None:
     source, target = state(), state()
     source.timestamp = Timestamp(batch=3)
     assert load_checkpoint(saved(source, tmp_path), target, Engine(target).logger, load_weights_only=True) is None
@@ -89,14 +89,14 @@ def test_weights_alone(tmp_path) -> None:
     assert target.timestamp.batch == 0
 
 
-def test_the_path_may_have_names_in_braces(tmp_path) -> None:
+def test_path_may_contain_placeholders(tmp_path) -> None:
     source, target = state(), state(run_name="night")
     save_checkpoint(source, str(tmp_path / "night-0.pt"))
     load_checkpoint(str(tmp_path / "{run_name}-{rank}.pt"), target, Engine(target).logger)
     assert torch.equal(weights_of(target.model), weights_of(source.model))
 
 
-def test_names_that_do_not_fit_are_told_at_once() -> None:
+def test_all_mismatched_names_are_reported_together() -> None:
     content = collect(state())
     weights = content["state"]["model"]
     weights["extra"] = weights.pop("linear.bias")
@@ -109,7 +109,7 @@ def test_names_that_do_not_fit_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_shapes_that_do_not_fit(strict) -> None:
+def test_mismatched_shapes(strict) -> None:
     content = collect(state())
     content["state"]["model"]["linear.bias"] = torch.ones(7)
     with pytest.raises(
@@ -125,7 +125,7 @@ def test_the_prefix_of_a_wrapped_model() -> None:
     assert torch.equal(weights_of(target.model), weights_of(source.model))
 
 
-def test_layers_whose_size_is_not_known_yet() -> None:
+def test_lazy_layers() -> None:
     class Lazy(Regression):
         def __init__(self) -> None:
             super().__init__()
@@ -157,7 +157,7 @@ def without_bias(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("ignore", [["state/model/*bias"], without_bias])
-def test_weights_that_are_ignored_may_be_missing(ignore, strict, weights_only, wrapped) -> None:
+def test_ignored_weights_may_be_missing(ignore, strict, weights_only, wrapped) -> None:
     """No error and no warning: the user has asked for it."""
     source, target = state(), state()
     source.timestamp = Timestamp(batch=3)
@@ -172,7 +172,7 @@ def test_weights_that_are_ignored_may_be_missing(ignore, strict, weights_only, w
     assert target.timestamp.batch == (0 if weights_only else 3)
 
 
-def test_names_that_a_function_changes_are_compared() -> None:
+def test_names_changed_by_a_function_are_compared() -> None:
     def rename(content: dict[str, Any]) -> None:
         content["state"]["model"] = {f"old.{name}": value for name, value in content["state"]["model"].items()}
 
@@ -180,7 +180,7 @@ def test_names_that_a_function_changes_are_compared() -> None:
         give(state(), collect(state()), ignore_keys=rename)
 
 
-def test_weights_that_the_checkpoint_never_had_are_missing_still() -> None:
+def test_weights_not_in_the_checkpoint_are_still_missing() -> None:
     content = collect(state())
     del content["state"]["model"]["linear.weight"]
     with pytest.raises(RuntimeError, match=r"the checkpoint lacks linear.weight\. Load"):
@@ -203,7 +203,7 @@ def blurred() -> State:
     return source
 
 
-def test_methods_that_the_weights_need_are_made_again() -> None:
+def test_required_algorithms_are_recreated() -> None:
     source, target = blurred(), state(Convolutions())
     with pytest.warns(
         ComposerWarning,
@@ -215,7 +215,7 @@ def test_methods_that_the_weights_need_are_made_again() -> None:
     assert torch.equal(weights_of(target.model), weights_of(source.model))
 
 
-def test_methods_are_left_out_by_name() -> None:
+def test_algorithms_are_excluded_by_name() -> None:
     target = state(Convolutions())
     with pytest.raises(RuntimeError, match="of another model"):
         give(target, collect(blurred()), exclude_algorithms=["BlurPool"])
@@ -223,7 +223,7 @@ def test_methods_are_left_out_by_name() -> None:
         give(target, collect(blurred()), exclude_algorithms=["BlurPol"])
 
 
-def test_a_method_with_another_setting_is_told() -> None:
+def test_algorithm_with_other_settings_is_reported() -> None:
     source, target = blurred(), state(Convolutions())
     engine = Engine(target, algorithms=[BlurPool(replace_convs=True, min_channels=15)])
     engine.run_event("init")
@@ -231,7 +231,7 @@ def test_a_method_with_another_setting_is_told() -> None:
         give(target, collect(source))
 
 
-def test_a_method_that_does_not_describe_itself_is_not_needed() -> None:
+def test_algorithm_without_a_description_is_not_required() -> None:
     class Silent(Algorithm):
         def state_dict(self):
             return {}
@@ -245,12 +245,12 @@ def test_a_method_that_does_not_describe_itself_is_not_needed() -> None:
 # ---------------------------------------------------------------------------------------- what is not there
 
 
-def test_a_checkpoint_without_weights_says_so() -> None:
+def test_checkpoint_without_weights_is_an_error() -> None:
     with pytest.warns(ComposerWarning, match="has no weights: the model keeps its current ones"):
         give(state(), {"state": {"timestamp": {"Timestamp": Timestamp(epoch=1).state_dict()}}})
 
 
-def test_weights_that_are_no_tensors_are_named() -> None:
+def test_non_tensor_weights_are_named() -> None:
     weights = Regression().state_dict()
     name = next(iter(weights))
     with pytest.raises(RuntimeError, match=f"{name} is str in the checkpoint, but a tensor in the model"):

@@ -1,4 +1,4 @@
-"""The last values of metrics, as a checkpoint holds them: of every kind, and only what torch.load reads."""
+"""Checkpointed values of metrics: every type that torch.load reads, and no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from composer.core import State
 
 
 class Custom(Metric):
-    """Computes whatever it is told to."""
+    """Computes a given value."""
 
     full_state_update = False
 
@@ -34,7 +34,7 @@ class Custom(Metric):
 
 
 class Uncached(Custom):
-    """Computes anew at each call."""
+    """Computes at each call, without a cache."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__(value)
@@ -80,7 +80,7 @@ PREDICTED, TARGET = torch.tensor([0, 1, 2, 1]), torch.tensor([0, 1, 1, 1])
         lambda: wrappers.MinMaxMetric(torchmetrics.MeanSquaredError()),
     ],
 )
-def test_a_metric_computes_what_it_did_before(make) -> None:
+def test_restored_metric_computes_the_same_value(make) -> None:
     metric = make()
     metric.update(PREDICTED, TARGET)
     expected, saved = metric.compute(), saved_of(metric)
@@ -88,7 +88,7 @@ def test_a_metric_computes_what_it_did_before(make) -> None:
     set_metric_values(state, saved)
     assert same(state.eval_metric_values["eval/M"], expected)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # wrappers that pass on are told to be without updates
+        warnings.simplefilter("ignore")  # wrappers that delegate warn that they have no updates
         assert same(state.eval_metrics["eval"]["M"].compute(), expected)
 
 
@@ -100,7 +100,7 @@ def test_a_metric_computes_what_it_did_before(make) -> None:
         (torch.tensor(1.5, requires_grad=True), torch.tensor(1.5)),
     ],
 )  # fmt: skip
-def test_values_of_every_kind(value, expected) -> None:
+def test_values_of_every_type(value, expected) -> None:
     for kind in (Custom, Uncached):
         metric = kind(value)
         metric.update()
@@ -112,7 +112,7 @@ def test_values_of_every_kind(value, expected) -> None:
 @pytest.mark.parametrize(
     "value", [object(), {"a": object()}, [1, {2}], {(1, 2): 3}, torch.zeros(2**20 + 1), [torch.zeros(2**19 + 1)] * 2]
 )
-def test_what_a_checkpoint_should_not_hold_is_left_out(value) -> None:
+def test_unsupported_values_are_not_saved(value) -> None:
     metric = Custom(value)
     metric.update()
     assert saved_of(metric)["eval"] == {"eval": {}}
@@ -121,7 +121,7 @@ def test_what_a_checkpoint_should_not_hold_is_left_out(value) -> None:
     assert state.eval_metric_values == {}  # and torchmetrics warns who asks the metric itself
 
 
-def test_a_metric_that_has_seen_data_since_keeps_its_own() -> None:
+def test_metric_updated_since_keeps_its_state() -> None:
     old, new = MeanMetric(), MeanMetric()
     old.update(1.0)
     new.update(3.0)
@@ -130,7 +130,7 @@ def test_a_metric_that_has_seen_data_since_keeps_its_own() -> None:
     assert state.eval_metric_values["M"] == 3.0
 
 
-def test_an_update_or_a_reset_ends_what_was_given() -> None:
+def test_update_or_reset_discards_the_restored_value() -> None:
     old = MeanMetric()
     old.update(1.0)
     saved = saved_of(old)
@@ -144,7 +144,7 @@ def test_an_update_or_a_reset_ends_what_was_given() -> None:
     assert not metric.update_called
 
 
-def test_other_metrics_and_labels_are_left_alone() -> None:
+def test_other_metrics_and_labels_are_unchanged() -> None:
     old = MeanMetric()
     old.update(1.0)
     saved = saved_of(old)
@@ -154,7 +154,7 @@ def test_other_metrics_and_labels_are_left_alone() -> None:
     assert state.eval_metric_values == {}
 
 
-def test_values_of_training_data_are_saved_only_where_no_batch_came_since() -> None:
+def test_training_values_are_saved_only_if_no_batch_followed() -> None:
     state = State(torch.nn.Linear(1, 1))
     state.train_metrics = {"M": MeanMetric()}
     state.train_metrics["M"].update(1.0)

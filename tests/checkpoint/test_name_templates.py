@@ -17,14 +17,14 @@ NESTED = "sub/ep{epoch}/ep{epoch}-ba{batch:04d}.pt"
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 99))
-def test_the_numbers_of_a_name_are_those_that_it_was_made_of(epoch, batch, rank) -> None:
+def test_numbers_are_parsed_back_from_a_name(epoch, batch, rank) -> None:
     name = format_name(TEMPLATE, "run", Timestamp(epoch=epoch, batch=batch), rank=rank)
     assert counters(name, TEMPLATE) == (epoch, batch)
     assert counters(f"x{name}", TEMPLATE) == ()
     assert counters(format_name(NESTED, "run", Timestamp(epoch=epoch, batch=batch)), NESTED) == (epoch, batch)
 
 
-def test_a_counter_that_occurs_twice_must_be_the_same(tmp_path) -> None:
+def test_repeated_counter_must_match(tmp_path) -> None:
     assert counters("ep1-ep1.pt", "ep{epoch}-ep{epoch}.pt") == (1,)
     assert counters("ep1-ep2.pt", "ep{epoch}-ep{epoch}.pt") == ()
     for name in ("sub/ep1/ep1-ba0004.pt", "sub/ep1/ep2-ba0004.pt"):
@@ -41,7 +41,7 @@ def is_run_name(text: str) -> bool:
 
 
 @given(st.text(alphabet="{}!:a0_/.", max_size=8).filter(is_run_name), st.integers(0, 99))
-def test_the_name_of_a_run_is_taken_literally(run_name, epoch) -> None:
+def test_run_name_is_literal(run_name, epoch) -> None:
     bound = with_run_name("{run_name}-{{x}}-{epoch:03d}", run_name)
     made = format_name(bound, "another", Timestamp(epoch=epoch))
     assert made == f"{run_name}-{{x}}-{epoch:03d}"
@@ -68,7 +68,7 @@ def test_the_name_of_a_run_is_taken_literally(run_name, epoch) -> None:
         "a\0",
     ],
 )
-def test_names_that_could_lead_elsewhere(name) -> None:
+def test_names_with_path_traversal(name) -> None:
     assert not is_plain(name)
 
 

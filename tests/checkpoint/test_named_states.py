@@ -16,7 +16,7 @@ names = st.sampled_from(["A", "B", "test.<locals>.C"])
 
 
 @given(st.lists(st.tuples(names, st.integers())))
-def test_nothing_is_lost_and_the_order_stays(pairs) -> None:
+def test_all_states_are_kept_in_order(pairs) -> None:
     named = by_name(pairs)
     assert [(class_of(name), value) for name, value in named.items()] == pairs
     assert {name for name in named if "#" not in name} == {name for name, _ in pairs}
@@ -40,18 +40,18 @@ def loaded(present: list[Named], saved: dict[str, Any]) -> list[str]:
     return [one.name for one in present]
 
 
-def test_the_number_says_which() -> None:
+def test_states_are_matched_by_number() -> None:
     states = by_name([("Named", {"name": name}) for name in "abc"])
     assert loaded([Named(), Named(), Named()], states) == ["a", "b", "c"]
     del states["Named"]  # as load_ignore_keys does
     assert loaded([Named("x"), Named(), Named()], states) == ["x", "b", "c"]
 
 
-def test_one_that_knows_its_state_gets_it() -> None:
+def test_object_that_accepts_a_state_receives_it() -> None:
     states = by_name([("Named", {"name": "first", "place": "p"}), ("Named", {"name": "second"})])
     assert loaded([Named(), Named("p")], states) == ["second", "first"]
 
 
-def test_a_state_without_an_object_is_a_warning() -> None:
+def test_state_without_an_object_warns() -> None:
     with pytest.warns(ComposerWarning, match=r"the state of Named#2, which is not among the callbacks"):
         assert loaded([Named()], by_name([("Named", {"name": "a"}), ("Named", {"name": "b"})])) == ["a"]

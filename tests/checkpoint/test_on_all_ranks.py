@@ -1,4 +1,4 @@
-"""A checkpoint that the first process reads for all."""
+"""Rank 0 reads a checkpoint for all ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer import Logger, dist
 from composer.checkpoint.load import read_checkpoint, restore
 from composer.checkpoint.on_all_ranks import BroadcastTensor, map_nodes, read_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
-from tests.checkpoint.dividing import equal, moments, run, weights
+from tests.checkpoint.sharding import equal, moments, run, weights
 
 
 def taken(folder: str, how: str) -> tuple[bool, bool]:
@@ -30,7 +30,7 @@ def taken(folder: str, how: str) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("how", ["fsdp", "none"])
-def test_the_others_get_what_the_first_has_read(how, tmp_path, two_ranks) -> None:
+def test_rank_zero_broadcasts_what_it_read(how, tmp_path, two_ranks) -> None:
     assert two_ranks.run(taken, str(tmp_path), how) == [(True, True)] * 2
 
 
@@ -42,13 +42,13 @@ def failed() -> str:
     return ""
 
 
-def test_all_fail_where_the_first_does(two_ranks) -> None:
+def test_all_ranks_fail_if_rank_zero_does(two_ranks) -> None:
     first, other = two_ranks.run(failed)
     assert first == "FileNotFoundError: There is no checkpoint 'absent.pt'."
     assert other == f"RuntimeError: Rank 0 could not read the checkpoint: {first}"
 
 
-def test_in_one_process() -> None:
+def test_single_process() -> None:
     content = read_on_rank_zero(
         lambda: {"state": {"model": {"weight": torch.ones(2).t()}, "epoch": 1}, "rng": [torch.ones(1)]}
     )

@@ -1,4 +1,4 @@
-"""The state of optimizers by the names of the parameters."""
+"""Optimizer states by parameter name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def by_name(module: nn.Module, optimizer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_goes_on_bit_for_bit(kind) -> None:
+def test_training_continues_bit_for_bit(kind) -> None:
     groups = [["0.weight", "0.bias", "2.weight"]]
     module = model()
     optimizer = optimizer_of(module, groups, kind)
@@ -78,7 +78,7 @@ def test_training_goes_on_bit_for_bit(kind) -> None:
 
 
 def partitions() -> st.SearchStrategy[list[list[str]]]:
-    """Every way to divide the parameters into groups in some order."""
+    """Every partition of the parameters into ordered groups."""
 
     def shard_checkpoint(drawn: tuple[list[str], list[int]]) -> list[list[str]]:
         order, cuts = drawn
@@ -89,7 +89,7 @@ def partitions() -> st.SearchStrategy[list[list[str]]]:
 
 
 @given(partitions(), st.randoms(use_true_random=False))
-def test_state_follows_the_names_in_any_order(groups, chance) -> None:
+def test_states_are_matched_by_name_in_any_order(groups, chance) -> None:
     rates = {"0.weight": 0.1, "0.bias": 0.2, "2.weight": 0.3}
     module = model()
     optimizer = optimizer_of(module, groups, **rates)
@@ -108,7 +108,7 @@ def test_state_follows_the_names_in_any_order(groups, chance) -> None:
         assert {group["lr"]} == {lr_of[names[parameter]] for parameter in group["params"]}
 
 
-def test_numbers_go_by_the_place() -> None:
+def test_indices_follow_position() -> None:
     """So torch itself saves, and the first versions of the predecessor."""
     groups = [["0.bias", "2.weight"], ["0.weight"]]
     module = model()
@@ -124,7 +124,7 @@ def test_numbers_go_by_the_place() -> None:
         set_optimizer_state(smaller, optimizer_of(smaller, [["0.bias"], ["0.weight"]]), optimizer.state_dict())
 
 
-def test_groups_that_were_divided_otherwise_keep_their_places() -> None:
+def test_regrouped_parameters_keep_their_positions() -> None:
     module = model()
     optimizer = optimizer_of(module, [["0.weight", "0.bias"], ["2.weight"]], **{"0.weight": 0.1, "2.weight": 0.3})
     train(module, optimizer)
@@ -134,7 +134,7 @@ def test_groups_that_were_divided_otherwise_keep_their_places() -> None:
     assert same(by_name(module, other), by_name(module, optimizer))
 
 
-def test_a_group_without_known_parameters_gets_what_is_left() -> None:
+def test_group_without_known_parameters_gets_the_rest() -> None:
     module = model()
     optimizer = optimizer_of(module, [["0.weight", "0.bias"], ["2.weight"]], **{"0.weight": 0.1, "2.weight": 0.3})
     saved = optimizer_state(module, optimizer)
@@ -147,7 +147,7 @@ def test_a_group_without_known_parameters_gets_what_is_left() -> None:
     assert [group["lr"] for group in other.param_groups] == [0.3, 0.1]
 
 
-def test_parameters_that_the_model_does_not_have_go_by_their_place() -> None:
+def test_parameters_outside_the_model_are_matched_by_position() -> None:
     module, alone = model(), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([*module.parameters(), alone], lr=0.1, momentum=0.9)
     alone.grad = torch.ones(2)
@@ -166,7 +166,7 @@ def test_tied_weights_have_one_name() -> None:
     assert saved["param_groups"][0]["params"] == ["0.weight"]
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_mismatches_are_reported() -> None:
     module = model()
     saved = optimizer_state(module, optimizer_of(module, [NAMES]))
     with pytest.raises(ValueError, match="has 1 parameter group of AdamW, but the given optimizer has 2"):
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_told() -> None:
     assert same(by_name(smaller, fewer), {name: saved["state"][name] for name in NAMES[:2]})
 
 
-def test_the_class_inside_counts() -> None:
+def test_wrapped_optimizer_class_is_compared() -> None:
     class Wrapper:
         base_optimizer = torch.optim.SGD([torch.zeros(1)])
 

@@ -1,4 +1,4 @@
-"""Pickles are parsed into what they describe, and nothing is made."""
+"""Pickles are parsed into an outline, and no object is created."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ values = st.recursive(
 
 
 @given(values, st.sampled_from([4, 5]))
-def test_plain_values_are_what_they_are(value, protocol) -> None:
+def test_plain_values_round_trip(value, protocol) -> None:
     described = outline(b"before" + pickle.dumps(value, protocol=protocol), 6)
     assert described.root == value
     assert described.names == set()
@@ -33,7 +33,7 @@ def test_plain_values_are_what_they_are(value, protocol) -> None:
 
 
 @given(st.lists(st.integers() | st.text()))
-def test_the_protocol_of_torch(value) -> None:
+def test_torch_pickle_protocol(value) -> None:
     assert outline(pickle.dumps(value, protocol=2)).root == value
 
 
@@ -44,7 +44,7 @@ def test_calls_are_not_made() -> None:
     assert made.names == {"collections.OrderedDict"}
 
 
-def test_names_of_Python_2() -> None:
+def test_python_2_names() -> None:
     assert outline(b"\x80\x02c__builtin__\neval\n.").root.name == "builtins.eval"
     assert outline(b"\x80\x02cUserString\nOrderedDict\n.").root.name == "collections.OrderedDict"
 
@@ -52,7 +52,7 @@ def test_names_of_Python_2() -> None:
 @pytest.mark.parametrize(
     "code", [b"(ios\nsystem\n.", b"(N\x6f.", b"\x82\x01.", b"\x83\x01\x00.", b"\x84\x01\x00\x00\x00.", b"P1\n."]
 )
-def test_instructions_that_make_objects(code) -> None:
+def test_object_creating_opcodes(code) -> None:
     with pytest.raises(CodeError, match="which torch does not write"):
         outline(b"\x80\x02" + code)
 
@@ -69,7 +69,7 @@ def test_depth() -> None:
         nodes_of([shallow, [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[shallow]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]])
 
 
-def test_what_holds_itself() -> None:
+def test_self_references() -> None:
     held: list[Any] = [1]
     held.append([held])
     for value in (held, {"a": held}, (held,), Call(Named("x"), (held,))):
@@ -88,6 +88,6 @@ def test_shared_references() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_anything_at_all(content) -> None:
+def test_arbitrary_bytes(content) -> None:
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # the reader names the file
         outline(b"\x80\x02" + content)

@@ -1,4 +1,4 @@
-"""What is saved can be read back, by us and by torch, or is refused by name before it is written."""
+"""Saved values can be loaded by composer and by torch, or are rejected by name before writing."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Text(str):
         return "something else"
 
 
-class Whole(int):
+class Integer(int):
     pass
 
 
-class Real(float):
+class Floating(float):
     pass
 
 
@@ -116,7 +116,7 @@ CONVERTED: dict[str, tuple[Any, Any]] = {
     "dict": (Table(a=Table()), {"a": {}}),
     "defaultdict": (collections.defaultdict(list, a=[1]), {"a": [1]}),
     "proxy": (types.MappingProxyType({"a": 1}), {"a": 1}),
-    "UserDict": (collections.UserDict({"a": Real(1)}), {"a": 1.0}),
+    "UserDict": (collections.UserDict({"a": Floating(1)}), {"a": 1.0}),
     "UserList": (collections.UserList([1]), [1]),
     "deque": (collections.deque([1, 2], maxlen=2), [1, 2]),
     "array": (array.array("i", [1, 2]), [1, 2]),
@@ -125,8 +125,8 @@ CONVERTED: dict[str, tuple[Any, Any]] = {
     "frozenset": (frozenset({1}), {1}),
     "str": (Text("a"), "a"),
     "numpy str": (np.str_("a"), "a"),
-    "int": (Whole(3), 3),
-    "float": (Real(0.5), 0.5),
+    "int": (Integer(3), 3),
+    "float": (Floating(0.5), 0.5),
     "numpy float": (np.float64(0.5), 0.5),
     "numpy half": (np.float16(0.5), 0.5),
     "numpy int": (np.int64(3), 3),
@@ -136,7 +136,7 @@ CONVERTED: dict[str, tuple[Any, Any]] = {
     "str enum": (Word.HI, "hi"),
     "path": (pathlib.PurePosixPath("/data"), "/data"),
     "version": (torch.__version__, str(torch.__version__)),
-    "keys": ({np.int64(1): 1, Color.RED: 2, Text("a"): 3, (Whole(1), 2): 4}, {1: 1, "red": 2, "a": 3, (1, 2): 4}),
+    "keys": ({np.int64(1): 1, Color.RED: 2, Text("a"): 3, (Integer(1), 2): 4}, {1: 1, "red": 2, "a": 3, (1, 2): 4}),
     "tensor": (torch.ones(2).as_subclass(Sub), torch.ones(2)),
 }
 
@@ -178,7 +178,7 @@ REFUSED: dict[str, Any] = {
     "slice": slice(1),
     "missing value": DictLike(a="???"),
     "enum of an object": enum.Enum("Odd", {"A": object()}).A,
-    "equal keys": {1: "a", Whole(2): "b", np.int64(2): "c", Level.LOW: "d", "1": "e"} | {Color.RED: 1, "red": 2},
+    "equal keys": {1: "a", Integer(2): "b", np.int64(2): "c", Level.LOW: "d", "1": "e"} | {Color.RED: 1, "red": 2},
     "mapping key": {enum.Enum("Odd", {"A": frozenset({1})}).A: 1},
 }
 
@@ -196,7 +196,7 @@ class Holder(Callback):
         self.value = state["value"]
 
 
-def holding(value: Any) -> State:
+def with_value(value: Any) -> State:
     state = State(model=Regression())
     state.callbacks = [Holder(value)]
     return state
@@ -210,9 +210,9 @@ def read_by_both(path: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", CONVERTED)
-def test_what_becomes_plain(kind, tmp_path) -> None:
+def test_values_converted_to_plain(kind, tmp_path) -> None:
     value, expected = CONVERTED[kind]
-    path = save_checkpoint(holding(value), str(tmp_path / "a.pt"))
+    path = save_checkpoint(with_value(value), str(tmp_path / "a.pt"))
     read = read_by_both(path)
     assert type(read) is type(expected)
     assert same(read, expected)
@@ -220,15 +220,15 @@ def test_what_becomes_plain(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_what_stays(kind, tmp_path) -> None:
-    path = save_checkpoint(holding(KEPT[kind]), str(tmp_path / "a.pt"))
+def test_values_kept_unchanged(kind, tmp_path) -> None:
+    path = save_checkpoint(with_value(KEPT[kind]), str(tmp_path / "a.pt"))
     read = read_by_both(path)
     assert type(read) is type(KEPT[kind])
     assert repr(read) == repr(KEPT[kind])
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_stays_does_so_in_files_that_are_written_behind_the_training(background, tmp_path) -> None:
+def test_values_kept_unchanged_in_background_writes(background, tmp_path) -> None:
     """And in either case what else becomes of values is the same."""
     weight = torch.ones(2, requires_grad=True)
     more = {
@@ -250,7 +250,7 @@ def test_what_stays_does_so_in_files_that_are_written_behind_the_training(backgr
 
 
 @pytest.mark.parametrize("kind", sorted(_KEPT | DICTS | {dict, list, set}, key=repr))
-def test_all_that_stays_and_can_change_is_copied(kind) -> None:
+def test_kept_mutable_values_are_copied(kind) -> None:
     values: dict[type, Any] = {torch.dtype: torch.int8, torch.device: torch.device("cpu"), torch.layout: torch.strided}
     value = None if kind is type(None) else values[kind] if kind in values else kind()
     assert type(value) is kind
@@ -266,54 +266,54 @@ def test_all_that_stays_and_can_change_is_copied(kind) -> None:
 
 
 @pytest.mark.parametrize("value", [np.arange(3.0), np.arange(4, dtype=">i4"), datetime.timedelta(1, 2, 3)])
-def test_what_our_reader_knows_and_torch_has_to_be_told(value, tmp_path) -> None:
-    path = save_checkpoint(holding(value), str(tmp_path / "a.pt"))
+def test_types_torch_needs_as_safe_globals(value, tmp_path) -> None:
+    path = save_checkpoint(with_value(value), str(tmp_path / "a.pt"))
     read = read_checkpoint(path)["state"]["callbacks"]["Holder"]["value"]
     assert type(read) is type(value)
     assert np.array_equal(read, value)
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_refused_by_name_when_it_is_saved(kind, tmp_path) -> None:
+def test_unsupported_values_are_named_on_save(kind, tmp_path) -> None:
     with pytest.raises(TypeError, match=r"^'state/callbacks/Holder/value.*' cannot be saved"):
-        save_checkpoint(holding([REFUSED[kind]] if kind == "slice" else REFUSED[kind]), str(tmp_path / "a.pt"))
+        save_checkpoint(with_value([REFUSED[kind]] if kind == "slice" else REFUSED[kind]), str(tmp_path / "a.pt"))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_self_referencing_values_are_rejected() -> None:
     ring: list[Any] = []
     ring.append(ring)
     table: dict[str, Any] = {}
     table["a"] = {"b": table}
     for value in (ring, table):
         with pytest.raises(TypeError, match="has more than 100 levels, or contains itself"):
-            collect(holding(value))
+            collect(with_value(value))
 
 
-def test_all_that_is_saved_is_shallow_enough_to_be_read(tmp_path) -> None:
+def test_saved_nesting_depth_can_be_loaded(tmp_path) -> None:
     value: Any = 1
     for depth in range(200):
         value = [value] if depth % 2 else {"a": value}
         try:
-            path = save_checkpoint(holding(value), str(tmp_path / "a.pt"))
+            path = save_checkpoint(with_value(value), str(tmp_path / "a.pt"))
         except TypeError:
             break
     assert depth > 90
     assert read_by_both(path) is not None
 
 
-def test_the_error_says_where_and_what_to_do(tmp_path) -> None:
+def test_error_names_the_path_and_remedy(tmp_path) -> None:
     said = r"'state/callbacks/Holder/value/a/1' .* is builtins.builtin_function.*save_ignore_keys=\['state/callbacks/Ho"
     with pytest.raises(TypeError, match=said):
-        collect(holding({"a": [1, print]}))
-    state = holding({"a": [1, print]})
+        collect(with_value({"a": [1, print]}))
+    state = with_value({"a": [1, print]})
     path = save_checkpoint(state, str(tmp_path / "a.pt"), ignore_keys=["state/callbacks/Holder/value/a/1"])
     assert read_by_both(path) == {"a": [1]}
 
 
-def test_the_run_itself_is_left_as_it_is() -> None:
+def test_saving_does_not_modify_the_run() -> None:
     value = ListLike(0.9)
-    state = holding(value)
+    state = with_value(value)
     collect(state)
     assert state.callbacks[0].value is value
 
@@ -342,7 +342,7 @@ def is_plain(node: Any) -> bool:
 
 
 @given(odd)
-def test_all_levels_become_plain_and_stay_so(value) -> None:
+def test_nested_values_become_and_stay_plain(value) -> None:
     once = plain(value)
     assert is_plain(once)
     assert plain(once) == once
@@ -366,13 +366,13 @@ class Counting(torch.utils.data.IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_run_with_values_of_libraries_in_every_part(tmp_path, asynchronous) -> None:
+def test_run_with_third_party_values_in_every_section(tmp_path, asynchronous) -> None:
     def make(**arguments: Any) -> Trainer:
         model = Regression()
         groups = [{"params": list(model.parameters()), "name": Text("all"), "where": pathlib.PurePosixPath("/a")}]
         optimizer = torch.optim.AdamW(groups, lr=np.float64(0.1), betas=ListLike(0.9, 0.95))
         optimizer.param_groups[0]["betas"] = ListLike(0.9, np.float32(0.5))
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, Whole(2), gamma=np.float64(0.5))
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, Integer(2), gamma=np.float64(0.5))
         return trainer_of(
             model, optimizers=optimizer, schedulers=schedule, callbacks=arguments.pop("callbacks"), **arguments
         )
@@ -390,7 +390,7 @@ def test_a_run_with_values_of_libraries_in_every_part(tmp_path, asynchronous) ->
     file_format.check(tmp_path / "a.pt")
 
 
-def test_the_place_of_a_data_set(tmp_path) -> None:
+def test_dataset_position(tmp_path) -> None:
     loader = torch.utils.data.DataLoader(Counting(), batch_size=2)
     saver = CheckpointSaver(tmp_path, "ba{batch}.pt", save_interval="1ba")
     trainer = trainer_of(data=loader, callbacks=[saver], max_duration="2ba", train_subset_num_batches=4)

@@ -1,4 +1,4 @@
-"""Making algorithms of their descriptions, without running what these say."""
+"""Recreate algorithms from their descriptions without running code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_times_survive() -> None:
     assert (made.first, made.second) == (Time.from_batch(3), [Time(0.5, TimeUnit.DURATION)])
 
 
-def test_an_argument_that_there_is_no_more_is_left_out() -> None:
+def test_removed_arguments_are_dropped() -> None:
     assert algorithm_from("Anything(first=1, dropped=2)", Anything).first == 1
 
 
@@ -59,7 +59,7 @@ def test_an_argument_that_there_is_no_more_is_left_out() -> None:
         "Anything(first=Time('1ba', 'nothing'))",
     ],
 )
-def test_what_would_run_is_refused(description, tmp_path, monkeypatch) -> None:
+def test_descriptions_that_would_run_code_are_rejected(description, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"cannot be recreated.*Pass the algorithm to the Trainer"):
         algorithm_from(description, Anything)
@@ -79,12 +79,12 @@ def test_what_would_run_is_refused(description, tmp_path, monkeypatch) -> None:
         "<Anything at 0>",
     ],
 )
-def test_what_is_no_description(description) -> None:
+def test_invalid_descriptions(description) -> None:
     with pytest.raises(ValueError, match="is not a description from which Anything"):
         algorithm_from(description, Anything)
 
 
-def test_every_method_that_must_be_made_again_can_be() -> None:
+def test_every_required_algorithm_can_be_recreated() -> None:
     made = {case.name: case.make() for case in all_cases()}
     needed = {name: one for name, one in made.items() if one.required_on_load()}
     assert {"BlurPool", "SqueezeExcite"} <= needed.keys()

@@ -38,7 +38,7 @@ def save(remote: RemoteCheckpoints, name: str, *to_delete: str, latest: str | No
     remote.publish(name, latest, to_delete, NAME)
 
 
-def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
+def test_upload_precedes_link_and_removal(remote, faulty) -> None:
     save(remote, "ep1-ba2.pt")
     save(remote, "ep2-ba4.pt", "ep1-ba2.pt")
     remote.wait()
@@ -49,7 +49,7 @@ def test_the_checkpoint_then_its_link_then_removal(remote, faulty) -> None:
     assert not [one for one in remote.local.rglob("*") if one.is_file()]
 
 
-def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(remote, faulty) -> None:
+def test_stale_link_is_repaired_before_its_target_is_removed(remote, faulty) -> None:
     """Where a process ends between a checkpoint and its link, the next one is to remove what the link still names."""
     save(remote, "ep1-ba2.pt")
     remote.wait()
@@ -73,7 +73,7 @@ def test_a_link_that_lags_is_mended_before_what_it_names_is_removed(remote, faul
     assert remote.folder.exists("ep3-ba6.pt")
 
 
-def test_transient_failures_pass(remote, faulty) -> None:
+def test_transient_failures_are_retried(remote, faulty) -> None:
     faulty.puts.extend([HalfError, TimeoutError(), None, ConnectionResetError()])
     save(remote, "ep1-ba2.pt")
     remote.wait()
@@ -81,7 +81,7 @@ def test_transient_failures_pass(remote, faulty) -> None:
     assert remote.folder.read_text("latest.pt.symlink") == "ep1-ba2.pt"
 
 
-def test_a_checkpoint_that_fails_stays_here_and_nothing_is_removed_for_it(faulty, caplog) -> None:
+def test_failed_upload_keeps_the_local_checkpoint(faulty, caplog) -> None:
     remote = RemoteCheckpoints("faulty://bucket/run", num_attempts=2, initial_backoff=0.001)
     save(remote, "ep1-ba2.pt")
     remote.wait()
@@ -110,7 +110,7 @@ def test_failures_can_be_warnings(faulty) -> None:
     remote.close()
 
 
-def test_two_are_on_their_way_at_most(remote, faulty) -> None:
+def test_at_most_two_uploads_in_flight(remote, faulty) -> None:
     gates = [threading.Event() for _ in range(2)]
     faulty.puts.extend([gates[0], None, gates[1], None])
     save(remote, "ep1-ba1.pt")
@@ -126,7 +126,7 @@ def test_two_are_on_their_way_at_most(remote, faulty) -> None:
     remote.wait()
 
 
-def test_checkpoints_of_one_name(remote, faulty) -> None:
+def test_checkpoints_with_one_name(remote, faulty) -> None:
     """The later is written while the earlier is on its way."""
     gate = threading.Event()
     faulty.puts.append(gate)
@@ -164,7 +164,7 @@ def test_checkpoints_of_another_run(faulty) -> None:
         remote.raise_if_later(NAME, Timestamp(epoch=1), ())
 
 
-def test_what_was_begun_is_removed(faulty) -> None:
+def test_partial_uploads_are_removed(faulty) -> None:
     folder = Folder("faulty://bucket/run")
     for name in (".ep1-ba2.pt.0123abcd.tmp", ".latest.pt.symlink.0123abcd.tmp", ".other.0123abcd.tmp", "ep1-ba2.pt"):
         folder.write_text(name, "x")
@@ -172,13 +172,13 @@ def test_what_was_begun_is_removed(faulty) -> None:
     assert folder.names() == [".other.0123abcd.tmp", "ep1-ba2.pt"]
 
 
-def test_wrong_credentials_are_told_at_once(faulty) -> None:
+def test_wrong_credentials_fail_immediately(faulty) -> None:
     faulty.puts.append(PermissionError("wrong key"))
     with pytest.raises(PermissionError, match="wrong key"):
         RemoteCheckpoints("faulty://bucket/run").probe()
 
 
-def save_parts(remote: RemoteCheckpoints, name: str, *to_delete: str) -> None:
+def save_files(remote: RemoteCheckpoints, name: str, *to_delete: str) -> None:
     (remote.local / name).mkdir()
     for part in ("__0_0.distcp", ".metadata", "composer.pt"):
         (remote.local / name / part).write_text(f"{part} of {name}")
@@ -186,9 +186,9 @@ def save_parts(remote: RemoteCheckpoints, name: str, *to_delete: str) -> None:
     remote.publish(name, "latest.pt", to_delete, "ep{epoch}-ba{batch}")
 
 
-def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None:
-    save_parts(remote, "ep1-ba2")
-    save_parts(remote, "ep2-ba4", "ep1-ba2")
+def test_metadata_is_uploaded_last(remote, faulty) -> None:
+    save_files(remote, "ep1-ba2")
+    save_files(remote, "ep2-ba4", "ep1-ba2")
     remote.wait()
     assert faulty.order == [".metadata", "__0_0.distcp", "composer.pt", "latest.pt.symlink"] * 2
     assert remote.folder.names() == [
@@ -204,12 +204,12 @@ def test_of_a_folder_what_tells_of_the_others_comes_last(remote, faulty) -> None
         remote.raise_if_later("ep{epoch}-ba{batch}", Timestamp(epoch=1, batch=2), ())
 
 
-def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:
+def test_partially_uploaded_folder_is_not_a_checkpoint(faulty) -> None:
     remote = RemoteCheckpoints("faulty://bucket/run", num_attempts=2, initial_backoff=0.001)
-    save_parts(remote, "ep1-ba2")
+    save_files(remote, "ep1-ba2")
     remote.wait()
     faulty.puts.append(PermissionError("quota"))
-    save_parts(remote, "ep2-ba4", "ep1-ba2")
+    save_files(remote, "ep2-ba4", "ep1-ba2")
     with pytest.raises(PermissionError, match="quota"):
         remote.wait()
     assert not remote.folder.exists("ep2-ba4/composer.pt")
@@ -218,7 +218,7 @@ def test_a_folder_of_which_a_part_fails_is_none(faulty) -> None:
     remote.close()
 
 
-def test_what_a_killed_process_has_tried_is_removed(remote) -> None:
+def test_uploads_of_a_killed_process_are_removed(remote) -> None:
     for name in (".composer-0123abcd", "..composer-0123abcd.4567cdef.tmp", ".composer-notes", "ep1-ba2.pt"):
         remote.folder.write_text(name, "text")
     remote.remove_partial_files(NAME, "latest.pt")

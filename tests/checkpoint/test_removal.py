@@ -1,4 +1,4 @@
-"""OwnFilesOnly: what is removed from a folder, and what is not, whatever it is called."""
+"""OwnFilesOnly: which files are removed from a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from composer.checkpoint.removal import find_checkpoint, remove_checkpoint, remo
 TEMPLATE = "ep{epoch}-ba{batch}-rank{rank}.pt"
 
 
-def test_what_was_begun_is_removed_and_nothing_else(tmp_path) -> None:
+def test_only_partial_files_are_removed(tmp_path) -> None:
     keep = ["ep1-ba1-rank0.pt", ".other.pt.01234567.tmp", "ep1-ba1-rank0.pt.tmp", ".hidden"]
     for name in [*keep, ".ep1-ba1-rank0.pt.89abcdef.tmp"]:
         (tmp_path / name).touch()
@@ -26,7 +26,7 @@ def test_partial_folders_are_removed(tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.0123abcd.tmp", "ep1-ba2"]
 
 
-def test_a_partial_link_is_removed_and_not_what_it_leads_to(tmp_path) -> None:
+def test_partial_link_is_removed_but_not_its_target(tmp_path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "data").touch()
     (tmp_path / ".ep1-ba2.0123abcd.tmp").symlink_to("other")
@@ -85,7 +85,7 @@ def test_OwnFilesOnly_the_folder_itself_may_be_a_link(tmp_path) -> None:
         ("a/b/ep{epoch}-ba{batch}.pt", ["a", "a/b"]),
     ],
 )
-def test_folders_that_placeholders_name_go_when_they_are_empty(template, left, tmp_path) -> None:
+def test_empty_placeholder_folders_are_removed(template, left, tmp_path) -> None:
     names = [template.format(epoch=1, batch=batch) for batch in (1, 2)]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

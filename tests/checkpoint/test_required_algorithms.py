@@ -1,4 +1,4 @@
-"""A checkpoint brings the algorithms that made its layers, also where the weights fit without them."""
+"""Load recreates the algorithms that changed the layers, even if the weights fit without them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trainer(**arguments) -> Trainer:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_layers_are_made_again(case, tmp_path) -> None:
+def test_replaced_layers_are_recreated(case, tmp_path) -> None:
     make, kind = CASES[case]
     first = trainer(algorithms=[make()])
     first.fit(duration="1ba")
@@ -76,7 +76,7 @@ def test_the_layers_are_made_again(case, tmp_path) -> None:
         assert torch.equal(one, other), name
 
 
-def test_an_older_description_of_the_same_is_no_other() -> None:
+def test_older_description_of_the_same_algorithm_matches() -> None:
     description = (
         "StochasticDepth(target_layer_name='ResNetBottleneck',stochastic_method='block',drop_rate=0.2,"
         "drop_distribution='linear',drop_warmup=Time(0.0, TimeUnit.DURATION))"

@@ -23,7 +23,7 @@ def kept(retention: Retention, values: list[float | None]) -> list[int]:
     return [one.number for one in everything if one not in gone]
 
 
-def test_by_hand() -> None:
+def test_manual_example() -> None:
     values = [3.0, 1.0, 2.0, 1.0, 5.0, 4.0]
     assert kept(Retention(), values) == [0, 1, 2, 3, 4, 5]
     assert kept(Retention(newest=2), values) == [4, 5]
@@ -34,7 +34,7 @@ def test_by_hand() -> None:
     assert kept(Retention(newest=0, best=1), values) == [1, 5]
 
 
-def test_a_score_that_is_no_number_is_none_of_the_best() -> None:
+def test_nan_score_is_never_best() -> None:
     assert kept(Retention(newest=1, best=1), [math.nan, 2.0, None, 3.0]) == [1, 3]
     assert kept(Retention(newest=1, best=1, mode="max"), [math.nan, 2.0, None, 1.0]) == [1, 3]
     assert kept(Retention(newest=1, best=2), [math.nan, None, 1.0]) == [2]
@@ -68,7 +68,7 @@ def test_BestTopK(values, newest, best, every, mode) -> None:
     assert len(numbers) <= max(newest, 1) + best + (math.ceil(len(values) / every) if every else 0)
 
 
-def test_what_is_kept_of_one() -> None:
+def test_retention_of_a_single_checkpoint() -> None:
     one = SavedCheckpoint("a.pt", 3, 1, 0.5)
     assert SavedCheckpoint.from_state(one.state_dict()) == one
     assert (
@@ -88,11 +88,11 @@ def test_what_is_kept_of_one() -> None:
         {"name": "a.pt", "batch": 3, "number": 1, "score": "0.5"},
     ],
 )
-def test_an_entry_that_no_saver_has_written(state) -> None:
+def test_entry_not_written_by_a_saver(state) -> None:
     assert SavedCheckpoint.from_state(state) is None
 
 
-def test_the_best_or_each_nth_are_enough_to_say_what_is_kept() -> None:
+def test_best_or_every_nth_is_sufficient() -> None:
     assert retention_of(-1, 2, 0, "max", "loss") == Retention(newest=1, best=2, mode="max")
     assert retention_of(-1, 0, 3, "min", None) == Retention(newest=1, every=3)
     assert retention_of(-1, 0, 0, "min", None).newest == -1
@@ -108,6 +108,6 @@ def test_the_best_or_each_nth_are_enough_to_say_what_is_kept() -> None:
         ((1, 1, 0, "lowest", "loss"), "mode must be one of 'min', 'max'"),
     ],
 )
-def test_arguments_that_do_not_go_together(arguments, message) -> None:
+def test_conflicting_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         retention_of(*arguments)

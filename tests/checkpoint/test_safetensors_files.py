@@ -33,7 +33,7 @@ def test_round_trip(tmp_path_factory, weights) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["a.safetensors"]
 
 
-def test_tied_weights_are_stored_once_and_tied_again(tmp_path) -> None:
+def test_tied_weights_are_stored_once_and_retied(tmp_path) -> None:
     weight = torch.randn(100, 10)
     write_safetensors({"in": weight, "between": torch.ones(1), "out": weight}, tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_size < 1.2 * 4000
@@ -44,14 +44,14 @@ def test_tied_weights_are_stored_once_and_tied_again(tmp_path) -> None:
     assert sorted(safetensors.torch.load_file(tmp_path / "a.safetensors")) == ["between", "in"]
 
 
-def test_tensors_that_overlap_otherwise(tmp_path) -> None:
+def test_otherwise_overlapping_tensors(tmp_path) -> None:
     whole = torch.arange(6.0).reshape(2, 3)
     weights = {"whole": whole, "flat": whole.view(-1), "row": whole[0], "turned": whole.t(), "empty": whole[:0]}
     write_safetensors(weights, tmp_path / "a.safetensors")
     assert same(read_safetensors(tmp_path / "a.safetensors"), weights)
 
 
-def test_files_of_other_programs(tmp_path) -> None:
+def test_files_written_by_other_programs(tmp_path) -> None:
     weights = {"a": torch.ones(2)}
     safetensors.torch.save_file(weights, tmp_path / "a.safetensors")
     assert same(read_safetensors(tmp_path / "a.safetensors"), weights)
@@ -62,14 +62,14 @@ def test_parameters(tmp_path) -> None:
     assert not read_safetensors(tmp_path / "a.safetensors")["a"].requires_grad
 
 
-def test_what_is_no_tensor(tmp_path) -> None:
+def test_non_tensors(tmp_path) -> None:
     with pytest.raises(TypeError, match=r"'extra' is dict. .* ignore_keys=\['state/model/extra'\]"):
         write_safetensors({"extra": {}}, tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 @given(st.floats(0, 0.999))
-def test_what_is_cut_off_is_never_read(tmp_path_factory, fraction) -> None:
+def test_truncated_files_are_rejected(tmp_path_factory, fraction) -> None:
     path = tmp_path_factory.mktemp("cut") / "a.safetensors"
     write_safetensors({"a": torch.arange(9.0)}, path)
     path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
@@ -77,13 +77,13 @@ def test_what_is_cut_off_is_never_read(tmp_path_factory, fraction) -> None:
         read_safetensors(path)
 
 
-def test_a_file_that_is_not_there(tmp_path) -> None:
+def test_missing_file(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
         read_safetensors(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("step", ["fsync", "rename"])
-def test_a_full_disk_leaves_the_file_before(step, tmp_path, monkeypatch) -> None:
+def test_full_disk_keeps_the_previous_file(step, tmp_path, monkeypatch) -> None:
     path = tmp_path / "a.safetensors"
     write_safetensors({"a": torch.ones(1)}, path)
     with full(step, monkeypatch), pytest.raises(OSError, match="No space left"):
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_file_before(step, tmp_path, monkeypatch) -> None
     assert [one.name for one in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path) -> None:
+def test_os_errors_are_raised(tmp_path) -> None:
     path = tmp_path / "a.safetensors"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
@@ -104,7 +104,7 @@ def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_package_is_named(tmp_path, monkeypatch) -> None:
+def test_error_names_the_missing_package(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(MissingConditionalImportError, match=r"pip install 'composer-torch\[safetensors\]'"):
         write_safetensors({}, tmp_path / "a.safetensors")

@@ -25,7 +25,7 @@ def state(**arguments: Any) -> State:
     return made
 
 
-def test_what_it_holds() -> None:
+def test_checkpoint_contents() -> None:
     content = collect(state())
     assert sorted(content) == ["rng", "state"]
     assert {"model", "optimizers", "timestamp", "callbacks", "algorithms", "dataset_state"} <= content["state"].keys()
@@ -45,7 +45,7 @@ def test_metrics_on_request() -> None:
     assert list(collect(one, metrics=True)["state"]["metrics"]["train"]) == ["MSE"]
 
 
-def test_what_is_ignored() -> None:
+def test_ignored_entries() -> None:
     content = collect(state(), ignore_keys=["state/model/linear.bias", "rng"])
     assert list(content["state"]["model"]) == ["linear.weight"]
     assert "rng" not in content
@@ -53,14 +53,14 @@ def test_what_is_ignored() -> None:
         collect(state(), ignore_keys=["state/optimizer"])
 
 
-def test_leaving_out_changes_nothing_in_the_run() -> None:
+def test_excluding_entries_does_not_change_the_run() -> None:
     one = state()
     collect(one, ignore_keys=["state/model/*", "state/timestamp/*", "state/metadata/*"])
     assert len(one.model.state_dict()) == 2
     assert one.timestamp.batch == 20
 
 
-def test_a_compiled_model_is_saved_under_its_own_names() -> None:
+def test_compiled_model_is_saved_under_original_names() -> None:
     one = state()
     one.model.compile(backend="eager")
     assert list(collect(one)["state"]["model"]) == ["linear.weight", "linear.bias"]
@@ -85,7 +85,7 @@ def test_saving(tmp_path) -> None:
     assert torch.equal(read_checkpoint(path)["state"]["model"]["linear.weight"], one.model.linear.weight)
 
 
-def test_other_processes_write_nothing(tmp_path, monkeypatch) -> None:
+def test_other_ranks_write_nothing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     assert save_checkpoint(state(), str(tmp_path / "a.pt")) is None
     assert not list(tmp_path.iterdir())
@@ -103,7 +103,7 @@ def test_safetensors(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_full_disk_leaves_the_checkpoint_before(step, tmp_path, monkeypatch) -> None:
+def test_full_disk_keeps_the_previous_checkpoint(step, tmp_path, monkeypatch) -> None:
     one = state()
     path = save_checkpoint(one, str(tmp_path / "a.pt"))
     assert path is not None
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(step, tmp_path, monkeypatch) -
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_the_form_goes_by_the_name(tmp_path) -> None:
+def test_format_follows_the_file_name(tmp_path) -> None:
     content = {"state": {"model": {"weight": torch.ones(1)}}}
     write_file(content, tmp_path / "a.pt")
     write_file(content, tmp_path / "a.safetensors")

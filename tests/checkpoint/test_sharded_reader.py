@@ -1,4 +1,4 @@
-"""Reading folders: damage is found and named, nothing is run, and those of others are understood."""
+"""Read sharded checkpoints: corruption is named, no code is run, and folders of other writers are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from composer.checkpoint.sharded_reader import (
 )
 from composer.checkpoint.sharded_writer import shard_checkpoint, write_sharded
 from composer.core.checkpoint_folders import CheckpointFolders
-from tests.checkpoint.dividing import equal, network, run, weights
+from tests.checkpoint.sharding import equal, network, run, weights
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_opening_reads_no_tensor(folder) -> None:
     assert load_tensors(content) == {"state": {"epoch": 1}}
 
 
-def test_what_is_no_checkpoint(tmp_path) -> None:
+def test_not_a_checkpoint(tmp_path) -> None:
     assert not is_sharded_checkpoint(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no file '\.metadata'"):
         read_checkpoint(tmp_path)
@@ -64,7 +64,7 @@ def test_what_is_no_checkpoint(tmp_path) -> None:
         ("__0_0.distcp", "removed", "is missing"),
     ],
 )
-def test_damage_is_named(name, how, told, folder) -> None:
+def test_corruption_is_named(name, how, told, folder) -> None:
     path = folder / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -79,7 +79,7 @@ def test_damage_is_named(name, how, told, folder) -> None:
     assert repr(name) in str(error.value)
 
 
-def test_damage_of_the_rest(folder) -> None:
+def test_corruption_of_other_entries(folder) -> None:
     content = bytearray((folder / "composer.pt").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "composer.pt").write_bytes(content)
@@ -95,7 +95,7 @@ def checked(folder: str) -> str:
     return ""
 
 
-def test_all_processes_learn_what_one_has_found(folder, two_ranks) -> None:
+def test_all_ranks_raise_what_one_found(folder, two_ranks) -> None:
     assert two_ranks.run(checked, str(folder)) == ["", ""]
     (folder / "__0_0.distcp").write_bytes(b"")
     first, other = two_ranks.run(checked, str(folder))
@@ -117,19 +117,19 @@ def _imported() -> bytes:
 
 
 @pytest.mark.parametrize("content", [pickle.dumps(_Runs()), _dotted(), _imported()])
-def test_nothing_is_run(content, folder) -> None:
+def test_no_code_is_run(content, folder) -> None:
     (folder / ".metadata").write_bytes(content)
     with pytest.raises(UnsafeCheckpointError, match="could run code"):
         read_metadata(folder)
 
 
-def test_an_index_that_is_none(folder) -> None:
+def test_invalid_index(folder) -> None:
     (folder / ".metadata").write_bytes(b"nothing")
     with pytest.raises(DamagedCheckpointError, match=r"metadata' is damaged in its description of the tensors"):
         read_metadata(folder)
 
 
-def test_a_tensor_that_is_not_there(folder) -> None:
+def test_missing_tensor(folder) -> None:
     rest = file_format.read(folder / "composer.pt")
     rest["content"]["state"]["model"]["weight"]["tensor of torch.distributed.checkpoint"] = "state.model.w"
     file_format.write(rest, folder / "composer.pt")
@@ -142,7 +142,7 @@ def test_a_tensor_that_is_not_there(folder) -> None:
 
 @pytest.mark.parametrize("keys", [(), ("model",), ("state", "model"), ("app", "model")])
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_weights_that_plain_torch_has_written(keys, tmp_path) -> None:
+def test_weights_written_by_torch(keys, tmp_path) -> None:
     model = network()
     content: Any = dict(model.state_dict())
     for key in reversed(keys):
@@ -157,7 +157,7 @@ def test_weights_that_plain_torch_has_written(keys, tmp_path) -> None:
 
 
 def foreign(folder: str) -> bool:
-    """Weights that plain torch has written in two processes, into a run that is divided too, and one that is not."""
+    """Weights that torch wrote on two ranks, loaded into a sharded and into an unsharded run."""
     one = run()
     dcp.save({"model": one.model.state_dict()}, storage_writer=dcp.FileSystemWriter(folder))
     dist.barrier()
@@ -169,7 +169,7 @@ def foreign(folder: str) -> bool:
     return all(answers)
 
 
-def test_divided_weights_that_plain_torch_has_written(tmp_path, two_ranks) -> None:
+def test_sharded_weights_written_by_torch(tmp_path, two_ranks) -> None:
     assert all(two_ranks.run(foreign, str(tmp_path / "ep1")))
 
 
@@ -189,7 +189,7 @@ class Counting(dcp.DefaultLoadPlanner):
         return plan
 
 
-def test_only_what_is_needed_is_read(folder) -> None:
+def test_only_needed_bytes_are_read(folder) -> None:
     planner = Counting()
     state = State(model=torch.nn.Linear(1, 1))
     state.checkpoint_folders = CheckpointFolders(load_planner=planner)
@@ -203,7 +203,7 @@ def test_only_what_is_needed_is_read(folder) -> None:
     assert planner.names == {"state.model.bias"}
 
 
-def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder, monkeypatch) -> None:
+def test_mismatched_shape_is_reported_before_reading(folder, monkeypatch) -> None:
     monkeypatch.setattr(sharded_reader, "read_into", None)
     state = State(model=torch.nn.Linear(3, 2))
     with pytest.raises(
@@ -213,7 +213,7 @@ def test_a_shape_that_does_not_fit_is_told_before_anything_is_read(folder, monke
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to itself", "pipe"])
-def test_HostileFolders_what_stands_for_the_rest_is_no_file(kind, tmp_path) -> None:
+def test_HostileFolders_other_entries_not_in_a_file(kind, tmp_path) -> None:
     folder = tmp_path / "ep1"
     write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), folder)
     rest = folder / "composer.pt"

@@ -1,4 +1,4 @@
-"""Divided tensors, made whole and divided again."""
+"""Sharded tensors, unsharded and sharded again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from composer.checkpoint.sharded_tensors import (
     shard_like,
     unshard,
 )
-from tests.checkpoint.dividing import full, mesh, run
+from tests.checkpoint.sharding import full, mesh, run
 
 SHAPES = [(4, 2), (3, 2), (1, 2), (5,), (0, 3), (2, 3, 2)]
 
 
-def there_and_back(dim: int) -> list[Any]:
+def round_trip(dim: int) -> list[Any]:
     found = []
     for shape in SHAPES:
         tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
@@ -43,8 +43,8 @@ def there_and_back(dim: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_what_is_divided_is_a_part_of_the_whole(dim, two_ranks) -> None:
-    answers = two_ranks.run(there_and_back, dim)
+def test_shards_are_slices_of_the_full_tensor(dim, two_ranks) -> None:
+    answers = two_ranks.run(round_trip, dim)
     for shape, *ranks in zip(SHAPES, *answers, strict=True):
         for _, dtype, same_place, same_part, same_whole in ranks:
             assert dtype is torch.float64
@@ -65,7 +65,7 @@ def gathered() -> Any:
     return result, full(weight), has_sharded_tensors(content), has_sharded_tensors(result)
 
 
-def test_the_first_process_gets_a_copy(two_ranks) -> None:
+def test_rank_zero_gets_a_copy(two_ranks) -> None:
     (first, weight, before, after), (other, *_) = two_ranks.run(gathered)
     assert before and not after
     assert torch.equal(first["a"], weight)
@@ -76,7 +76,7 @@ def test_the_first_process_gets_a_copy(two_ranks) -> None:
     assert other["a"].numel() == other["c"]["buffer"].numel() == 0
 
 
-def test_one_process_gets_a_copy_too() -> None:
+def test_single_process_gets_a_copy_too() -> None:
     weight = torch.ones(2)
     copy = unshard({"a": weight, "b": weight, "c": torch.ones(2)})
     weight.zero_()
@@ -114,7 +114,7 @@ def layouts() -> Any:
     }
 
 
-def test_how_tensors_lie(two_ranks) -> None:
+def test_tensor_layouts(two_ranks) -> None:
     for answer in two_ranks.run(layouts):
         assert answer == {
             "moment": (torch.float64, str((Shard(0),))),
@@ -133,7 +133,7 @@ def test_how_tensors_lie(two_ranks) -> None:
         }
 
 
-def test_nothing_is_divided_where_the_model_is_not() -> None:
+def test_unsharded_model_is_not_sharded() -> None:
     layout = Layout(nn.Linear(2, 1))
     tree = {"weight": torch.ones(1, 2)}
     assert layout.shard(tree) is tree

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: what is written, and where it can be read."""
+"""Write checkpoints of multiple ranks, and load them in any world size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from composer.checkpoint.load import load_checkpoint, read_checkpoint
 from composer.checkpoint.save import save_checkpoint
 from composer.checkpoint.sharded_writer import TENSOR_KEY, checksum, shard_checkpoint, write_sharded
 from tests.checkpoint.content import same
-from tests.checkpoint.dividing import equal, kinds, moments, run, weights
+from tests.checkpoint.sharding import equal, moments, placements, run, weights
 
 CONTENT = {
     "state": {
@@ -29,7 +29,7 @@ CONTENT = {
 
 
 def saved(folder: str, how: str) -> Any:
-    """Save in both forms; return what the run has, whole, and what the process says is its path."""
+    """Save in both formats; return the full state of the run and the path on this rank."""
     state = run(how=how, folders=True)
     path = save_checkpoint(state, f"{folder}/{how}/ep{{epoch}}-rank{{rank}}.pt")
     state.checkpoint_folders = None
@@ -42,11 +42,11 @@ def loaded(path: str, how: str, steps: int = 1) -> tuple[Any, Any, Any, Any]:
     """What a run becomes that was another one before, and is loaded."""
     state = run(seed=1, how=how, steps=steps)
     load_checkpoint(path, state, Logger(state), progress_bar=False)
-    return weights(state), moments(state), kinds(state), kinds(run(how=how))
+    return weights(state), moments(state), placements(state), placements(run(how=how))
 
 
 @pytest.mark.parametrize("how", ["fsdp", "tensor"])
-def test_what_two_processes_save_any_number_loads(how, tmp_path, two_ranks, four_ranks) -> None:
+def test_checkpoint_of_two_ranks_loads_in_any_world_size(how, tmp_path, two_ranks, four_ranks) -> None:
     (kept, optimizer, path, file), (_, _, nowhere, no_file) = two_ranks.run(saved, str(tmp_path), how)
     assert path == str(tmp_path / how / "ep0-ba0") and file == str(tmp_path / how / "ep0.pt")
     assert nowhere is None and no_file is None
@@ -62,7 +62,7 @@ def test_what_two_processes_save_any_number_loads(how, tmp_path, two_ranks, four
         assert equal(read_checkpoint(form)["state"]["model"], kept)
 
 
-def test_copies_of_the_parts_are_written_once(tmp_path, four_ranks, two_ranks) -> None:
+def test_replicated_shards_are_written_once(tmp_path, four_ranks, two_ranks) -> None:
     kept, _, path, _ = four_ranks.run(saved, str(tmp_path), "hybrid")[0]
     told = dcp.FileSystemReader(path).read_metadata()
     chunks = told.state_dict_metadata["state.model.0.weight"].chunks
@@ -81,7 +81,7 @@ def test_plain_torch_reads_the_weights(tmp_path, two_ranks) -> None:
     assert equal(empty["state"]["model"], kept)
 
 
-def test_what_is_in_which_file(tmp_path) -> None:
+def test_contents_of_each_file(tmp_path) -> None:
     write_sharded(shard_checkpoint(CONTENT), tmp_path / "ep1")
     assert sorted(path.name for path in (tmp_path / "ep1").iterdir()) == [".metadata", "__0_0.distcp", "composer.pt"]
     rest = file_format.read(tmp_path / "ep1" / "composer.pt")
@@ -91,7 +91,7 @@ def test_what_is_in_which_file(tmp_path) -> None:
     assert same(read_checkpoint(tmp_path / "ep1"), CONTENT)
 
 
-def test_a_folder_replaces_another(tmp_path) -> None:
+def test_existing_folder_is_replaced(tmp_path) -> None:
     for number in range(2):
         write_sharded(
             shard_checkpoint({"state": {"model": {"weight": torch.full((2,), float(number))}}}), tmp_path / "ep1"
@@ -126,7 +126,7 @@ def failing(folder: str, step: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("step", ["write", "check"])
-def test_where_one_process_fails_all_do_and_the_checkpoint_before_stays(step, tmp_path, two_ranks) -> None:
+def test_failure_of_one_rank_fails_all_and_keeps_the_previous_checkpoint(step, tmp_path, two_ranks) -> None:
     for text, notes in two_ranks.run(failing, str(tmp_path), step):
         assert "No space left" in text
         assert "ank 1" in text + notes
@@ -141,7 +141,7 @@ def per_rank_folder(folder: str) -> list[str]:
     return sorted(path.name for path in mine.iterdir())
 
 
-def test_each_process_to_a_folder_of_its_own(tmp_path, two_ranks) -> None:
+def test_each_rank_to_its_own_folder(tmp_path, two_ranks) -> None:
     first, other = two_ranks.run(per_rank_folder, str(tmp_path))
     assert first == [".metadata", "__0_0.distcp", "composer.pt"]
     assert other == ["__1_0.distcp"]

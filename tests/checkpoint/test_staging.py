@@ -1,4 +1,4 @@
-"""Copies in host memory."""
+"""Stage tensors in host memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def leaves(node: Any) -> list[Tensor]:
 
 
 @given(st.lists(trees, min_size=1, max_size=3))
-def test_a_copy_is_equal_and_a_copy(contents) -> None:
+def test_copy_is_equal_and_independent(contents) -> None:
     host_copy = HostCopy()
     for content in contents:
         copy = host_copy.copy({"root": content})
@@ -57,7 +57,7 @@ def test_a_copy_is_equal_and_a_copy(contents) -> None:
         assert same(leaves(copy), before)
 
 
-def test_memory_is_used_again() -> None:
+def test_memory_is_reused() -> None:
     host_copy, weight = HostCopy(), torch.ones(3)
     first = host_copy.copy({"a": weight})["a"]
     weight.fill_(2.0)
@@ -68,7 +68,7 @@ def test_memory_is_used_again() -> None:
     assert host_copy.copy({"a": torch.ones(4, dtype=torch.int64)})["a"].dtype == torch.int64
 
 
-def test_tied_weights_stay_tied_until_they_are_not() -> None:
+def test_tied_weights_stay_tied_until_untied() -> None:
     host_copy, weight = HostCopy(), torch.ones(2)
     copy = host_copy.copy({"a": weight, "b": weight})
     assert copy["a"] is copy["b"]
@@ -92,7 +92,7 @@ def test_views_and_strides() -> None:
     assert copy["column"].untyped_storage().nbytes() == 12
 
 
-def test_parameters_stay_so_and_share_their_memory() -> None:
+def test_parameters_stay_parameters_and_share_memory() -> None:
     parameter, frozen = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)
     leaf = torch.ones(2, requires_grad=True)
     copy = HostCopy().copy({"a": parameter, "b": parameter.detach(), "c": frozen, "d": leaf, "e": leaf * 1})
@@ -102,7 +102,7 @@ def test_parameters_stay_so_and_share_their_memory() -> None:
     assert copy["a"].data_ptr() == copy["b"].data_ptr() != parameter.data_ptr()
 
 
-def test_what_is_let_go_of_is_forgotten() -> None:
+def test_released_buffers_are_forgotten() -> None:
     host_copy = HostCopy()
     memory = [weakref.ref(tensor) for tensor in host_copy.copy({"a": torch.ones(2), "b": torch.ones(3)}).values()]
     host_copy.copy({"a": torch.ones(2)})
@@ -128,10 +128,10 @@ def test_copies_from_a_device_are_complete_when_take_returns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_every_accelerator_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_accelerator_is_synchronized(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = []
 
-    class There(torch.Tensor):
+    class OnDevice(torch.Tensor):
         """A tensor that says that it lies on the accelerator."""
 
         device = torch.device(kind, 0)
@@ -139,7 +139,7 @@ def test_every_accelerator_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    HostCopy().copy({"a": torch.ones(2).as_subclass(There)})
+    HostCopy().copy({"a": torch.ones(2).as_subclass(OnDevice)})
     assert waited == [torch.device(kind, 0)]
 
 
@@ -183,7 +183,7 @@ def test_the_first_buffer_has_no_slack() -> None:
         assert not pinned, "nothing of the device is saved any more"
 
 
-def test_a_set_that_grows_by_a_little_does_not_need_a_new_buffer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowly_growing_set_reuses_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = [], host_memory._host_memory
     monkeypatch.setattr(host_memory, "_host_memory", lambda size, kind: made.append(size) or make(size, kind))
     host_copy = HostCopy()
@@ -193,7 +193,7 @@ def test_a_set_that_grows_by_a_little_does_not_need_a_new_buffer_each_time(monke
     assert len(made) < 10
 
 
-def test_old_memory_is_freed_before_new_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_memory_is_freed_before_new_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     alive, make = [], host_memory._host_memory
 
     def noted(size: int, kind: str) -> Tensor:
@@ -210,7 +210,7 @@ def test_old_memory_is_freed_before_new_is_made(monkeypatch: pytest.MonkeyPatch)
     assert copy["a"].untyped_storage().nbytes() == 4000  # the one before: reused
 
 
-def test_sets_that_take_turns_keep_the_larger_buffer() -> None:
+def test_alternating_sets_keep_the_larger_buffer() -> None:
     host_copy, large, small = HostCopy(), torch.rand(1 << 16), torch.rand(5)
     with FakeCuda(), Runtime.counted() as pinned:
         addresses = set()
@@ -222,8 +222,8 @@ def test_sets_that_take_turns_keep_the_larger_buffer() -> None:
 
 
 @pytest.mark.parametrize("allocator_pins", [True, False])
-def test_memory_that_cannot_be_pinned_in_place(allocator_pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on some virtual GPUs: training goes on, and CUDA's last error does not stay for the next kernel."""
+def test_memory_that_cannot_be_page_locked(allocator_pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some virtual GPUs: training continues, and CUDA's last error does not leak into the next kernel."""
     host_memory._warn.cache_clear()
     empty, pins, on_host = torch.empty, [], torch.rand(1000)
 
@@ -252,7 +252,9 @@ def test_memory_that_cannot_be_pinned_in_place(allocator_pins: bool, monkeypatch
         assert (len(pins), pinned) == (3, {})
 
 
-def test_memory_that_stays_pinned_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_that_stays_pinned_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with FakeCuda(), Runtime.counted():
         host_copy = HostCopy()
         host_copy.copy({"a": torch.ones(2).to("cuda")})
@@ -269,7 +271,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_and_a_file_of_it(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_every_dtype_and_its_file(dtype: torch.dtype, tmp_path: Path) -> None:
     big = (torch.rand(2, 5, 3) * 9).to(dtype)
     content = {"whole": big, "turned": big.transpose(0, 2), "none": big[:0], "one": big[0, 0, 0], "column": big[:, 1]}
     host_copy = HostCopy()
@@ -284,7 +286,7 @@ def test_every_dtype_and_a_file_of_it(dtype: torch.dtype, tmp_path: Path) -> Non
         assert held == [one.numel() * one.element_size() for one in content.values() if one.numel()]
 
 
-def test_tensors_that_differ_by_a_bit_of_their_view() -> None:
+def test_tensors_that_differ_in_conj_or_neg_bit() -> None:
     number = torch.tensor([1 + 2j])
     content = {"a": number, "b": number.conj(), "imag": number.imag, "negative": number.conj().imag}
     copy = HostCopy().copy(content)
@@ -309,7 +311,7 @@ def test_tensors_that_are_not_dense() -> None:
         assert same(copy["c"], dense)
 
 
-def test_wide_views_take_their_elements() -> None:
+def test_expanded_views_copy_their_elements() -> None:
     content = {"wide": torch.ones(1).expand(5), "skips": torch.arange(10.0)[::3], "b": torch.ones(2, 1, 3)[:, :, 1:]}
     copy = HostCopy().copy(content)
     assert same(copy, content)

@@ -13,7 +13,7 @@ from tests.common import Regression, trainer_of, weights
 from tests.design import ROOT
 
 
-def test_a_script_that_writes_a_checkpoint_by_itself() -> None:
+def test_script_that_writes_its_own_checkpoint() -> None:
     """As llm-foundry does: it takes parts out, and puts others in their place."""
     trainer = trainer_of(algorithms=EMA(half_life="2ba"), seed=3)
     trainer.fit()
@@ -35,7 +35,7 @@ def test_a_script_that_writes_a_checkpoint_by_itself() -> None:
     torch.testing.assert_close(*averages)
 
 
-def test_it_says_what_to_import() -> None:
+def test_error_names_the_import() -> None:
     program = (
         "import torch\nfrom composer.core.state import State\n"
         "try:\n    State(model=torch.nn.Linear(1, 1)).state_dict()\nexcept RuntimeError as error:\n    print(error)"

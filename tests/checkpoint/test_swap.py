@@ -1,4 +1,4 @@
-"""Folders that get the name of another in one step."""
+"""Atomically swap folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer.checkpoint.swap import swap_paths
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def can_exchange(folder: Path) -> bool:
+def can_swap(folder: Path) -> bool:
     (folder / "one").mkdir()
     (folder / "other").touch()
     return swap_paths(folder / "one", folder / "other")
@@ -30,8 +30,8 @@ def save(folder: Path, value: float) -> None:
     write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.full((2,), value)}}}), folder)
 
 
-def test_an_exchange(tmp_path) -> None:
-    if not can_exchange(tmp_path):
+def test_swap(tmp_path) -> None:
+    if not can_swap(tmp_path):
         pytest.skip("the system cannot exchange names")
     assert (tmp_path / "one").is_file() and (tmp_path / "other").is_dir()
     with pytest.raises(FileNotFoundError) as error:
@@ -39,25 +39,25 @@ def test_an_exchange(tmp_path) -> None:
     assert (error.value.filename, error.value.filename2) == (str(tmp_path / "one"), str(tmp_path / "absent"))
 
 
-def test_a_system_without(tmp_path, monkeypatch) -> None:
+def test_system_without_support(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "_renameat2", lambda: None)
-    assert not can_exchange(tmp_path)
+    assert not can_swap(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.ENOTSUP])
-def test_a_file_system_without(number, tmp_path, monkeypatch) -> None:
+def test_file_system_without_support(number, tmp_path, monkeypatch) -> None:
     def refused(*arguments) -> int:
         module.ctypes.set_errno(number)
         return -1
 
     monkeypatch.setattr(module, "_renameat2", lambda: refused)
-    assert not can_exchange(tmp_path)
+    assert not can_swap(tmp_path)
     assert (tmp_path / "one").is_dir()
 
 
 @pytest.mark.parametrize("way", ["one step", "two steps"])
 @pytest.mark.parametrize("before", ["folder", "file", "link", "broken link"])
-def test_what_has_the_name_is_replaced(way, before, tmp_path, monkeypatch) -> None:
+def test_existing_target_is_replaced(way, before, tmp_path, monkeypatch) -> None:
     if way == "two steps":
         monkeypatch.setattr(module, "_renameat2", lambda: None)
     folder, kept = tmp_path / "ep1", tmp_path / "kept"
@@ -77,8 +77,8 @@ def test_what_has_the_name_is_replaced(way, before, tmp_path, monkeypatch) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-def test_processes_killed_while_they_replace_a_folder_leave_a_whole_one(tmp_path) -> None:
-    at_once = can_exchange(tmp_path)
+def test_process_killed_while_replacing_leaves_a_complete_folder(tmp_path) -> None:
+    at_once = can_swap(tmp_path)
     command = [sys.executable, "-m", "tests.checkpoint.killed_while_replacing", str(tmp_path / "ep1"), "15"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     if not at_once:

@@ -1,4 +1,4 @@
-"""What indexes may say: all that torch.save writes, and nothing that the file does not have."""
+"""Pickled indexes: everything that torch.save writes, and nothing that is missing in the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__} {value!r}"[:40].replace("\n", " "))
-def test_what_torch_writes_is_read(value, tmp_path) -> None:
+def test_files_written_by_torch_are_read(value, tmp_path) -> None:
     file_format.write({"a": value, "again": [value]}, tmp_path / "a.pt")
     read = file_format.read(tmp_path / "a.pt")
     assert same(read["a"], value)
@@ -68,12 +68,12 @@ def test_a_parameter_with_attributes(tmp_path) -> None:
     assert file_format.read(tmp_path / "a.pt")["a"].tag == 3
 
 
-def test_a_state_dict_with_its_metadata(tmp_path) -> None:
+def test_state_dict_with_metadata(tmp_path) -> None:
     torch.save(torch.nn.BatchNorm1d(2).state_dict(), tmp_path / "a.pt")
     assert file_format.read(tmp_path / "a.pt")["weight"].tolist() == [1.0, 1.0]
 
 
-def test_checksums_are_written_whatever_is_set(tmp_path) -> None:
+def test_checksums_are_always_written(tmp_path) -> None:
     settings: Any = torch.serialization
     if not hasattr(settings, "set_crc32_options"):
         pytest.skip("torch of this release always writes them")

@@ -1,4 +1,4 @@
-"""A function of the user's that finds checkpoints valid or not."""
+"""Checkpoint validation by a user function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _nothing_seen() -> None:
     seen.clear()
 
 
-def test_without_a_function_all_is_valid(monkeypatch) -> None:
+def test_without_a_function_everything_is_valid(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert ensure_valid(Path("nowhere")) == Path("nowhere")
 
@@ -41,7 +41,7 @@ def test_without_a_function_all_is_valid(monkeypatch) -> None:
     ("name", "error"),
     [("bad_module.function", ModuleNotFoundError), (f"{__name__}.nothing", AttributeError), ("plain", ValueError)],
 )
-def test_a_function_that_there_is_not(name, error, monkeypatch) -> None:
+def test_missing_function(name, error, monkeypatch) -> None:
     monkeypatch.setenv(VARIABLE, name)
     with pytest.raises(error):
         ensure_valid("nowhere")
@@ -58,7 +58,7 @@ def test_the_function_decides(monkeypatch) -> None:
         ensure_valid("a.pt")
 
 
-def test_every_way_of_reading_asks(tmp_path, monkeypatch) -> None:
+def test_every_reader_calls_the_function(tmp_path, monkeypatch) -> None:
     path = save_checkpoint(State(model=torch.nn.Linear(1, 1)), str(tmp_path / "a.pt"))
     write_sharded(shard_checkpoint({"state": {"model": {"weight": torch.ones(2)}}}), tmp_path / "ep1")
     monkeypatch.setenv(VARIABLE, f"{__name__}.refuse")

@@ -1,4 +1,4 @@
-"""The layout of zip files is that of torch.save, at all sizes and alignments, and nothing else passes."""
+"""The zip layout of torch.save, at all sizes and alignments; other layouts are rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unpacked(whole: bytes) -> dict[str, bytes]:
 
 
 @given(st.dictionaries(st.text("ab/.ü", min_size=1), st.integers(0, 3000), max_size=6))
-def test_records_are_those_that_a_zip_library_finds(sizes) -> None:
+def test_records_match_zipfile(sizes) -> None:
     whole = saved({name: torch.arange(count, dtype=torch.uint8) for name, count in sizes.items()})
     assert read(whole) == unpacked(whole)
 
@@ -42,7 +42,7 @@ def test_records_are_those_that_a_zip_library_finds(sizes) -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "tests" / "data" / "checkpoints").glob("*.pt")), ids=lambda path: path.name
 )
-def test_files_of_the_predecessor(path) -> None:
+def test_files_of_composer_0_32(path) -> None:
     assert read(path.read_bytes()) == unpacked(path.read_bytes())
 
 
@@ -111,7 +111,7 @@ def test_more_than_four_gigabytes() -> None:
         (lambda whole: whole.replace(b"ZZZZ", b"ZZZz", 1), "header of the record"),
     ],
 )
-def test_what_is_said(change, said) -> None:
+def test_error_messages(change, said) -> None:
     whole = change(saved({"a": torch.ones(3), "b": torch.zeros(2)}))
     with pytest.raises(ValueError, match=said):
         records(io.BytesIO(whole), len(whole))

@@ -1,4 +1,4 @@
-"""A training that several launchers start, and what can be seen of it from outside."""
+"""A run started by multiple launchers, observed from outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 240.0
 BATCHES = 12
 
 # A linear model with one sample for each of two processes, or two for one; a checkpoint after every second batch. While
-# there is a file "hold", it waits before the batch of which the file tells, and waits for others only shortly then.
+# there is a file "hold", it waits before the batch that the file names, and waits for others only shortly then.
 TRAINING = f"""
 import contextlib, json, os, pathlib, signal, sys, time
 from datetime import timedelta
@@ -148,7 +148,7 @@ class Node:
 
 
 def told(folder: Path, name: str, rank: int = 0, size: int = 2) -> dict[str, Any]:
-    """What a rank told at the start of a batch, at the start or at the end.
+    """What a rank reported at the start of a batch, at the start or at the end.
 
     Args:
         folder: Of the nodes.

@@ -41,7 +41,7 @@ def test_inspect_the_weights(path, capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd_momentum", "adamw_ema", "blurpool"])
-def test_inspect_those_of_the_predecessor(name, capsys) -> None:
+def test_inspect_composer_0_32_checkpoint(name, capsys) -> None:
     assert main(["checkpoint", "inspect", str(FOLDER / f"{name}.pt")]) == 0
     assert "saved by: composer 0.32.1" in capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_convert(path, tmp_path, capsys) -> None:
     assert all(torch.equal(model[name], value) for name, value in read_checkpoint(weights)["state"]["model"].items())
 
 
-def test_a_folder_of_several_processes(path, tmp_path, capsys) -> None:
+def test_sharded_folder(path, tmp_path, capsys) -> None:
     folder, file = str(tmp_path / "a.dcp"), str(tmp_path / "b.pt")
     assert main(["checkpoint", "inspect", path, "--weights"]) == 0
     before = capsys.readouterr().out.splitlines()

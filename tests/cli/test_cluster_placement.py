@@ -1,4 +1,4 @@
-"""The place that SLURM or MPI gave."""
+"""Rank and world size from SLURM or MPI."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_slurm(tasks: list[int], data: st.DataObject) -> None:
     assert place.host == ("gpu03" if len(tasks) > 1 else "127.0.0.1")
 
 
-def test_the_port_is_that_of_the_job() -> None:
+def test_port_is_derived_from_the_job() -> None:
     ports = {find_placement(slurm(rank, [2, 2])).port for rank in range(4)}
     [port] = ports
     assert 20000 <= port < 32000
     assert find_placement(slurm(0, [2, 2], SLURM_STEP_ID="1")).port != port
 
 
-def test_a_batch_script_is_no_place() -> None:
+def test_batch_script_has_no_placement() -> None:
     environ = slurm(0, [1, 1])
     del environ["SLURM_STEP_NUM_TASKS"]
     assert find_placement(environ) is None

@@ -1,4 +1,4 @@
-"""Where ranks write, and what is told of those that failed."""
+"""Log files of ranks, and the report of failed ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_first_rank_of_a_node_writes_to_the_terminal() -> None:
     assert ranks[1]["TORCHELASTIC_ERROR_FILE"] == destination.error_files[1]
 
 
-def test_files_of_the_user(tmp_path) -> None:
+def test_user_log_files(tmp_path) -> None:
     logs, ranks = RankLogs(f"{tmp_path}/o{{rank}}", f"{tmp_path}/e/{{node_rank}}-{{local_rank}}"), envs()
     logs.reify(ranks)
     assert logs.files(1) == (tmp_path / "o1", tmp_path / "e" / "0-1")
@@ -57,13 +57,13 @@ def test_files_of_the_user(tmp_path) -> None:
     assert not logs.folder.exists()
 
 
-def test_ranks_that_are_not_those_announced() -> None:
+def test_unexpected_ranks() -> None:
     RankLogs(None, None, {"RANK": 2, "WORLD_SIZE": 4}).reify(envs(first=2, size=4))
     with pytest.raises(ValueError, match="RANK is 2, not 3, WORLD_SIZE is 4, not 8"):
         RankLogs(None, None, {"RANK": 3, "WORLD_SIZE": 8}).reify(envs(first=2, size=4))
 
 
-def test_the_folder_stays_where_something_is_in_it(capsys) -> None:
+def test_nonempty_folder_is_kept(capsys) -> None:
     logs = RankLogs(None, None)
     logs.reify(envs())
     logs.files(1)[0].write_text("")
@@ -79,7 +79,7 @@ def test_the_folder_stays_where_something_is_in_it(capsys) -> None:
     assert not logs.folder.exists()
 
 
-def test_the_cause_is_not_who_was_told_to_end() -> None:
+def test_terminated_ranks_are_not_the_cause() -> None:
     logs = RankLogs(None, None)
     logs.reify(envs(count=4, size=4))
     logs.files(2)[1].write_text("".join(f"line {i}\n" for i in range(10_000)))
@@ -93,7 +93,7 @@ def test_the_cause_is_not_who_was_told_to_end() -> None:
     assert "rank 1" not in message
 
 
-def test_of_several_the_first_that_wrote() -> None:
+def test_first_rank_to_report_is_the_cause() -> None:
     logs = RankLogs(None, None)
     logs.reify(envs(count=3, size=3))
     for rank, when in ((1, 200), (2, 100)):
@@ -127,13 +127,13 @@ def test_signals(code: int, message: str) -> None:
     assert "it wrote nothing" in report(logs, failed(r1=1))[1]
 
 
-def test_all_told_to_end_from_outside() -> None:
+def test_all_ranks_terminated_from_outside() -> None:
     logs = RankLogs(None, None)
     logs.reify(envs())
     assert report(logs, failed(r0=-15, r1=143))[0] == 143
 
 
-def test_a_restart_shows_why(capsys) -> None:
+def test_restart_shows_the_cause(capsys) -> None:
     logs = RankLogs(None, None)
     logs.reify(envs())
     before = logs.files(1)[1]

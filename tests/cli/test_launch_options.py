@@ -11,7 +11,7 @@ from composer.cli import checkpoint
 from composer.cli.launch_options import COMMANDS, PROGRAMS, parse, parser
 
 
-def test_what_follows_the_script_is_its_own() -> None:
+def test_script_arguments_are_not_parsed() -> None:
     given = parse(["-n", "2", "train.py", "-n", "4", "--unknown", "--", "-v"])
     assert (given.nproc, given.script, given.verbose) == ("2", "train.py", False)
     assert given.arguments == ["-n", "4", "--unknown", "--", "-v"]
@@ -36,7 +36,7 @@ def test_both_spellings(name: str, value: object) -> None:
         assert getattr(parse([f"--{spelling}", str(value), "train.py"]), name) == value
 
 
-def test_flags_of_the_predecessor() -> None:
+def test_flags_of_composer_0_32() -> None:
     long = parse(["--nproc", "2", "--module_mode", "--verbose", "--stdout", "o", "--stderr", "e", "package"])
     short = parse(["-n", "2", "-m", "-v", "--stdout", "o", "--stderr", "e", "package"])
     assert long == short
@@ -53,7 +53,7 @@ def test_flags_of_the_predecessor() -> None:
         ([], "the following arguments are required: SCRIPT"),
     ],
 )
-def test_mistakes_are_told_in_one_line(arguments: list[str], told: str, capsys) -> None:
+def test_errors_are_one_line(arguments: list[str], told: str, capsys) -> None:
     with pytest.raises(SystemExit) as left:
         parse(arguments)
     assert left.value.code == 2

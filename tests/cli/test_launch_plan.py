@@ -1,4 +1,4 @@
-"""What is launched, and where."""
+"""Which ranks are launched on which node."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_as_many_ranks_as_accelerators(devices: int, expected: int, monkeypatch:
 
 
 @pytest.mark.parametrize("rank", [["--node_rank", "1"], ["--base_rank", "4"], ["--node_rank", "1", "--base_rank", "4"]])
-def test_several_nodes(rank: list[str]) -> None:
+def test_multiple_nodes(rank: list[str]) -> None:
     made = plan(*TWO_NODES, *rank)
     assert (made.nodes, made.node_rank, made.backend, made.endpoint) == ((2, 2), 1, "static", "host:1234")
     assert made.expected["WORLD_SIZE"] == 8
 
 
-def test_several_nodes_by_the_environment() -> None:
+def test_multiple_nodes_from_the_environment() -> None:
     environ = {"WORLD_SIZE": "8", "NODE_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "1234"}
     assert plan("-n", "4", **environ) == plan(*TWO_NODES, "--node_rank", "1")
     assert plan("-n", "4", "--node_rank", "0", **environ).node_rank == 0
@@ -66,7 +66,7 @@ def test_elastic() -> None:
     assert (alone.backend, alone.endpoint, alone.max_restarts) == ("c10d", "127.0.0.1:0", 3)
 
 
-def test_one_process_a_node_of_slurm() -> None:
+def test_one_slurm_task_per_node() -> None:
     made = plan("-n", "4", **slurm(1, [1, 1]))
     assert (made.nodes, made.node_rank, made.rank) == ((2, 2), 1, None)
     host, _, port = made.endpoint.partition(":")
@@ -76,7 +76,7 @@ def test_one_process_a_node_of_slurm() -> None:
     assert (elastic.endpoint, elastic.backend) == (made.endpoint, "c10d")
 
 
-def test_one_process_a_rank_of_slurm() -> None:
+def test_one_slurm_task_per_rank() -> None:
     made = plan(**slurm(3, [2, 2]))
     assert made.rank is not None
     port = made.rank.pop("MASTER_PORT")
@@ -89,7 +89,7 @@ def test_one_process_a_rank_of_slurm() -> None:
     assert (alone["RANK"], alone["LOCAL_WORLD_SIZE"], alone["NODE_RANK"]) == ("2", "1", "1")
 
 
-def test_one_process_a_rank_of_mpi() -> None:
+def test_one_mpi_process_per_rank() -> None:
     made = plan("--master_addr", "host", "--master_port", "1", **open_mpi(3, 4, 1, 2))
     assert made.rank is not None
     assert (made.rank["RANK"], made.rank["MASTER_ADDR"], made.rank["MASTER_PORT"]) == ("3", "host", "1")

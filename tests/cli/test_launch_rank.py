@@ -1,4 +1,4 @@
-"""What a rank does before its program."""
+"""Start-up of a rank before its program runs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def start(*command: str, launcher: int | None = None, **environ: str) -> subproc
     return subprocess.run([*before, *command], env={**os.environ, **environ}, **settings)
 
 
-def test_it_becomes_the_program() -> None:
+def test_process_execs_the_program() -> None:
     done = start(sys.executable, "-c", "import os, sys; print(os.getppid(), sys.argv[1:])", "$RANK", RANK="7")
     assert (done.returncode, done.stdout) == (0, f"{os.getpid()} ['7']\n"), done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
-def test_the_program_does_not_inherit_what_python_ignores() -> None:
+def test_program_does_not_inherit_ignored_signals() -> None:
     done = start("grep", "SigIgn", "/proc/self/status")
     assert not int(done.stdout.split()[1], 16) & 1 << (signal.SIGPIPE - 1)
 
@@ -50,19 +50,19 @@ def test_both_streams_into_one_file(tmp_path) -> None:
     assert not [line for line in lines if line.startswith("COMPOSER_LAUNCHER")]
 
 
-def test_what_cannot_be_run_is_told() -> None:
+def test_program_that_cannot_run_is_reported() -> None:
     done = start("/no/such/program")
     assert done.returncode == 126
     assert done.stderr.startswith("composer: cannot run '/no/such/program': ")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does this")
-def test_without_its_launcher_it_does_not_begin() -> None:
+def test_exits_if_its_launcher_is_gone() -> None:
     done = start("echo", "begun", launcher=os.getpid() + 1)
     assert (done.returncode, done.stdout) == (128 + signal.SIGKILL, "")
 
 
-def test_an_error_leaves_the_process_as_it_was(tmp_path) -> None:
+def test_error_leaves_the_process_unchanged(tmp_path) -> None:
     before = signal.getsignal(signal.SIGPIPE)
     with pytest.raises(FileNotFoundError):
         exec_program([str(tmp_path / "none")], {})
@@ -75,7 +75,7 @@ def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand(["~/data", "--lr=$LR", "a~b", "$5"]) == ["/somewhere/data", "--lr=0.1", "a~b", "$5"]
 
 
-def test_threads_are_shared_out() -> None:
+def test_threads_are_split_among_ranks() -> None:
     assert "OMP_NUM_THREADS" not in rank_environment(1, {})
     assert "OMP_NUM_THREADS" not in rank_environment(4, {"OMP_NUM_THREADS": "2"})
     assert rank_environment(10**6, {})["OMP_NUM_THREADS"] == "1"

@@ -93,7 +93,7 @@ def test_a_process_without_a_launcher(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_which_runs_have_it(options: list[str], backend: str) -> None:
+def test_which_runs_host_a_store(options: list[str], backend: str) -> None:
     plan = make_plan(parse([*options, "-c", "true"]), {})
     assert launcher._config(plan, RankLogs(None, None)).rdzv_backend == backend
 
@@ -114,7 +114,7 @@ def test_each_attempt_has_an_empty_store() -> None:
     assert psutil.Process().num_fds() <= files + 4, "sockets are left open"
 
 
-def test_a_taken_port() -> None:
+def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(RuntimeError, match=rf"port {port} of this node is in use .*Leave out --master_port"):

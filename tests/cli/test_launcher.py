@@ -1,4 +1,4 @@
-"""``composer -n N script.py``, with real processes: what ranks get, how they end, and that none is left."""
+"""``composer -n N script.py``, with real processes: their environment, their exit, and that none is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.older_torch import HAS_GRACE_PERIOD
 # For a machine that is busy with much else; nothing takes so long by itself.
 LIMIT = 240.0
 
-# Tells what it got, holds a lock for as long as it lives, and then does what it was told.
+# Reports its environment, holds a lock while it lives, and then runs the given action.
 PROGRAM = """
 import fcntl, json, os, signal, sys, time
 folder, *what = sys.argv[1:]
@@ -86,7 +86,7 @@ class Launch:
         )
 
     def told(self, rank: int, attempt: int = 0) -> dict:
-        """What a rank told."""
+        """What a rank reported."""
         return json.loads((self.folder / f"told{attempt}-{rank}").read_text())
 
     def wait_until_ranks_run(self) -> None:
@@ -102,7 +102,7 @@ class Launch:
         output, errors = self.process.communicate(timeout=LIMIT)
         return self.process.returncode, output, errors
 
-    def nothing_is_left(self) -> bool:
+    def no_processes_left(self) -> bool:
         """Whether the ranks are gone: the system takes their locks back when they are, even before they are reaped."""
         end = time.monotonic() + LIMIT
         for rank in range(2):
@@ -131,7 +131,7 @@ def start(tmp_path) -> Iterator:
         one.process.communicate()
 
 
-def test_what_ranks_get(start, tmp_path) -> None:
+def test_rank_environment(start, tmp_path) -> None:
     pattern = str(tmp_path / "logs" / "{rank}.txt")
     launch = start(["-n", "2", "--stdout", pattern, "--stderr", pattern], "--key", "$RANK of $WORLD_SIZE")
     code, output, errors = launch.end()
@@ -151,11 +151,11 @@ def test_what_ranks_get(start, tmp_path) -> None:
     assert not list((tmp_path / "tmp").glob("composer-launch-*"))
 
 
-def test_a_rank_that_fails_ends_all(start, tmp_path) -> None:
+def test_failed_rank_stops_all(start, tmp_path) -> None:
     launch = start(["-n", "2"], "leave")
     code, output, errors = launch.end()
     assert (code, output) == (1, "output of 0\n")
-    assert launch.nothing_is_left()
+    assert launch.no_processes_left()
     [log] = (tmp_path / "tmp").glob("composer-launch-*/*rank1.stderr.txt")
     pid = launch.told(1)["pid"]
     first = f"composer: rank 1 (process {pid}) failed with exit code 1. The end of {log}:"
@@ -167,7 +167,7 @@ def test_a_rank_that_fails_ends_all(start, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_signals_are_passed_on(name: str, start, tmp_path) -> None:
+def test_signals_are_forwarded(name: str, start, tmp_path) -> None:
     launch = start(["-n", "2"], "stay")
     launch.wait_until_ranks_run()
     launch.process.send_signal(signal.Signals[name])
@@ -175,7 +175,7 @@ def test_signals_are_passed_on(name: str, start, tmp_path) -> None:
     assert code == 128 + signal.Signals[name]
     assert [(tmp_path / f"saved{rank}").read_text() for rank in range(2)] == [name, name]
     assert f"composer: stopped by {name}\n" in errors
-    assert launch.nothing_is_left()
+    assert launch.no_processes_left()
 
 
 @pytest.mark.skipif(
@@ -186,11 +186,11 @@ def test_no_rank_outlives_a_launcher_that_is_killed(start, tmp_path) -> None:
     launch.wait_until_ranks_run()
     launch.process.kill()
     assert launch.end()[0] == -signal.SIGKILL
-    assert launch.nothing_is_left()
+    assert launch.no_processes_left()
     assert not list(tmp_path.glob("saved*"))
 
 
-def test_a_rank_that_is_killed_ends_all(start, tmp_path) -> None:
+def test_killed_rank_stops_all(start, tmp_path) -> None:
     launch = start(["-n", "2"], "stay")
     launch.wait_until_ranks_run()
     pid = launch.told(0)["pid"]
@@ -198,7 +198,7 @@ def test_a_rank_that_is_killed_ends_all(start, tmp_path) -> None:
     code, _, errors = launch.end()
     assert code == 128 + signal.SIGKILL
     assert f"composer: rank 0 (process {pid}) was killed by SIGKILL" in errors
-    assert launch.nothing_is_left()
+    assert launch.no_processes_left()
     assert (tmp_path / "saved1").read_text() == "SIGTERM"
 
 
@@ -224,7 +224,7 @@ def test_a_rank_of_slurm_needs_no_launcher_above_it(start, tmp_path) -> None:
     assert [told["environment"][name] for name in names] == ["1", "1", "2", "2", "0", "127.0.0.1"]
 
 
-def test_mistakes_leave_with_two(capsys, tmp_path) -> None:
+def test_usage_errors_exit_with_2(capsys, tmp_path) -> None:
     for arguments, told in [
         (["-n", "2", str(tmp_path / "none.py")], "there is no script"),
         (["-n", "2", "-m", "-c", "x"], "mutually exclusive"),
@@ -236,14 +236,14 @@ def test_mistakes_leave_with_two(capsys, tmp_path) -> None:
         assert told in capsys.readouterr().err
 
 
-def test_what_the_rendezvous_refuses_is_told(capsys) -> None:
+def test_rendezvous_errors_are_reported(capsys) -> None:
     assert (
         launcher.main(["-n", "1", "--rdzv-backend", "no-such-backend", "--rdzv-endpoint", "here:1", "-c", "true"]) == 1
     )
     assert "no-such-backend" in capsys.readouterr().err
 
 
-def test_signals_that_are_ignored_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     from composer.cli.launch_logs import RankLogs
 
     logs = RankLogs(None, None)
@@ -257,34 +257,34 @@ def test_signals_that_are_ignored_stay_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert {"SIGTERM", "SIGINT", "SIGUSR1"} <= set(signals)
 
 
-def test_the_launcher_leaves_signals_as_they_were() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     assert launcher.launch(Plan(("true",), 1, max_restarts=1)) == 0
     assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ
 
 
-def _meeting(endpoint: str, **more: Any) -> dict[str, Any]:
+def _rendezvous(endpoint: str, **more: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     plan = Plan(("true",), 1, nodes=(1, 2), endpoint=endpoint, local_addr=None, **more)
     settings["address"] = launcher._complete_rendezvous(plan, settings)
     return settings
 
 
-def test_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendezvous_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch sees by itself that loopback is here, and the name of this machine; not that another address is."""
     monkeypatch.setattr("composer.dist.rendezvous.interfaces.source_address", lambda host: f"towards {host}")
     monkeypatch.setattr(
         "composer.dist.rendezvous.interfaces.is_local_address", lambda host, port: (host, port) == ("fd00::1", 7)
     )
-    assert _meeting("localhost:29500") == {"address": "towards localhost"}
-    assert _meeting("[fd00::1]:7") == {"address": "towards fd00::1", "is_host": "true"}
-    assert _meeting("[fd00::1]:8") == {"address": "towards fd00::1"}
-    assert _meeting("[fd00::1]:7", backend="etcd-v2") == {"address": "towards fd00::1"}
-    assert _meeting("elsewhere") == {"address": None}
+    assert _rendezvous("localhost:29500") == {"address": "towards localhost"}
+    assert _rendezvous("[fd00::1]:7") == {"address": "towards fd00::1", "is_host": "true"}
+    assert _rendezvous("[fd00::1]:8") == {"address": "towards fd00::1"}
+    assert _rendezvous("[fd00::1]:7", backend="etcd-v2") == {"address": "towards fd00::1"}
+    assert _rendezvous("elsewhere") == {"address": None}
 
 
-def test_the_place_where_nodes_meet_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendezvous_endpoint_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, float]] = []
     monkeypatch.setattr("composer.dist.rendezvous.keepalive.set_keepalive", lambda *bound: bounds.append(bound))
     launcher._set_connection_timeout(Plan(("true",), 1))

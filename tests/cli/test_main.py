@@ -20,7 +20,7 @@ def test_version(capsys) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["checkpoint"], ["checkpont"], ["checkpoint", "inspect"]])
-def test_what_is_missing_or_mistyped_is_told(arguments, capsys) -> None:
+def test_missing_or_mistyped_arguments_are_reported(arguments, capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 2
@@ -33,7 +33,7 @@ def test_errors_are_one_line(capsys, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("module", ["composer", "composer.cli", "composer.cli.launcher", "composer.cli.main"])
-def test_doors(module: str) -> None:
+def test_entry_points(module: str) -> None:
     program = f"import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module({module!r}, run_name='__main__')"
     heavy = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
     command = [sys.executable, "-c", f"{heavy}; {program}"]

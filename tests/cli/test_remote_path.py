@@ -8,7 +8,7 @@ from composer.cli.remote_path import main
 from composer.storage import Folder
 
 
-def test_lists_what_is_there(capsys) -> None:
+def test_lists_remote_files(capsys) -> None:
     folder = Folder("memory://remote-path")
     folder.write_text("run/ep1.pt", "a")
     folder.write_text("run/ep2.pt", "b")
@@ -20,7 +20,7 @@ def test_lists_what_is_there(capsys) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"), [("some/path", "is a local path"), ("nosuchstore://bucket/run", "nosuchstore")]
 )
-def test_what_cannot_be_read(uri: str, message: str, capsys) -> None:
+def test_unreadable_paths(uri: str, message: str, capsys) -> None:
     assert main([uri]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"composer: {uri} cannot be read: ")

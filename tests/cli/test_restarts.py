@@ -1,4 +1,4 @@
-"""A training whose rank is killed is started again, and ends as if nothing had happened."""
+"""A run whose rank is killed is restarted, and gives the same result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.nodes import BATCHES, Node, alone, is_alive, told
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "resumed_from"), [(["kill"], 4), (["kill", "damage"], 2)])
-def test_a_rank_that_is_killed(what: list[str], resumed_from: int, tmp_path: Path) -> None:
+def test_killed_rank_restarts(what: list[str], resumed_from: int, tmp_path: Path) -> None:
     """Also where the newest checkpoint is damaged."""
     node = Node(tmp_path, ["-n", "2", "--max_restarts", "1"], what)
     try:

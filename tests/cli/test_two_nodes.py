@@ -1,4 +1,4 @@
-"""Two nodes: each has a network of its own, with a cable between them that can be pulled."""
+"""Two nodes in separate network namespaces, with a cable that can be unplugged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cable:
     def __init__(self) -> None:
         self.names = [f"composer-{os.getpid()}-{one}" for one in "ab"]
 
-    def lay(self) -> None:
+    def create(self) -> None:
         first, second = self.names
         for name in self.names:
             run(f"ip netns add {name}")
@@ -55,7 +55,7 @@ def cable() -> Iterator[Cable]:
         pytest.skip("namespaces of the network need Linux, root and the command ip")
     made = Cable()
     try:
-        made.lay()
+        made.create()
     except subprocess.CalledProcessError as error:
         made.remove()
         pytest.skip(f"no namespaces of the network here: {error.stderr}")
@@ -81,7 +81,9 @@ def start(cable: Cable, tmp_path: Path) -> Iterator[Callable[..., list[Node]]]:
         node.close()
 
 
-def test_the_cable_is_pulled_and_put_back(start: Callable[..., list[Node]], cable: Cable, tmp_path: Path) -> None:
+def test_network_cable_is_unplugged_and_replugged(
+    start: Callable[..., list[Node]], cable: Cable, tmp_path: Path
+) -> None:
     """Both sides exit and name the missing ranks; the same commands then resume the run."""
     arguments = ["-n", "1", "--nnodes", "2", "--master_addr", FIRST, "--master_port", str(PORT)]
     places = ["--node_rank", "0"], ["--node_rank", "1"]
@@ -106,12 +108,12 @@ def test_the_cable_is_pulled_and_put_back(start: Callable[..., list[Node]], cabl
         assert end["weights"] == pytest.approx(alone(), abs=1e-6)
 
 
-def test_a_node_that_dies_for_good(start: Callable[..., list[Node]], tmp_path: Path) -> None:
-    """The other one goes on alone, from the checkpoint whose parts both have written."""
+def test_node_that_fails_permanently(start: Callable[..., list[Node]], tmp_path: Path) -> None:
+    """The other node continues alone, from the checkpoint whose shards both wrote."""
     settings = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"
     meeting = ["--rdzv_endpoint", f"{FIRST}:{PORT + 1}", "--rdzv_conf", settings]
     hold(tmp_path, 7)
-    # Where the second one comes late, the first has begun alone, and is held when it is to begin anew.
+    # If the second one is late, the first has started alone, and is held when it restarts.
     patience = ["--max_restarts", "1", *(["--grace_period", "5"] if HAS_GRACE_PERIOD else [])]
     nodes = start(["-n", "1", "--nnodes", "1:2", *patience, *meeting], what=["fsdp"])
     wait_until(lambda: all((tmp_path / f"7-{rank}of2").exists() for rank in range(2)), *nodes)

@@ -22,7 +22,7 @@ def test_repr_shows_the_arguments_kept_under_their_names():
     assert repr(Algorithm()) == "Algorithm()"
 
 
-def test_state_dict_says_how_it_was_made():
+def test_state_dict_describes_the_constructor_arguments():
     assert Scale(0.5).state_dict() == {"repr": "Scale(factor=0.5, name='scale')"}
     assert Scale(0.5).load_state_dict({"repr": "anything"}) is None
 
@@ -39,7 +39,7 @@ def test_neutral_defaults():
     )
 
 
-def test_match_and_apply_lead_to_the_methods():
+def test_match_and_apply_dispatch_to_the_methods():
     algorithm, state = Scale(0.5), State(model=torch.nn.Linear(1, 1))
     state.loss = 8.0
     assert algorithm.match(Event.AFTER_LOSS, state)
@@ -77,12 +77,12 @@ def test_overridden_apply_wraps_the_methods():
     assert (state.loss, counting.applied) == (1.0, 1)
 
 
-def test_serializable_keeps_nothing_by_default():
+def test_serializable_state_is_empty_by_default():
     nothing = Serializable()
     assert nothing.state_dict() == {}
     assert nothing.load_state_dict({"x": 1}) is None
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_the_base_class_asks_for_no_event(event):
+def test_base_class_matches_no_event(event):
     assert not Algorithm().match(event, None)

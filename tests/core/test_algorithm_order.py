@@ -49,20 +49,20 @@ class TestArrange:
         assert names(arrange([B, A, C], event, [])) == "bac"
 
     @pytest.mark.parametrize("event", REVERSE)
-    def test_last_to_first_where_something_is_undone(self, event):
+    def test_undo_events_run_last_to_first(self, event):
         assert names(arrange([B, A, C], event, [])) == "cab"
 
     @given(st.permutations(list(Slot)))
-    def test_slots_go_before_the_users_order(self, slots):
+    def test_slots_take_precedence_over_user_order(self, slots):
         algorithms = [Named(str(int(slot)), slot) for slot in slots]
         assert names(arrange(algorithms, Event.INIT, [])) == "01234"
         assert names(arrange(algorithms, Event.AFTER_LOSS, [])) == "43210"
 
-    def test_without_a_slot_they_stand_among_those_that_augment(self):
+    def test_default_slot_is_augmentation(self):
         late, early, augment = Named("p", Slot.PRECISION), Named("s", Slot.SELECT), Named("u", Slot.AUGMENT)
         assert names(arrange([late, A, augment, B, early], Event.INIT, [])) == "saubp"
 
-    def test_passes_have_the_last_word_in_their_order(self):
+    def test_passes_run_last_in_their_order(self):
         seen = []
 
         def back(algorithms, event):
@@ -77,7 +77,7 @@ class TestArrange:
         assert names(arrange([A, B, C], after, [back, first_to_the_end])) == "bca"
         assert seen == [("cba", after), ("abc", after)]
 
-    def test_a_pass_gets_a_list_of_its_own(self):
+    def test_pass_receives_a_separate_list(self):
         algorithms = [A, B]
 
         def in_place(given, event):
@@ -104,7 +104,7 @@ class TestArrange:
 
     @pytest.mark.parametrize("given", [[], [A], [A, B]])
     @pytest.mark.parametrize("returned", [[], [A], [C], [A, B, C], [B, A, B]])
-    def test_a_pass_may_leave_out_and_add(self, given, returned):
+    def test_pass_may_remove_and_add(self, given, returned):
         assert arrange(given, Event.INIT, [lambda algorithms, event: iter(returned)]) == returned
 
     def test_a_pass_without_a_name(self):
@@ -120,7 +120,7 @@ class TestArrange:
 
 
 class TestSort:
-    def test_to_front_and_back_keep_the_order_otherwise(self):
+    def test_to_front_and_back_are_stable(self):
         x, y = Special("x"), Special("y")
         assert names(sort_to_front([A, x, B, y], Special)) == "xyab"
         assert names(sort_to_back([x, A, y, B], Special)) == "abxy"
@@ -146,7 +146,7 @@ class TestClaims:
     def test_none_for_one(self):
         warn_of_conflicts([Mixes(), A, B])
 
-    def test_given_when_an_algorithm_comes_and_not_again(self):
+    def test_warning_is_given_once_per_algorithm(self):
         engine = Engine(State(model=torch.nn.Linear(1, 1)), algorithms=Mixes())
         with pytest.warns(NotIntendedUseWarning):
             engine.state.algorithms.append(MixesToo())
@@ -156,7 +156,7 @@ class TestClaims:
             engine.state.callbacks.append(Callback())
             engine.state.algorithms.pop()
 
-    def test_a_declared_pair_is_warned_of_once_whoever_declares_it(self):
+    def test_declared_pair_warns_once(self):
         class Averages(Algorithm):
             __traits__ = Traits(conflicts_with={"AveragesToo": "both do it. Take one."})
 

@@ -20,7 +20,7 @@ class PrintEpochByEvent(Callback):
             print("Epoch", state.timestamp.epoch.value)
 
 
-def test_both_forms_of_the_published_example_print(capsys):
+def test_both_variants_of_the_published_example_print(capsys):
     for callback in (PrintEpoch(), PrintEpochByEvent()):
         engine = engine_of(callback)
         for event in ("fit_start", "epoch_start", "epoch_end"):
@@ -28,14 +28,14 @@ def test_both_forms_of_the_published_example_print(capsys):
         assert capsys.readouterr().out == "Epoch 0\n"
 
 
-def test_run_event_leads_to_the_method_of_the_event(capsys):
+def test_run_event_dispatches_to_the_method(capsys):
     state = State(model=torch.nn.Linear(1, 1))
     PrintEpoch().run_event(Event.EPOCH_START, state, None)
     PrintEpoch().run_event(Event.EPOCH_END, state, None)
     assert capsys.readouterr().out == "Epoch 0\n"
 
 
-def test_an_overridden_run_event_sees_every_event_and_may_pass_it_on():
+def test_overridden_run_event_receives_every_event():
     seen = []
 
     class Both(Callback):
@@ -54,7 +54,7 @@ def test_an_overridden_run_event_sees_every_event_and_may_pass_it_on():
     assert seen == expected
 
 
-def test_methods_and_run_event_of_the_object_alone_are_called():
+def test_instance_methods_and_run_event_are_called():
     by_method, by_event, seen = Callback(), Callback(), []
     by_method.batch_end = lambda state, logger: seen.append("batch_end")
     by_event.run_event = lambda event, state, logger: seen.append(event)

@@ -1,4 +1,4 @@
-"""The name of checkpoints that are folders."""
+"""Names of sharded checkpoints (folders)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from composer.core.checkpoint_folders import CheckpointFolders
 
 
-def test_the_name_is_one_that_changes_in_training() -> None:
+def test_folder_name_must_change_during_training() -> None:
     assert CheckpointFolders("{run_name}-ba{batch:06d}").name == "{run_name}-ba{batch:06d}"
     with pytest.raises(ValueError, match=r"sharded_ckpt_prefix_dir='ep\{epok\}' has the unknown placeholder"):
         CheckpointFolders("ep{epok}")

@@ -97,7 +97,7 @@ def steps(make: Any, n: int, size: int, parts: int, start: int = 0, drop_last: b
 @pytest.mark.parametrize("kind", LOADERS)
 @settings(max_examples=40)
 @given(n=st.integers(1, 40), size=st.integers(1, 5), parts=st.integers(1, 5), drop_last=st.booleans())
-def test_each_step_is_that_of_one_process_with_larger_batches(kind, n, size, parts, drop_last) -> None:
+def test_steps_match_single_process_with_larger_batches(kind, n, size, parts, drop_last) -> None:
     make = LOADERS[kind]
     one = rest(make(n, batch_size=size * parts, drop_last=drop_last), DataShard())
     several = steps(make, n, size, parts, drop_last=drop_last) if one else []
@@ -143,7 +143,7 @@ def test_custom_batches_are_sharded_round_robin(n, parts) -> None:
     assert [rest(make(), DataShard(rank, parts)) for rank in range(parts)] == [one[r::parts] for r in range(parts)]
 
 
-def test_single_items_go_round() -> None:
+def test_single_items_are_sharded_round_robin() -> None:
     loader = DataLoader(data(5), batch_size=None)
     indices = [SampleOrder(loader, DataShard(rank, 2)) for rank in range(2)]
     assert [list(one) for one in indices] == [[0, 2, 4], [1, 3]]
@@ -151,7 +151,7 @@ def test_single_items_go_round() -> None:
 
 
 @pytest.mark.parametrize(("n", "drop_last"), [(24, False), (26, True), (13, True)])
-def test_a_distributed_sampler_says_what_it_always_said(n, drop_last) -> None:
+def test_distributed_sampler_is_unchanged(n, drop_last) -> None:
     """But for the samples that it repeats."""
     for rank in range(2):
         sampler = DistributedSampler(data(n), num_replicas=2, rank=rank, seed=4, drop_last=drop_last)
@@ -168,7 +168,7 @@ def test_a_distributed_sampler_repeats_nothing() -> None:
     assert [mine(rank) for rank in range(3)] == [[[0, 3], [6]], [[1, 4]], [[2, 5]]]
 
 
-class Parted(Sampler[int]):
+class ShardedData(Sampler[int]):
     """Gives a process its part by itself."""
 
     def __init__(self, rank: int) -> None:
@@ -192,7 +192,7 @@ class OwnLoader(DataLoader[Any]):
 
 def test_sharded_data_is_unchanged() -> None:
     shard = DataShard(1, 2)
-    loader = DataLoader(data(8), batch_size=2, sampler=Parted(1))
+    loader = DataLoader(data(8), batch_size=2, sampler=ShardedData(1))
     assert is_data_sharded(loader, shard)
     assert rest(loader, shard) == [[1, 3], [5, 7]]
     assert DataSpec(loader).__length_of__(shard) == 2
@@ -208,12 +208,12 @@ def test_data_that_cannot_be_sharded_is_refused() -> None:
         ValueError, match=r"train_dataloader: a OwnLoader yields the same samples on each of 2 .*get_sampler\(dataset"
     ):
         check_sharded_data(OwnLoader(data(4)), DataShard(0, 2), "train_dataloader")
-    for loader in (OwnLoader(data(4), sampler=Parted(0)), OwnLoader(Stream()), DataLoader(data(4)), [1]):
+    for loader in (OwnLoader(data(4), sampler=ShardedData(0)), OwnLoader(Stream()), DataLoader(data(4)), [1]):
         check_sharded_data(loader, DataShard(0, 2), "train_dataloader")
     check_sharded_data(OwnLoader(data(4)), DataShard(), "train_dataloader")
 
 
-def test_generators_of_each_process_are_left_alone() -> None:
+def test_per_rank_generators_are_unchanged() -> None:
     loader = LOADERS["custom"](9, batch_size=2)
     random.seed(1)
     before = random.getstate()
@@ -242,7 +242,7 @@ def test_the_position_is_global() -> None:
     assert (over.length, list(over)) == (5, [])
 
 
-def test_a_place_without_a_number_is_that_of_the_batches() -> None:
+def test_position_without_sample_count_counts_batches() -> None:
     assert next(passed(20, DataShard(), 3, batch=2, saved={"kind": "indices"}))[0].tolist() == (
         next(passed(20, DataShard(), 3, batch=2, saved={"kind": "indices", "place": 6}))[0].tolist()
     )
@@ -256,7 +256,7 @@ def test_a_position_in_separate_data_requires_the_same_number_of_ranks(ranks, si
         EpochIterators([1, 2], 0, DataShard(0, size)).begin(epoch=0, batch=1, saved=saved)
 
 
-def test_a_place_of_an_older_version_is_that_of_each_process() -> None:
+def test_legacy_position_is_per_rank() -> None:
     saved = {"kind": "any", "rng": None}
     assert list(EpochIterators([1, 2, 3], 0, DataShard(1, 2)).begin(epoch=0, batch=2, saved=saved)) == [3]
     loader = DataLoader(data(9), batch_size=2)
@@ -264,7 +264,7 @@ def test_a_place_of_an_older_version_is_that_of_each_process() -> None:
     assert rest_of_pass[0].tolist() == [5, 7]
 
 
-def test_the_order_of_batches_is_not_sorted_by_accident() -> None:
+def test_batch_order_is_not_accidentally_sorted() -> None:
     """The laws above compare sets; here is the order within a step."""
     loader = DataLoader(data(8), batch_size=2, sampler=SequentialSampler(data(8)))
     assert [rest(loader, DataShard(rank, 2)) for rank in range(2)] == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]

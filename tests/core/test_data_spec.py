@@ -30,12 +30,12 @@ class TestTokens:
             assert DataSpec([]).get_num_tokens_in_batch(batch) == 6
             assert DataSpec([]).get_num_tokens_in_batch(batch, "loss_generating") == 6
 
-    def test_those_with_a_label_stay_on_the_device(self):
+    def test_labeled_token_count_stays_on_the_device(self):
         count = DataSpec([]).get_num_tokens_in_batch({"labels": self.LABELS}, "loss_generating")
         assert isinstance(count, Tensor)
         assert count == 3
 
-    def test_of_the_length_of_sequences(self):
+    def test_tokens_from_sequence_length(self):
         dataset = TensorDataset(rows(4))
         dataset.max_seq_len = 16
         spec = DataSpec(DataLoader(dataset, batch_size=2))
@@ -45,7 +45,7 @@ class TestTokens:
     def test_none(self):
         assert DataSpec([]).get_num_tokens_in_batch((rows(2),)) == 0
 
-    def test_by_the_users_function(self):
+    def test_custom_function(self):
         assert DataSpec([], get_num_tokens_in_batch=len).get_num_tokens_in_batch("abc", "loss_generating") == 3
         spec = DataSpec([], get_num_tokens_in_batch=lambda batch: {"total": 5, "other": 1})
         assert spec.get_num_tokens_in_batch(None) == 5
@@ -69,7 +69,7 @@ class TestSpec:
             assert (spec.num_samples, spec.__batch_size__) == (None, None)
         assert DataSpec(Unsized([1])).__length__ is DataSpec(iter([1])).__length__ is None
 
-    def test_the_length_of_a_stream_says_nothing_of_its_samples(self):
+    def test_stream_length_does_not_imply_samples(self):
         assert DataSpec(DataLoader(Stream(), batch_size=2)).num_samples is None
 
         class Endless(IterableDataset):
@@ -79,18 +79,18 @@ class TestSpec:
         assert DataSpec(DataLoader(Endless(), batch_size=2)).__length__ is None
 
     @pytest.mark.parametrize("given", [3, "data/train"], ids=str)
-    def test_what_is_no_loader(self, given):
+    def test_invalid_loaders(self, given):
         message = f"dataloader must be iterable, such as a torch DataLoader; got {given!r}."
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             ensure_data_spec(given)
 
-    def test_a_data_set_in_place_of_a_loader(self):
+    def test_dataset_instead_of_loader(self):
         dataset = TensorDataset(rows(3))
         message = f"dataloader: got the dataset {dataset!r} itself; give DataLoader(dataset, batch_size=...) instead."
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             ensure_data_spec(dataset)
 
-    def test_forms(self):
+    def test_accepted_types(self):
         loader = DataLoader(TensorDataset(rows(3)))
         spec = DataSpec(loader)
         assert ensure_data_spec(spec) is spec
@@ -101,13 +101,13 @@ class TestSpec:
         with pytest.raises(TypeError, match="num_token"):
             ensure_data_spec({"dataloader": loader, "num_token": 9})
 
-    def test_device_transforms_is_the_old_name_of_batch_transforms(self):
+    def test_device_transforms_is_an_alias_of_batch_transforms(self):
         loader = DataLoader(TensorDataset(rows(3)))
         assert DataSpec(loader, device_transforms=len).batch_transforms is len
         with pytest.raises(ValueError, match="device_transforms is an old name of batch_transforms"):
             DataSpec(loader, batch_transforms=len, device_transforms=len)
 
-    def test_the_older_module(self):
+    def test_legacy_module(self):
         from composer.core import data_spec
 
         assert data_spec.DataSpec is DataSpec

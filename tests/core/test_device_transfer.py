@@ -1,4 +1,4 @@
-"""Batches on their way to a device."""
+"""Transfer batches to a device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def move(batch: Any) -> Any:
     return trees.map_leaves(lambda leaf: leaf.to(CUDA) if callable(getattr(leaf, "to", None)) else leaf, batch)
 
 
-def test_on_the_cpu_the_batch_is_there_at_once() -> None:
+def test_on_cpu_the_batch_is_available_immediately() -> None:
     batch = [torch.ones(2), "text"]
     sent = start_transfer(batch, torch.device("cpu"), lambda batch: [*batch, 1])
     assert sent.wait()[0] is batch[0]
@@ -54,7 +54,7 @@ def test_on_the_cpu_the_batch_is_there_at_once() -> None:
     ],
     ids=["tensor", "nested", "parameter"],
 )
-def test_dense_tensors_are_copied_beside_the_step_without_a_race(batch: Any) -> None:
+def test_dense_tensors_are_copied_on_a_side_stream_without_a_race(batch: Any) -> None:
     with FakeCuda() as device:
         for _ in range(3):
             received = start_transfer(batch, CUDA, move).wait()
@@ -94,7 +94,7 @@ def test_a_custom_object_can_be_used_immediately() -> None:
         assert (start_transfer(Graph(torch.ones(2)), CUDA, move).wait().edges + 1).sum().item() == 4
 
 
-def test_what_lies_on_a_device_already_is_not_read_by_the_side_stream() -> None:
+def test_tensors_on_device_are_not_read_by_the_side_stream() -> None:
     with FakeCuda():
         made_there = torch.ones(2).to(CUDA) + 1
         received = start_transfer(
@@ -103,7 +103,7 @@ def test_what_lies_on_a_device_already_is_not_read_by_the_side_stream() -> None:
         assert (received[0] + received[1]).sum().item() == 6
 
 
-def test_the_model_of_streams_sees_what_would_be_wrong_without_waiting() -> None:
+def test_fake_streams_detect_missing_synchronization() -> None:
     with FakeCuda(), pytest.raises(RaceError):
         sent = start_transfer(torch.ones(2), CUDA, move)
         sent._batch + 1

@@ -47,7 +47,7 @@ class TestRunEvent:
         with pytest.raises(TypeError, match="An event must be an Event or a str, not NoneType: None"):
             Engine(state_of()).run_event(None)
 
-    def test_a_marker_calls_nobody(self):
+    def test_markers_call_no_handlers(self):
         engine = Engine(state_of(), callbacks=listener(Callback, "c", seen := []))
         assert engine.run_marker_only_event("BATCH_END") is None
         engine.close()
@@ -55,11 +55,11 @@ class TestRunEvent:
             engine.run_marker_only_event("BATCH_END")
         assert seen == []
 
-    def test_listens(self):
+    def test_has_listeners(self):
         engine = Engine(state_of(), callbacks=listener(Callback, "c", [], "batch_end"))
         assert [event for event in Event if engine.listens(event)] == [Event.BATCH_END]
 
-    def test_a_loop_of_ones_own(self):
+    def test_custom_loop(self):
         class Halve(Algorithm):
             def after_dataloader(self, state, logger):
                 state.batch = state.batch / 2
@@ -73,7 +73,7 @@ class TestRunEvent:
 
 class TestOrder:
     @pytest.mark.parametrize("event", list(Event))
-    def test_algorithms_callbacks_loggers_and_the_reverse_at_init(self, event):
+    def test_order_of_algorithms_callbacks_and_loggers(self, event):
         seen = []
         state = state_of()
         make = {"a": Algorithm, "b": Algorithm, "c": Callback, "d": Callback, "l": LoggerDestination}
@@ -92,7 +92,7 @@ class TestOrder:
         engine.run_event("after_loss")
         assert [name for name, _ in seen] == ["second", "first", "first", "second"]
 
-    def test_slots_go_before_the_users_order(self):
+    def test_slots_take_precedence_over_user_order(self):
         seen = []
         made = [listener(Callback, "c", seen), listener(LoggerDestination, "l", seen)]
         for callbacks in itertools.permutations(made):
@@ -149,7 +149,7 @@ class TestPasses:
             ([(len, 0, 1)], f"({len!r}, 0, 1)"),
         ],
     )
-    def test_what_is_no_pass(self, given, shown):
+    def test_invalid_passes(self, given, shown):
         message = (
             "algorithm_passes must be functions (algorithms, event) -> algorithms, each alone or with its index as "
             f"(function, index); got {shown}."
@@ -159,7 +159,7 @@ class TestPasses:
 
 
 class TestPlan:
-    def test_made_again_when_the_lists_change(self):
+    def test_plan_is_rebuilt_when_lists_change(self):
         seen = []
         engine = Engine(state_of())
         state = engine.state
@@ -211,7 +211,7 @@ class TestPlan:
         engine.run_event("batch_end")
         assert seen == [("late", "batch_end")]
 
-    def test_what_is_not_overridden_is_not_called(self):
+    def test_methods_not_overridden_are_not_called(self):
         class Quiet(Callback):
             def __getattribute__(self, name):
                 assert name != "batch_start", "looked up"
@@ -220,7 +220,7 @@ class TestPlan:
         engine = Engine(state_of(), algorithms=Algorithm(), callbacks=[Quiet()])
         assert engine.run_event("batch_start") == {}
 
-    def test_engines_of_one_state_all_notice(self):
+    def test_all_engines_of_a_state_are_notified(self):
         seen, state = [], state_of()
         engines = [Engine(state), Engine(state)]
         for engine in engines:
@@ -230,7 +230,7 @@ class TestPlan:
             engine.run_event("batch_end")
         assert len(seen) == 2
 
-    def test_match_is_asked_each_time(self):
+    def test_match_is_called_each_time(self):
         class EverySecond(Algorithm):
             asked, applied = 0, []
 
@@ -250,7 +250,7 @@ class TestPlan:
 
 class TestRegistration:
     @pytest.mark.parametrize(("argument", "kind"), [("algorithms", Algorithm), ("callbacks", Callback)])
-    def test_what_is_no_listener(self, argument, kind):
+    def test_invalid_listeners(self, argument, kind):
         message = f"{argument} must be {kind.__name__} objects; got 3."
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             Engine(state_of(), **{argument: [3]})
@@ -259,7 +259,7 @@ class TestRegistration:
             getattr(engine.state, argument).append(3)
         assert getattr(engine.state, argument) == []
 
-    def test_a_class_in_place_of_an_object(self):
+    def test_class_instead_of_instance(self):
         class Mine(Algorithm):
             pass
 
@@ -268,7 +268,7 @@ class TestRegistration:
             Engine(state_of(), algorithms=[Mine])
 
     @pytest.mark.parametrize(("there", "missing"), [("match", "apply"), ("apply", "match")])
-    def test_half_an_algorithm_would_never_act(self, there, missing):
+    def test_algorithm_with_match_or_apply_only_is_rejected(self, there, missing):
         half = type("Half", (Algorithm,), {there: lambda self, event, state: True})()
         message = (
             f"Half defines {there} but not {missing}, so it would never act. Define both, or write methods named "

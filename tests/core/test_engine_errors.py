@@ -1,4 +1,4 @@
-"""What an engine does when a handler fails, what it records, and how it closes."""
+"""Engine: failing handlers, traces and closing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Empty(Broken):
 class TestErrors:
     @pytest.mark.parametrize("kind", [Broken, BrokenByEvent, BrokenAlgorithm, BrokenApply, Empty])
     @pytest.mark.parametrize("given", [Event.BATCH_END, "batch_end", "BATCH_END"])
-    def test_a_note_says_whose_it_was(self, kind, given):
+    def test_note_names_the_failing_handler(self, kind, given):
         target = "algorithms" if issubclass(kind, Algorithm) else "callbacks"
         engine = Engine(state_of(), **{target: [kind()]})
         for _ in range(2):
@@ -54,7 +54,7 @@ class TestErrors:
                 engine.run_event(given)
             assert caught.value.__notes__ == [f"Raised by {kind.__name__} at the event 'batch_end'."]
 
-    def test_also_of_a_method_of_the_object_alone(self):
+    def test_note_names_an_instance_method(self):
         for base, target in ((Callback, "callbacks"), (Algorithm, "algorithms")):
             mine = base()
             mine.batch_end = lambda state, logger: 1 / 0
@@ -62,7 +62,7 @@ class TestErrors:
                 Engine(state_of(), **{target: [mine]}).run_event("batch_end")
             assert caught.value.__notes__ == [f"Raised by {base.__name__} at the event 'batch_end'."]
 
-    def test_also_of_an_interrupt(self):
+    def test_note_on_interrupt(self):
         class Stop(Callback):
             def batch_end(self, state, logger):
                 raise KeyboardInterrupt
@@ -71,7 +71,7 @@ class TestErrors:
             Engine(state_of(), callbacks=Stop()).run_event("batch_end")
         assert caught.value.__notes__ == ["Raised by Stop at the event 'batch_end'."]
 
-    def test_those_after_it_are_not_called(self):
+    def test_later_handlers_are_not_called(self):
         engine = Engine(state_of(), callbacks=[Broken(), listener(Callback, "c", seen := [])])
         with pytest.raises(ValueError, match="broken"):
             engine.run_event("batch_end")
@@ -79,7 +79,7 @@ class TestErrors:
 
 
 class TestTraces:
-    def test_a_record_of_each_algorithm_asked(self):
+    def test_one_trace_per_algorithm(self):
         class Second(Algorithm):
             def match(self, event, state):
                 return state.batch is not None
@@ -104,19 +104,19 @@ class TestTraces:
         traces = engine.run_event("after_loss")
         assert traces == {"0.Second/after_loss": Trace("Second", Event.AFTER_LOSS, 7, 0, True)}
 
-    def test_two_of_one_class_have_a_record_each(self):
+    def test_two_instances_of_one_class_have_separate_traces(self):
         algorithms = [listener(Algorithm, "Same", [], "init") for _ in range(2)]
         traces = Engine(state_of(), algorithms=algorithms, record_traces=True).run_event("init")
         assert list(traces) == ["0.Same/init", "1.Same/init"]
 
-    def test_none_in_a_loop_unless_asked_for(self):
+    def test_no_traces_in_custom_loops_by_default(self):
         engine = Engine(state_of(), algorithms=BrokenApply())
         engine.state.algorithms[0] = listener(Algorithm, "a", [])
         assert [trace.name for trace in engine.run_event("batch_end").values()] == ["a"]
         with engine.looping():
             assert engine.run_event("batch_end") == {}
 
-    def test_an_event_fired_by_a_handler_has_records_of_its_own(self):
+    def test_nested_event_has_separate_traces(self):
         inner = []
 
         class Outer(Algorithm):
@@ -128,7 +128,7 @@ class TestTraces:
         assert list(engine.run_event("batch_start")) == ["0.a/batch_start", "1.Outer/batch_start"]
         assert [list(traces) for traces in inner] == [["0.a/batch_end"]]
 
-    def test_an_error_leaves_no_records_to_the_next_event(self):
+    def test_traces_are_cleared_after_an_error(self):
         engine = Engine(state_of(), record_traces=True)
         engine.state.algorithms = [listener(Algorithm, "a", []), BrokenAlgorithm()]
         with pytest.raises(ValueError, match="broken"):
@@ -157,7 +157,7 @@ class ClosesLogger(Closes, LoggerDestination):
 
 
 class TestClose:
-    def test_all_then_all_and_once(self):
+    def test_close_then_post_close_once(self):
         seen = []
         engine = Engine(state_of(), callbacks=[Closes("a", seen), Closes("b", seen)])
         assert not engine.closed
@@ -168,7 +168,7 @@ class TestClose:
         gc.collect()
         assert seen == ["a close", "b close", "a post_close", "b post_close"]
 
-    def test_all_even_if_one_fails(self, caplog):
+    def test_all_are_closed_even_if_one_fails(self, caplog):
         seen = []
         broken = [Closes("a", seen, "close"), Closes("b", seen, "post_close"), Closes("c", seen)]
         with caplog.at_level(logging.ERROR):
@@ -179,7 +179,7 @@ class TestClose:
             "Closes.post_close failed.",
         ]
 
-    def test_loggers_close_last_and_take_what_the_others_log_while_closing(self):
+    def test_loggers_close_last_and_receive_late_metrics(self):
         seen = []
 
         class LogsWhileClosing(Closes):
@@ -212,7 +212,7 @@ class TestClose:
         assert caplog.records[0].getMessage() == "The last metrics could not be delivered."
 
     @pytest.mark.parametrize("algorithm", [BrokenAlgorithm, BrokenApply])
-    def test_when_the_last_reference_goes(self, algorithm):
+    def test_closes_when_the_last_reference_is_dropped(self, algorithm):
         seen = []
         engine = Engine(state_of(), algorithms=algorithm(), callbacks=[Closes("a", seen), ClosesLogger("l", seen)])
         engine.run_event("fit_start") if algorithm is BrokenAlgorithm else engine.listens(Event.FIT_START)
@@ -233,7 +233,7 @@ class TestClose:
         Engine(state).run_event("batch_end")
         assert seen == [("c", "batch_end")]
 
-    def test_nothing_keeps_a_state_whose_engine_is_gone(self):
+    def test_state_is_freed_after_its_engine(self):
         state = state_of(callbacks=[LoggerDestination()])
         engine = Engine(state, algorithms=[BrokenApply()], record_traces=True)
         for event in Event:
@@ -245,7 +245,7 @@ class TestClose:
         assert [ref() for ref in dead] == [None] * 4
 
     @pytest.mark.parametrize("ending", ["engine.close()", "raise SystemExit(0)"])
-    def test_at_the_exit_of_the_interpreter_once(self, ending):
+    def test_closes_once_at_interpreter_exit(self, ending):
         program = f"""
             import torch
             from composer import Callback, Engine, State

@@ -1,4 +1,4 @@
-"""Passes that are taken up where another process left them."""
+"""Epochs are resumed at the position that another process saved."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_types(name) -> None:
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "workers" not in name])
 @pytest.mark.parametrize("sized", [True, False])
-def test_from_every_place(name, sized) -> None:
+def test_resume_from_every_position(name, sized) -> None:
     _, make = KINDS[name]
     whole = plain(EpochIterators(make(), seed=3).begin(epoch=0))
     assert sorted(whole) == list(range(BATCHES))
@@ -129,11 +129,11 @@ def test_from_every_place(name, sized) -> None:
         assert before + rest == whole  # to be asked for its place changes nothing
         later = EpochIterators(make(), seed=3)
         assert plain(later.begin(epoch=0, batch=done, saved=saved)) == rest
-        # The pass after it is whole again.
+        # The next epoch is complete again.
         assert sorted(plain(later.begin(epoch=1))) == list(range(BATCHES))
 
 
-def test_the_end_of_a_pass_whose_length_nobody_knows() -> None:
+def test_end_of_an_epoch_of_unknown_length() -> None:
     running = EpochIterators(DataLoader(Stream(), None), seed=0).begin(epoch=0)
     for _ in range(BATCHES):
         next(running)
@@ -149,7 +149,7 @@ def test_a_state_that_counts_samples_receives_their_number() -> None:
 
 @pytest.mark.parametrize("saved", [{"kind": "any", "rng": None}])
 @pytest.mark.parametrize("name", ["list", "shuffled", "class of one's own"])
-def test_a_place_that_is_only_a_number_of_batches(name, saved) -> None:
+def test_position_with_batch_count_only(name, saved) -> None:
     _, make = KINDS[name]
     whole = plain(EpochIterators(make(), seed=3).begin(epoch=0))
     assert plain(EpochIterators(make(), seed=3).begin(epoch=0, batch=2, saved=saved)) == whole[2:]
@@ -207,7 +207,7 @@ def test_set_epoch_of_distributed_samplers() -> None:
     assert loader.epochs == [0, 1]
 
 
-def test_held_batches_are_not_lost() -> None:
+def test_prefetched_batches_are_not_lost() -> None:
     running = EpochIterator("dataset", iter([1, 2]), stateful=Stream())
     assert not running._is_over()
     assert not running._is_over()
@@ -216,7 +216,7 @@ def test_held_batches_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("name", ["loader", "stream"])
-def test_a_place_saved_twice_is_the_same(name: str) -> None:
+def test_position_saved_twice_is_equal(name: str) -> None:
     kind, make = KINDS[name]
     running = EpochIterators(make(), seed=0).begin(epoch=0)
     assert [next(running), next(running)] == [0, 1]
@@ -253,7 +253,7 @@ def test_a_batch_is_yielded_again(name: str, fetched: bool) -> None:
         assert found + plain(running) == expected
 
 
-def test_an_iterator_that_failed_is_not_begun_again() -> None:
+def test_failed_iterator_is_not_restarted() -> None:
     factory = EpochIterators(iter(range(BATCHES)), seed=0)
     running = factory.begin(epoch=0)
     assert next(running) == 0
@@ -262,7 +262,7 @@ def test_an_iterator_that_failed_is_not_begun_again() -> None:
     assert list(running) == [0, 1, 2, 3, 4]
 
 
-def test_a_place_before_a_batch_that_came_back_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_position_before_a_returned_batch_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     factory = EpochIterators(Loader(), seed=0)
     running = factory.begin(epoch=0)
@@ -288,7 +288,7 @@ class OwnPlaceLoader(DataLoader[Any]):
         raise AssertionError("the data set's place is the one that fits any number of processes")
 
 
-def test_a_count_of_all_samples_goes_before_the_place_of_a_loader() -> None:
+def test_global_sample_count_takes_precedence_over_loader_position() -> None:
     factory = EpochIterators(OwnPlaceLoader(Counting(), None), seed=0)
     assert (factory.resume_by, factory.is_per_rank) == ("dataset", False)
     saved = factory.begin(epoch=0).state_dict(2)
@@ -334,7 +334,7 @@ class Drawing(Place):
         self.passes = state["passes"]
 
 
-def test_the_state_between_two_passes() -> None:
+def test_state_between_two_epochs() -> None:
     loader = Drawing()
     factory = EpochIterators(loader, seed=0)
     ended = factory.begin(epoch=0)
@@ -347,7 +347,7 @@ def test_the_state_between_two_passes() -> None:
     assert list(later.begin(epoch=1)) == list(factory.begin(epoch=1)) == [20, 21]
 
 
-def test_between_two_passes_other_data_begin_anew(caplog) -> None:
+def test_other_data_restart_between_epochs(caplog) -> None:
     caplog.set_level(logging.WARNING, logger="composer")
     factory = EpochIterators([1, 2], seed=0)
     factory.restore_after(0, {"kind": "loader", "state": {}, "ended": 2})

@@ -35,7 +35,7 @@ class TestSelect:
             (["C.*y$"], ["MulticlassAccuracy", "CrossEntropy", "TopAccuracy"]),
         ],
     )
-    def test_by_parts_of_names_in_the_models_order(self, asked, found):
+    def test_by_patterns_in_the_models_order(self, asked, found):
         assert list(evaluator_of(metric_names=asked).__select__(metrics())) == found
 
     @pytest.mark.parametrize("asked", [None, ["Accuracy"]])
@@ -46,7 +46,7 @@ class TestSelect:
         assert not given["TopAccuracy"].update_called
         assert type(chosen["TopAccuracy"]) is SumMetric
 
-    def test_a_name_of_no_metric(self):
+    def test_unknown_metric_name(self):
         message = (
             "Evaluator 'test': metric_names has 'CrosEntropy', which matches none of the model's metrics "
             "['CrossEntropy', 'MulticlassAccuracy', 'TopAccuracy']. Did you mean 'CrossEntropy'?"
@@ -56,7 +56,7 @@ class TestSelect:
         with pytest.raises(ValueError, match=re.escape("none of the model's metrics [].")):
             evaluator_of(metric_names=["accuracy"]).__select__({})
 
-    def test_what_is_no_expression(self):
+    def test_invalid_patterns(self):
         message = (
             "Evaluator 'test': metric_names has 'F1(', which is not a valid regular expression: missing ), "
             "unterminated subpattern at position 2. Escape special characters: 'F1\\\\('."
@@ -86,7 +86,7 @@ class TestArguments:
         assert evaluator.device_eval_microbatch_size is None
         assert not evaluator_of(device_eval_microbatch_size=3).auto_microbatching
 
-    def test_the_batch_size_where_no_microbatch_size_was_given(self):
+    def test_batch_size_is_the_default_microbatch_size(self):
         loader = DataLoader(TensorDataset(torch.zeros(6)), batch_size=4)
         for given, shown in ((None, 4), ("auto", 4), (3, 3)):
             evaluator = evaluator_of(dataloader=loader, device_eval_microbatch_size=given)
@@ -136,13 +136,13 @@ class TestInterval:
         assert evaluator.eval_interval is None
         assert evaluator_of().eval_interval is None
 
-    def test_what_is_none(self):
+    def test_invalid_intervals(self):
         with pytest.raises(ValueError, match="soon"):
             evaluator_of(eval_interval="soon")
 
 
 class TestEnsure:
-    def test_an_evaluator_is_itself(self):
+    def test_evaluator_is_returned_unchanged(self):
         evaluator = evaluator_of()
         assert ensure_evaluator(evaluator, ["x"]) is evaluator
 

@@ -53,7 +53,7 @@ NAMES = [
 ]
 
 
-def test_there_are_these_events_and_no_others():
+def test_all_events():
     assert [event.value for event in Event] == NAMES
     assert len(NAMES) == 40
 
@@ -135,7 +135,7 @@ def test_types():
     assert len([e for e in Event if e.is_predict]) == 6
 
 
-def test_last_to_first_where_something_is_undone():
+def test_undo_events_run_last_to_first():
     reverse = {event.value for event in Event if event.runs_last_to_first}
     assert reverse == {
         "after_forward",
@@ -148,7 +148,7 @@ def test_last_to_first_where_something_is_undone():
     }
 
 
-def test_the_loop_in_the_docstring_names_every_event():
+def test_docstring_loop_names_every_event():
     loop = inspect.getdoc(Event)
     assert loop is not None
     missing = [event.name for event in Event if not re.search(rf"\b{event.name}\b", loop)]

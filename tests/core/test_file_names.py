@@ -18,7 +18,7 @@ def placeholders(table: str) -> list[str]:
     return [row.split("``")[1].strip("{}") for row in table.splitlines()[2:]]
 
 
-def test_the_tables_have_what_names_may_have() -> None:
+def test_documented_placeholders_are_complete() -> None:
     for name in placeholders(FORMAT_NAME_WITH_DIST_TABLE):
         assert "{" not in format_name_with_dist(f"{{{name}}}", "night")
     timed = placeholders(FORMAT_NAME_WITH_DIST_AND_TIME_TABLE)
@@ -27,7 +27,7 @@ def test_the_tables_have_what_names_may_have() -> None:
         assert "{" not in format_name_with_dist_and_time(f"{{{name}}}", "night", Timestamp(epoch=3))
 
 
-def test_a_mistyped_placeholder_is_answered_with_the_right_one() -> None:
+def test_mistyped_placeholder_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match="Did you mean 'epoch'"):
         format_name_with_dist_and_time("{epch}", "night", Timestamp())
     with pytest.raises(ValueError, match="does not change during training"):
@@ -54,11 +54,11 @@ def test_paths() -> None:
         ("plain", "plain"),
     ],
 )
-def test_a_part_of_the_placeholders_is_replaced(text, result) -> None:
+def test_some_placeholders_are_replaced(text, result) -> None:
     assert partial_format(text, "first", run_name="night", width=8) == result
 
 
-def test_what_was_left_is_replaced_later() -> None:
+def test_remaining_placeholders_are_replaced_later() -> None:
     template = "{run_name}-{epoch:03d}-{loss:.2f}-{}"
     values = {"run_name": "night", "epoch": 7, "loss": 0.125}
     early = partial_format(partial_format(template, epoch=7), run_name="night")

@@ -1,4 +1,4 @@
-"""Every name that is no hook and no documented method is free for users' algorithms, callbacks, loggers and models."""
+"""User algorithms, callbacks, loggers and models may use every name that is not a hook or documented method."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WORDS = {
 
 
 @functools.cache
-def names_of_ours() -> set[str]:
+def library_names() -> set[str]:
     """All names that a class of this package has which users subclass or which descends from such a one."""
     for package in ("callbacks", "loggers", "algorithms", "optim", "profiler", "core"):
         for module in pkgutil.iter_modules(importlib.import_module(f"composer.{package}").__path__):
@@ -78,7 +78,7 @@ def names_of_ours() -> set[str]:
 
 
 def free(*documented: str) -> list[str]:
-    return sorted((names_of_ours() | WORDS) - {*documented})
+    return sorted((library_names() | WORDS) - {*documented})
 
 
 class Odd:
@@ -122,8 +122,8 @@ def made(base: type, how: str, value: object, names: list[str], **own: object) -
     return kind
 
 
-def test_the_names_of_ours_are_found():
-    assert {"saved_checkpoints", "interpolate_loss", "bucket_uri", "preview", "files"} <= names_of_ours()
+def test_library_names_are_found():
+    assert {"saved_checkpoints", "interpolate_loss", "bucket_uri", "preview", "files"} <= library_names()
 
 
 @pytest.mark.filterwarnings("ignore:.*is never called")
@@ -238,7 +238,7 @@ def test_arguments_of_the_constructor_are_ignored(base):
     assert inspect.signature(base).bind(1, interval="3ba")
 
 
-def test_a_class_of_ours_without_arguments_refuses_some():
+def test_library_class_without_arguments_rejects_arguments():
     from composer.callbacks import LRMonitor
 
     with pytest.raises(TypeError, match=r"LRMonitor takes no arguments; got interval=3\."):

@@ -59,7 +59,7 @@ def test_the_owner_of_each_type_of_handler():
     assert len(seen) == 4
 
 
-def test_asked_once_for_an_event_and_again_when_the_lists_change():
+def test_handlers_are_collected_again_when_lists_change():
     wrapper = Wrapper("w", seen := [])
     engine = Engine(state_of(), callbacks=[wrapper, listener(Callback, "c", seen, "batch_end")])
     with engine.looping():
@@ -82,7 +82,7 @@ def test_an_event_without_listeners_stays_so():
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("ab")))
-def test_the_first_of_several_is_outermost(order):
+def test_first_wrapper_is_outermost(order):
     seen = []
     callbacks = [*(Wrapper(name, seen) for name in order), listener(Callback, "c", seen, "batch_end")]
     Engine(state_of(), callbacks=callbacks).run_event("batch_end")
@@ -91,7 +91,7 @@ def test_the_first_of_several_is_outermost(order):
     assert seen == expected
 
 
-def test_handlers_may_be_added_and_left_out():
+def test_handlers_may_be_added_and_removed():
     class Replace(Callback):
         def __wrap_handlers__(self, event, handlers):
             return [lambda state, logger: seen.append("instead")]
@@ -101,7 +101,7 @@ def test_handlers_may_be_added_and_left_out():
     assert seen == ["instead"]
 
 
-def test_the_note_on_an_error_still_says_whose_it_was():
+def test_error_note_still_names_the_owner():
     engine = Engine(state_of(), callbacks=[Wrapper("w", []), Broken()])
     with pytest.raises(ValueError, match="broken") as caught:
         engine.run_event("batch_end")
@@ -118,7 +118,7 @@ def test_a_failing_destination_stays_guarded():
         engine.run_event("batch_end")
 
 
-def test_nobody_owns_a_function():
+def test_functions_have_no_owner():
     assert owner_of(lambda state, logger: None) is None
     assert owner_of(None) is None
     assert owner_of(owned(lambda state, logger: None, None)) is None

@@ -1,4 +1,4 @@
-"""Names of hooks: those of other libraries, slips, and helpers that only look a little like one."""
+"""Hook names: those of other libraries, typos, and helpers with similar names."""
 
 from __future__ import annotations
 
@@ -96,25 +96,25 @@ EVENTS = {event.value for event in Event}
 
 
 @pytest.mark.parametrize(("name", "event"), [*OTHER_LIBRARIES.items(), *SLIPS.items()])
-def test_what_was_meant(name, event):
+def test_suggestions(name, event):
     assert is_like_a_hook(name)
     assert meant_event(name) is Event(event)
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_a_helper_is_no_hook(name):
+def test_helpers_are_not_hooks(name):
     assert not is_like_a_hook(name)
     assert not is_like_a_hook(name, ("path",))
 
 
 @pytest.mark.parametrize("name", ["end_epoch", "start_of_epoch", "match_end", "forward_before"])
-def test_parameters_of_a_hook_decide_where_the_name_does_not(name):
+def test_parameters_identify_a_hook_if_the_name_does_not(name):
     assert not is_like_a_hook(name)
     assert is_like_a_hook(name, ("state", "logger"))
 
 
 @pytest.mark.parametrize("name", ["evaluate", "fit", "save", "after_save", "log_now", "epoch", "train_epoch"])
-def test_a_helper_may_take_what_a_hook_takes(name):
+def test_helper_may_have_hook_parameters(name):
     assert not is_like_a_hook(name, ("state", "logger"))
 
 
@@ -124,13 +124,13 @@ def test_a_hook_of_lightning_by_its_parameters():
 
 
 @pytest.mark.parametrize("name", ["on_exception", "on_sigterm", "on_preemption"])
-def test_of_some_no_event_is_known(name):
+def test_hooks_without_a_known_event(name):
     assert is_like_a_hook(name)
     assert meant_event(name) is None
 
 
 @pytest.mark.parametrize("event", [event for event in Event if len(event.value) >= 12])
-def test_any_slip_in_a_long_name_is_seen(event):
+def test_typo_in_a_long_name_is_detected(event):
     draw = random.Random(event.value)
     for _ in range(40):
         name, place = event.value, draw.randrange(len(event.value))
@@ -150,7 +150,7 @@ def test_any_slip_in_a_long_name_is_seen(event):
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_every_event_is_its_own_meaning(event):
+def test_every_event_maps_to_itself(event):
     assert meant_event(event.value) is event
 
 

@@ -27,7 +27,7 @@ def test_overrides():
     assert [e for e in Event if Deeper().__listens__(e)] == [Event.INIT, Event.AFTER_LOSS]
 
 
-def test_a_method_of_the_object_alone_counts():
+def test_instance_methods_count():
     hooks = Hooks()
     hooks.batch_end = lambda state, logger: None
     assert [e for e in Event if hooks.__listens__(e)] == [Event.BATCH_END]

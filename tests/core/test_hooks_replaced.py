@@ -57,7 +57,7 @@ REPLACED = {
 
 @pytest.mark.parametrize("base", [Plain, LRMonitor])
 @pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED.keys())
-def test_between_two_fits(base, replace):
+def test_replaced_between_two_fits(base, replace):
     callback = type("Mine", (base,), {})()
     with trainer_of(max_duration="1ep", callbacks=callback) as trainer:
         trainer.state.seen = seen = []
@@ -71,7 +71,7 @@ def test_between_two_fits(base, replace):
 
 
 @pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED.keys())
-def test_in_the_middle_of_a_fit(replace):
+def test_replaced_during_fit(replace):
     class Replaces(Callback):
         def after_dataloader(self, state, logger):
             if state.timestamp.batch == 1:
@@ -84,7 +84,7 @@ def test_in_the_middle_of_a_fit(replace):
         assert seen.count("new") == 2
 
 
-def test_a_method_that_is_removed_again():
+def test_removed_method():
     callback = Plain()
     callback.batch_end = noted("own")
     engine = Engine(state_of(), callbacks=callback)
@@ -95,7 +95,7 @@ def test_a_method_that_is_removed_again():
     assert engine.state.seen == ["own", "plain"]
 
 
-def test_other_attributes_that_come_and_go_make_no_new_plans():
+def test_other_attributes_do_not_rebuild_plans():
     class Busy(Callback):
         asked = 0
 
@@ -115,7 +115,7 @@ def test_other_attributes_that_come_and_go_make_no_new_plans():
 
 
 @pytest.mark.parametrize("kind", [Callback, Algorithm])
-def test_those_that_are_added_between_fits_run(kind):
+def test_hooks_added_between_fits_run(kind):
     seen = []
     added = type("Added", (kind,), {"batch_end": lambda self, state, logger: seen.append(state.timestamp.batch.value)})
     with trainer_of(max_duration="1ep") as trainer:
@@ -148,7 +148,7 @@ class TestDoubles:
         assert all(trace.run is matches for trace in traces.values())
 
     @pytest.mark.parametrize("wrong", [Callback, 3, "x", object()])
-    def test_what_cannot_listen_is_refused(self, wrong):
+    def test_invalid_listeners_are_rejected(self, wrong):
         with pytest.raises(TypeError, match="callbacks must be Callback objects"):
             Engine(state_of(), callbacks=[wrong])
         with pytest.raises(TypeError, match="algorithms must be Algorithm objects"):
@@ -156,7 +156,7 @@ class TestDoubles:
 
 
 class TestPasses:
-    def test_an_algorithm_that_a_pass_adds_runs_whatever_it_matches(self):
+    def test_algorithm_added_by_a_pass_runs(self):
         added = Mock(**{"match.return_value": False, "apply.return_value": 7})
         engine = Engine(state_of())
         engine.register_pass(lambda algorithms, event: [*algorithms, added])
@@ -201,7 +201,7 @@ class TestClosing:
                 engine.run_event(event)
 
     @pytest.mark.parametrize("kind", [Callback, LoggerDestination])
-    def test_an_open_callback_belongs_to_one_engine(self, kind):
+    def test_open_callback_belongs_to_one_engine(self, kind):
         callback, message = kind(), "open callback or logger from a previous trainer"
         first = Engine(state_of(), callbacks=callback)
         first.run_event("init")
@@ -252,7 +252,7 @@ class TestClosing:
             gc.enable()
 
 
-def test_what_an_engine_logs_to_be_looked_into(caplog, monkeypatch):
+def test_engine_destinations_can_be_inspected(caplog, monkeypatch):
     monkeypatch.setenv("ENGINE_DEBUG", "1")
     state = state_of(callbacks=[Plain()], algorithms=[Mock()])
     state.seen = []

@@ -1,4 +1,4 @@
-"""Which data is known to yield without end; data that ends never is."""
+"""Detect infinite data, without false positives."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_ends(name):
     raise_if_infinite("data", data, "Give less.")
 
 
-def test_to_look_reads_nothing():
+def test_detection_reads_no_data():
     numbers = itertools.count()
     assert infinite_reason(map(str, numbers))
     assert infinite_reason(numbers)
@@ -224,7 +224,7 @@ def test_to_look_reads_nothing():
 
 
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
-def test_a_long_pass_is_warned_of_once(limit, recwarn):
+def test_long_epoch_warns_once(limit, recwarn):
     watch = LongEpochWatch("It may be endless.", **limit)
     for number in range(1, 9):
         if number == limit.get("batches", 1):

@@ -95,12 +95,12 @@ def test_end_in_the_middle_of_an_epoch():
     assert batches(fit(create_interval_scheduler("1ep", include_end_of_training=False), "6ba", [1] * 4)) == [4]
 
 
-def test_end_noticed_at_the_events_asked_for():
+def test_end_is_reported_at_the_requested_events():
     fired = fit(create_interval_scheduler("1ep", **EVAL), "6ba", [1] * 4)
     assert [event for event, _ in fired] == [Event.EPOCH_END, Event.FIT_END]
 
 
-def test_end_is_noticed_once():
+def test_end_is_reported_once():
     every = create_interval_scheduler("100ba", final_events=set(Event))
     assert [event for event, _ in fit(every, "8ba", [1] * 4)] == [Event.BATCH_END]
 
@@ -190,7 +190,7 @@ def test_fraction_of_epochs_is_in_batches():
     assert batches(fit(create_interval_scheduler("0.3dur"), "2ep", [1] * 10)) == [6, 12, 18, 20]
 
 
-def test_fraction_is_the_decimal_that_was_written():
+def test_fraction_is_the_written_decimal():
     assert 100 * 0.07 > 7
     assert batches(fit(create_interval_scheduler("0.07dur", False), "100ba", [1] * 100))[:3] == [7, 14, 21]
 
@@ -231,7 +231,7 @@ def test_without_max_duration_there_is_no_end():
 
 
 @pytest.mark.parametrize("max_duration", ["8ba", "3ep"])
-def test_asking_twice_gives_one_answer(max_duration):
+def test_repeated_calls_agree(max_duration):
     def twice(schedule):
         def ask(state, event):
             first = schedule(state, event)
@@ -288,7 +288,7 @@ def test_bad_interval(interval, error, match):
         create_interval_scheduler(interval)
 
 
-def test_is_an_object():
+def test_interval_is_an_object():
     schedule = create_interval_scheduler(Time(5, "ba"))
     assert isinstance(schedule, IntervalSchedule)
     assert repr(schedule) == "IntervalSchedule('5ba')"

@@ -1,4 +1,4 @@
-"""What is refused, and what is warned of, when an algorithm, a callback or a logger is registered."""
+"""Errors and warnings when an algorithm, callback or logger is registered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def messages(kind):
 def anything(self, *given): ...
 
 
-def ours():
+def library_classes():
     for package in (composer.algorithms, composer.callbacks, composer.loggers):
         for name in package.__all__:
             kind = getattr(package, name)
@@ -49,9 +49,9 @@ def ours():
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(set(ours()), key=lambda kind: kind.__qualname__), ids=lambda kind: kind.__name__
+    "kind", sorted(set(library_classes()), key=lambda kind: kind.__qualname__), ids=lambda kind: kind.__name__
 )
-def test_ours_are_as_they_should_be(kind):
+def test_library_listeners_are_valid(kind):
     class Mine(kind):
         """A subclass, which was not checked yet; whatever its arguments are, all of its hooks are looked at."""
 
@@ -67,7 +67,7 @@ def test_ours_are_as_they_should_be(kind):
 @pytest.mark.parametrize(
     ("name", "event"), [("on_epoch_end", "epoch_end"), ("after_backwards", "after_backward"), ("EpochEnd", "epoch_end")]
 )
-def test_a_hook_that_is_none_is_warned_of_once_for_its_class(base, name, event):
+def test_unknown_hook_warns_once_per_class(base, name, event):
     kind = with_methods(base, **{name: lambda self, state, logger: None})
     (message,) = messages(kind)
     assert message.startswith(
@@ -77,7 +77,7 @@ def test_a_hook_that_is_none_is_warned_of_once_for_its_class(base, name, event):
 
 
 @pytest.mark.parametrize("argument", ["callbacks", "loggers", "algorithms"])
-def test_at_every_door(argument):
+def test_checked_at_every_entry_point(argument):
     base = {"callbacks": Callback, "loggers": LoggerDestination, "algorithms": Algorithm}[argument]
 
     def make():
@@ -96,7 +96,7 @@ def test_at_every_door(argument):
     assert not engine.closed
 
 
-def test_a_warning_that_is_an_error_stays_one():
+def test_warning_as_error_is_raised():
     kind = with_methods(Callback, on_epoch_end=anything)
     for _ in range(2):
         with pytest.raises(ComposerWarning, match="on_epoch_end"):
@@ -161,7 +161,7 @@ def test_no_false_alarm():
     assert messages(Mine) == []
 
 
-def test_a_subclass_of_ours():
+def test_subclass_of_a_library_class():
     class Mine(composer.callbacks.EarlyStopper):
         def on_eval_end(self, state, logger): ...
 
@@ -169,7 +169,7 @@ def test_a_subclass_of_ours():
     assert "Mine.on_eval_end" in message
 
 
-def test_methods_of_the_object_alone():
+def test_instance_methods():
     callback = Callback()
     callback.after_backwards = lambda state, logger: None
     with pytest.warns(ComposerWarning, match=r"Callback\.after_backwards is never called"):
@@ -243,7 +243,7 @@ def test_parameters_of_other_methods(base, name, form):
     assert str(caught.value).endswith(f"write it as {form}.")
 
 
-def test_who_dispatches_gives_its_methods_what_it_likes():
+def test_custom_dispatch_is_not_checked():
     class ByEvent(Callback):
         def run_event(self, event, state, logger):
             if event is Event.EPOCH_END:

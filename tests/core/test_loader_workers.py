@@ -1,4 +1,4 @@
-"""The workers of data loaders outlive the first signal, and their parent's handlers are as before."""
+"""DataLoader workers survive the first signal, and the signal handlers of their parent are restored."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_a_second_signal_ends_a_worker() -> None:
         list(iterator)
 
 
-def test_handlers_and_masks_are_as_before() -> None:
+def test_handlers_and_masks_are_restored() -> None:
     before = [signal.getsignal(signum) for signum in SIGNALS], signal.pthread_sigmask(signal.SIG_BLOCK, [])
     list(iterate(loader()))
     assert ([signal.getsignal(signum) for signum in SIGNALS], signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
 
 
-def test_what_the_user_has_workers_do_first_is_done(tmp_path) -> None:
+def test_user_worker_init_fn_is_called(tmp_path) -> None:
     def init(worker: int) -> None:
         (tmp_path / str(worker)).touch()
 
@@ -90,7 +90,7 @@ def alive(iterator: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_end_with_what_they_serve_also_in_a_cycle_of_references(persistent) -> None:
+def test_workers_exit_with_their_iterator_even_in_reference_cycles(persistent) -> None:
     """Collected by the garbage collector alone, in no time, and not by waiting five seconds for each of two."""
     gc.collect()
 
@@ -111,14 +111,14 @@ def test_workers_end_with_what_they_serve_also_in_a_cycle_of_references(persiste
     assert time.monotonic() - begin < 9
 
 
-def test_persistent_workers_serve_the_next_pass() -> None:
+def test_persistent_workers_serve_the_next_epoch() -> None:
     made = loader(persistent_workers=True)
     first = {int(pid) for batch in iterate(made) for pid in batch[1]}
     assert {int(pid) for batch in iterate(made) for pid in batch[1]} == first
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_the_end_of_a_process_does_not_wait_for_workers(persistent) -> None:
+def test_process_exit_does_not_wait_for_workers(persistent) -> None:
     assert (
         script(f"iterator = iterate(loader(persistent_workers={persistent})); next(iterator); print('end')") == "end\n"
     )
@@ -137,7 +137,7 @@ class Generated(DataLoader[Any]):
             yield batch.tolist()
 
 
-def test_a_loader_with_a_generator_of_its_own() -> None:
+def test_loader_with_its_own_generator() -> None:
     given = Generated(range(4), batch_size=2, num_workers=1)
     iterator = iterate(given)
     assert next(iterator) == [0, 1]
@@ -152,7 +152,7 @@ def test_a_loader_with_a_generator_of_its_own() -> None:
     assert worker.exitcode == 0
 
 
-def test_resuming_samples_nothing_if_the_iterator_begins_late() -> None:
+def test_resuming_samples_nothing_if_the_iterator_starts_late() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Reading what was logged back from the device: complete when it is read, and unchanged by later steps."""
+"""Log records: values are read back from the device completely, and later steps do not change them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logged(as_numbers: bool) -> LogRecord:
 
 
 @pytest.mark.parametrize("as_numbers", [True, False])
-def test_what_is_read_is_complete(as_numbers: bool) -> None:
+def test_values_read_are_complete(as_numbers: bool) -> None:
     with FakeCuda():
         entry = logged(as_numbers)
         copy_to_host([entry])
@@ -36,7 +36,7 @@ def test_what_is_read_is_complete(as_numbers: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["loss", "vector"])
-def test_the_model_sees_a_copy_that_nobody_waits_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_streams_detect_an_unsynchronized_copy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     to = torch.Tensor.to
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: to(self, "cpu", non_blocking=True))
     monkeypatch.setattr(_log_record, "_to_host", lambda tensor: tensor.to("cpu", non_blocking=True))
@@ -47,7 +47,7 @@ def test_the_model_sees_a_copy_that_nobody_waits_for(name: str, monkeypatch: pyt
         entry.metrics[name].sum().item()
 
 
-def test_the_model_sees_values_of_a_stream_that_nobody_waits_for() -> None:
+def test_fake_streams_detect_values_of_an_unsynchronized_stream() -> None:
     with FakeCuda(), pytest.raises(RaceError):
         with side_stream():
             value = torch.ones(()).to("cuda")

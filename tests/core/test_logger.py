@@ -84,7 +84,7 @@ class Operations(TorchDispatchMode):
 
 
 class TestDestinations:
-    def test_forms(self):
+    def test_accepted_types(self):
         one, two = Keeps(), Keeps()
         state = state_of()
         assert Logger(state).destinations == Logger(state, ()).destinations == ()
@@ -92,7 +92,7 @@ class TestDestinations:
         assert Logger(state, [one, two]).destinations == (one, two)
 
     @pytest.mark.parametrize("given", [[3], 3, [Keeps], "file", [Callback()]])
-    def test_what_is_none(self, given):
+    def test_invalid_destinations(self, given):
         shown = given[0] if isinstance(given, list) else given
         with pytest.raises(
             TypeError, match=f"^loggers must be LoggerDestination objects; got {re.escape(repr(shown))}"
@@ -103,7 +103,7 @@ class TestDestinations:
         with pytest.raises(ValueError, match=r"^on_error must be one of 'warn', 'raise', but got 'rise'\. Did"):
             Logger(state_of(), on_error="rise")
 
-    def test_the_base_class_takes_everything_and_keeps_nothing(self):
+    def test_base_class_accepts_and_discards_everything(self):
         base = LoggerDestination()
         base.log_metrics({"m": 1})
         base.log_hyperparameters({})
@@ -148,7 +148,7 @@ class TestSteps:
             ("images", "an image", "mine", True, 0, {"m": "mask"}, {1: "cat"}, False),
         ]
 
-    def test_of_the_time_of_logging_whenever_it_is_delivered(self):
+    def test_step_is_that_of_logging_not_delivery(self):
         keeps = Keeps()
         logger = logger_of(keeps, deferred=True)
         logger.log_metrics({"m": 1})
@@ -157,7 +157,7 @@ class TestSteps:
         logger.flush()
         assert keeps.calls == [("metrics", {"m": 1}, 7), ("metrics", {"m": 2}, 50)]
 
-    def test_tables_and_images_do_not_move_it(self):
+    def test_tables_and_images_do_not_advance_the_step(self):
         """LogAxis: every destination gets the same step for the same event, whatever is logged in between."""
         first, second = Keeps(), Keeps(flush_interval=5)
         logger = logger_of(first, second, deferred=True)
@@ -235,7 +235,7 @@ class TestQueue:
         assert got == {"float": 0.1, "half": 0.5, "long": 2**60 + 1, "bool": True, "long too": 3}
         assert [type(value) for value in got.values()] == [float, float, int, bool, int]
 
-    def test_a_value_read_for_one_destination_is_not_read_again(self, reads):
+    def test_values_are_read_once_for_all_destinations(self, reads):
         often, seldom = Keeps(1), Keeps(10)
         logger = logger_of(often, seldom, deferred=True)
         logger.log_metrics({"loss": torch.tensor(1.0)})
@@ -245,7 +245,7 @@ class TestQueue:
         logger.flush()
         assert (len(often.calls), len(seldom.calls), reads) == (1, 1, ["cpu"])
 
-    def test_other_values_arrive_as_they_are(self):
+    def test_other_values_are_delivered_unchanged(self):
         keeps = Keeps()
         marker = object()
         vector = torch.arange(3)
@@ -254,7 +254,7 @@ class TestQueue:
         assert torch.equal(got.pop("vector"), vector)
         assert got == {"text": "a", "none": None, "thing": marker, "n": 3}
 
-    def test_numbers_of_numpy_stay_those_of_numpy(self):
+    def test_numpy_scalars_are_unchanged(self):
         keeps = Keeps()
         logger_of(keeps).log_metrics({"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True)})
         got = keeps.calls[0][1]
@@ -317,7 +317,7 @@ class TestQueue:
         assert "late" not in got
         assert not got["vector"].requires_grad
 
-    def test_a_destination_may_change_what_it_gets(self):
+    def test_destination_may_modify_its_values(self):
         class Greedy(Keeps):
             def log_metrics(self, metrics, step=None):
                 super().log_metrics(dict(metrics), step)
@@ -332,7 +332,7 @@ class TestQueue:
         logger.log_hyperparameters({"lr": 0.1})
         assert keeps.calls == [("metrics", {"m": 1}, 7), ("hyperparameters", {"lr": 0.1})]
 
-    def test_what_a_destination_logs_in_turn_is_delivered_too(self):
+    def test_values_logged_by_a_destination_are_delivered(self):
         class Echo(Keeps):
             def log_metrics(self, metrics, step=None):
                 super().log_metrics(metrics, step)
@@ -352,7 +352,7 @@ def test_files():
     assert not logger_of().has_file_upload_destination()
 
 
-def test_a_logger_to_some_destinations_keeps_the_order() -> None:
+def test_logger_for_some_destinations_keeps_the_order() -> None:
     from tests.common import Received
 
     one, two = Received(), Received()

@@ -57,7 +57,7 @@ class TestEvents:
         delivered = [("metrics", {event.value: 1}, 7)] if event in self.FLUSH else []
         assert calls == [*delivered, ("hook", event.value)]
 
-    def test_at_the_end_of_a_batch_only_if_due(self):
+    def test_batch_end_delivers_only_if_due(self):
         engine, calls = self.make(flush_interval=2)
         for batch in range(1, 5):
             engine.state.timestamp = Timestamp(batch=batch)
@@ -67,7 +67,7 @@ class TestEvents:
         metrics = [("metrics", {"batch_end": 1}, batch) for batch in range(1, 5)]
         assert calls == [hook, *metrics[:2], hook, hook, *metrics[2:], hook]
 
-    def test_to_those_that_are_due_in_order(self):
+    def test_due_destinations_receive_in_order(self):
         calls = []
         loggers = [Keeps(2, "slow"), Keeps(1, "fast")]
         for logger in loggers:
@@ -89,7 +89,7 @@ class TestEvents:
 
 
 class TestFailing:
-    """LogAxis: a tracker that fails does not stop the training unless asked, and nobody else misses anything."""
+    """LogAxis: a tracker that fails does not stop the training unless asked, and other destinations miss nothing."""
 
     def exercise(self, logger):
         logger.log_metrics({"m": 1})
@@ -102,7 +102,7 @@ class TestFailing:
         logger.suspend()
         logger.log_metrics({"m": 2})
 
-    def test_warns_once_and_the_others_get_theirs(self):
+    def test_failure_warns_once_and_others_still_receive(self):
         fails, keeps = Fails(), Keeps()
         logger = logger_of(fails, keeps)
         with pytest.warns(ComposerWarning) as caught:
@@ -131,7 +131,7 @@ class TestFailing:
             self.exercise(logger)
         assert len(caught) == 2
 
-    def test_one_bad_entry_does_not_cost_the_next(self):
+    def test_bad_entry_does_not_drop_the_next(self):
         class Picky(Keeps):
             def log_metrics(self, metrics, step=None):
                 if "bad" in metrics:
@@ -157,18 +157,18 @@ class TestFailing:
             lambda logger: logger.suspend(),
         ],
     )
-    def test_raises_if_asked(self, log):
+    def test_raises_on_request(self, log):
         with pytest.raises(OSError, match="disk full") as caught:
             log(logger_of(Fails(), on_error="raise"))
         assert caught.value.__notes__ == ["Raised by the logger Fails."]
 
-    def test_raises_after_the_others_got_theirs(self):
+    def test_raises_after_others_received(self):
         keeps = Keeps()
         with pytest.raises(OSError, match="disk full"):
             logger_of(Fails(), keeps, on_error="raise").log_metrics({"m": 1})
         assert keeps.calls == [("metrics", {"m": 1}, 7)]
 
-    def test_hooks_too_but_at_init(self):
+    def test_hook_failures_warn_except_at_init(self):
         engine = Engine(state_of(callbacks=[fails := Fails()]))
         with pytest.warns(ComposerWarning, match="Fails failed"):
             engine.run_event("batch_end")
@@ -180,7 +180,7 @@ class TestFailing:
             Engine(engine.state).run_event("init")
         assert caught.value.__notes__ == ["Raised by Fails at the event 'init'."]
 
-    def test_hooks_raise_if_asked(self):
+    def test_hook_failures_raise_on_request(self):
         state = state_of(callbacks=[fails := Fails()])
         engine = Engine(state, Logger(state, fails, on_error="raise"))
         with pytest.raises(OSError, match="disk full") as caught:

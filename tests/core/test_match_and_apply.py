@@ -1,4 +1,4 @@
-"""The acceptance test Signatures: user classes may order and name the parameters of match and apply as they like."""
+"""The acceptance test Signatures: match and apply of user classes may have any parameter order and names."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class TestNamed:
         defaults = [f"{name}=None" for name in names]
         assert call(method, ", ".join(["self", "verbose=True", *defaults])) == {**as_given(names), "verbose": True}
 
-    def test_what_is_left_goes_to_keywords(self, method, names):
+    def test_remaining_arguments_go_to_kwargs(self, method, names):
         got = call(method, ", ".join(["self", *names, "**others"]))
         assert {**got, **got["others"], "others": None} == {**GIVEN, "others": None}
 
-    def test_what_is_left_goes_to_positions(self, method, names):
+    def test_remaining_arguments_go_to_args(self, method, names):
         expected = [GIVEN[name] for name in NAMES[: 2 if method == "match" else 3] if name not in names]
         got = call(method, ", ".join(["self", *names, "*others"]))
         assert got == {**as_given(names), "others": tuple(expected)}
@@ -82,7 +82,7 @@ class TestNamed:
         ("apply", "self, e, /, s, logger", {"e": "event", "s": "state", "logger": "logger"}),
     ],
 )
-def test_other_names_get_what_is_left_in_order(method, signature, expected):
+def test_other_names_receive_remaining_arguments_in_order(method, signature, expected):
     assert call(method, signature) == {name: GIVEN[source] for name, source in expected.items()}
 
 
@@ -100,7 +100,7 @@ def test_only_stars(method, count):
     }
 
 
-def test_a_default_before_stars_ends_what_is_given_by_position():
+def test_default_before_args_stops_positional_passing():
     got = call("apply", "self, event, verbose=True, *args")
     assert got == {"event": GIVEN["event"], "verbose": True, "args": ()}
     got = call("apply", "self, event, verbose=True, state=None, logger=None, /")
@@ -123,7 +123,7 @@ def test_a_default_before_stars_ends_what_is_given_by_position():
         ("apply", "self, event, state, logger, more"),
     ],
 )
-def test_a_wrong_number_is_refused_at_registration_and_the_valid_forms_are_shown(method, signature):
+def test_wrong_signature_is_rejected_at_registration(method, signature):
     algorithm = algorithm_with(method, signature)
     forms = {
         "match": "match(self, event, state), match(self, state, event, logger)",

@@ -1,4 +1,4 @@
-"""Which values of a metric are better: what metrics say, whole words of names, and no guesses."""
+"""Whether higher or lower values of a metric are better: by attribute, by words of its name, without guesses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_names(name, expected) -> None:
 
 
 @given(name=st.sampled_from(LOWER + HIGHER), letters=st.text("abcdefgh", min_size=1, max_size=4))
-def test_a_word_within_a_word_says_nothing(name, letters) -> None:
+def test_substring_is_not_a_word_match(name, letters) -> None:
     """Substrings decided before: "terror" was an error."""
     word = name.rpartition("/")[2].lower().strip("0123456789")
     if word.isalpha():
@@ -49,7 +49,7 @@ def test_a_word_within_a_word_says_nothing(name, letters) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(metrics.__all__))
-def test_each_metric_of_ours_says_so(name) -> None:
+def test_library_metrics_declare_a_direction(name) -> None:
     stated = getattr(metrics, name).higher_is_better
     assert isinstance(stated, bool)
     by_name = larger_is_better(name)
@@ -87,13 +87,13 @@ def test_metrics(name, metric, expected) -> None:
     assert larger_is_better(name, metric) is expected
 
 
-def test_asks_where_nobody_knows() -> None:
+def test_unknown_direction_is_an_error() -> None:
     assert require_direction("loss", None, "mode='min'") is False
     with pytest.raises(ValueError, match=r"monitor='Spread': .*Pass comp='less'\."):
         require_direction("Spread", torchmetrics.MeanMetric(), "comp='less'")
 
 
-def test_a_number_says_it_too() -> None:
+def test_metric_attribute_gives_the_direction() -> None:
     class Spread:
         higher_is_better = 1
 

@@ -103,7 +103,7 @@ def test_types() -> None:
         EarlyStopper("Acc", 3)
 
 
-def test_of_several_evaluators_one_is_to_be_named() -> None:
+def test_multiple_evaluators_require_a_label() -> None:
     known = {"a/b": {"Acc": 1}, "eval": {"Acc": 2, "eval/Acc": 3}, "train": {"Acc": 4, "Loss": 5}}
     with pytest.raises(ValueError, match="several evaluators; give one of 'a/b/Acc', 'eval/Acc'"):
         find_metric(known, "Acc", training="train")
@@ -150,11 +150,11 @@ def test_evaluators_by_a_mapping() -> None:
     ],
     ids=["tensors", "number as label", "number", "none", "another label"],
 )
-def test_what_is_no_mapping_of_loaders(given, message) -> None:
+def test_invalid_mappings_of_loaders(given, message) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         trainer(given)
 
 
-def test_the_arguments_of_a_data_spec_are_no_mapping_of_loaders() -> None:
+def test_data_spec_arguments_are_not_a_mapping_of_loaders() -> None:
     run = trainer({"dataloader": labeled_data(1), "num_samples": 2})
     assert [(one.label, one.dataloader.num_samples) for one in run.state.evaluators] == [("eval", 2)]

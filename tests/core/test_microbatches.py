@@ -115,7 +115,7 @@ class TestCount:
         ],
         ids=str,
     )
-    def test_what_it_cannot_tell(self, batch, found):
+    def test_uncountable_batches(self, batch, found):
         message = (
             f"Cannot determine the number of samples of a batch: found {found}. Pass "
             f"DataSpec(dataloader, get_num_samples_in_batch=...)."
@@ -214,7 +214,7 @@ class TestSplit:
         assert plain(part) == {"x": [0, 1, 2], "y": ["a", "b", "c"]}
 
     @pytest.mark.parametrize("size", [0, -1, 0.5, 2.0, "2", None])
-    def test_what_is_no_size(self, size):
+    def test_invalid_sizes(self, size):
         message = f"microbatch_size must be a positive integer; got {size!r}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             split(rows(3), size)
@@ -254,7 +254,7 @@ class TestOlderNames:
         with pytest.raises(ValueError, match="microbatch_size must be a positive integer"):
             data_spec.default_split_batch(rows(3), 1.5)
 
-    def test_parts(self):
+    def test_legacy_split_names(self):
         assert data_spec._split_list(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
         assert data_spec._split_list([(rows(2), {"box": rows(1)})] * 3, 2)[1][0][1]["box"].tolist() == [0]
         assert plain(data_spec._split_tensor(rows(3), 2)) == [[0, 1], [2]]
@@ -308,7 +308,7 @@ def batches(n: int) -> st.SearchStrategy[Any]:
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), batches(n), st.integers(1, 10))))
-def test_law_parts_together_are_the_batch(case):
+def test_law_microbatches_concatenate_to_the_batch(case):
     n, batch, size = case
     parts = split(batch, size)
     assert plain(_concatenated(list(parts))) == plain(batch)

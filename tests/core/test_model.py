@@ -77,14 +77,14 @@ class TestEarly:
             "MeanMetric": MeanMetric,
         }
 
-    def test_metrics_are_updated_with_what_validate_returns(self):
+    def test_metrics_are_updated_with_validate_outputs(self):
         model = Early()
         (metric,) = model.get_metrics(is_train=True).values()
         outputs = model.eval_forward(BATCH)
         model.update_metric(BATCH, outputs, metric)
         torch.testing.assert_close(metric.compute(), model.loss(outputs, BATCH))
 
-    def test_one_of_the_two_forms_alone(self):
+    def test_one_of_both_interfaces_only(self):
         class OnlyMetrics(Modern):
             def metrics(self, train):
                 return {"a": MeanMetric()}
@@ -104,7 +104,7 @@ def with_run(kind):
 
 @pytest.mark.parametrize("kind", [Modern, Early])
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
+def test_copies_and_pickles_exclude_run_state(kind, copied):
     model = with_run(kind)
     other = copied(model)
     # A copy logs to where the model does; a file cannot.
@@ -114,7 +114,7 @@ def test_copies_and_files_leave_out_what_belongs_to_a_run(kind, copied):
     assert torch.equal(other(BATCH), model(BATCH))
 
 
-def test_deep_copies_have_only_the_logger_in_common():
+def test_deep_copies_share_only_the_logger():
     model = with_run(Modern)
     model.linear.twin, model.notes = model.linear, {"of": [model.linear.weight]}
     memo = {}
@@ -127,11 +127,11 @@ def test_deep_copies_have_only_the_logger_in_common():
     assert shallow.linear is model.linear and shallow.__dict__ is not model.__dict__
 
 
-def test_a_model_without_a_run_gets_none_by_copying():
+def test_copy_of_a_model_without_a_run_has_none():
     assert "logger" not in copy.deepcopy(Modern()).__dict__
 
 
-def test_the_logger_is_no_part_of_the_state_dict():
+def test_logger_is_not_in_the_state_dict():
     assert list(with_run(Early).state_dict()) == ["linear.weight", "linear.bias"]
 
 

@@ -1,4 +1,4 @@
-"""What algorithms change in a model, in words."""
+"""Describe what algorithms change in a model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_changes(change, told: str) -> None:
 
 
 @pytest.mark.parametrize("fit_start", [False, True])
-def test_the_engine_notes_what_each_algorithm_changed(fit_start: bool) -> None:
+def test_engine_records_changes_of_each_algorithm(fit_start: bool) -> None:
     class Mine(Algorithm):
         def match(self, event, state) -> bool:
             return event is (Event.FIT_START if fit_start else Event.INIT)
@@ -89,7 +89,7 @@ def test_the_engine_notes_what_each_algorithm_changed(fit_start: bool) -> None:
     assert set(found) <= set(dict(engine.model_changes))
 
 
-def test_a_model_that_is_another_one_and_classes_that_change_in_place() -> None:
+def test_replaced_model_and_classes_changed_in_place() -> None:
     from tests.common import classifier
 
     state = State(model=classifier(), optimizers=[])

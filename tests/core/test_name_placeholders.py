@@ -58,7 +58,7 @@ def test_specifications_braces_and_further_values() -> None:
     assert format_name("{batch:{width}d}", "run", NOW, width=4) == "  30"
 
 
-def test_a_further_value_goes_before_one_of_the_timestamp() -> None:
+def test_extra_value_takes_precedence_over_the_timestamp() -> None:
     assert format_name("{batch}", "run", NOW, batch=7) == "7"
 
 
@@ -77,7 +77,7 @@ def test_mistakes(template: str, message: str) -> None:
         format_name(template, "run", NOW)
 
 
-def test_a_time_where_there_is_none() -> None:
+def test_missing_timestamp() -> None:
     with pytest.raises(ValueError, match=r"has the placeholder \{batch\}, but does not change during training"):
         format_name("{batch}", "run")
     assert check_template("filename", "{batch}", timed=True) == "{batch}"
@@ -129,7 +129,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("name", [*ESCAPES, "", " ", "/", "a\x7f"])
-def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
+def test_run_names_with_path_traversal(name: str) -> None:
     with pytest.raises(ValueError, match=r"^RUN_NAME=.* Pass a name such as"):
         check_run_name("RUN_NAME", name)
     with pytest.raises(ValueError, match="run_name="):
@@ -140,7 +140,7 @@ def test_names_of_runs_that_lead_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_names_of_files_that_lead_elsewhere(name: str) -> None:
+def test_file_names_with_path_traversal(name: str) -> None:
     with pytest.raises(ValueError, match=r"^save_filename=.* Pass a name inside of it"):
         check_inside("save_filename", name)
     if name[0] not in "/C":  # the root of the store, and what is no drive there
@@ -180,7 +180,7 @@ def test_run_names_are_literal(name: str) -> None:
 
 
 @given(st.text())
-def test_any_name_of_a_run_is_refused_or_stays_inside(name: str) -> None:
+def test_run_name_is_rejected_or_stays_inside_the_folder(name: str) -> None:
     try:
         check_run_name("run_name", name)
     except ValueError:

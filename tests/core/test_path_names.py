@@ -60,7 +60,7 @@ def test_callbacks_and_loggers(made, tmp_path) -> None:
     assert not [name for name, value in kept.items() if isinstance(value, Path) and "remote" in name]
 
 
-def test_a_logger_hands_files_on(tmp_path) -> None:
+def test_logger_forwards_files(tmp_path) -> None:
     state = State(model=torch.nn.Linear(1, 1), run_name="night")
     names: list[str] = []
 

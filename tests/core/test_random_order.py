@@ -1,4 +1,4 @@
-"""Random orders of which any part can be had."""
+"""Random permutations that can be sliced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ computed = pytest.mark.parametrize("whole", [1 << 20, 0], ids=["whole", "compute
 
 @computed
 @given(n=st.integers(1, 600), seed=seeds)
-def test_it_is_a_permutation(whole, n, seed) -> None:
+def test_is_a_permutation(whole, n, seed) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(random_order, "_MATERIALIZED_UP_TO", whole)
         assert sorted(Permutation(n, seed).slice(0, n)) == list(range(n))
@@ -28,7 +28,7 @@ def test_it_is_a_permutation(whole, n, seed) -> None:
 
 @computed
 @given(n=st.integers(1, 600), seed=seeds, data=st.data())
-def test_any_slice_is_that_of_the_full_order(whole, n, seed, data) -> None:
+def test_slices_match_the_full_order(whole, n, seed, data) -> None:
     start = data.draw(st.integers(0, n + 3))
     stop = data.draw(st.integers(start, n + 5))
     with pytest.MonkeyPatch.context() as patch:
@@ -40,13 +40,13 @@ def test_nothing_to_order() -> None:
     assert Permutation(0, 1).slice(0, 5) == []
 
 
-def test_small_ones_are_those_of_torch() -> None:
+def test_small_orders_match_torch() -> None:
     expected = torch.randperm(100, generator=torch.Generator().manual_seed(5)).tolist()
     assert Permutation(100, 5).slice(0, 100) == expected
 
 
 @pytest.mark.parametrize("n", [(1 << 20) + 1, (1 << 21) - 1, 1 << 21, 10_000_019])
-def test_large_ones_are_permutations(n) -> None:
+def test_large_orders_are_permutations(n) -> None:
     order = Permutation(n, seed=3)
     numbers = np.concatenate([order.slice(start, start + n // 8) for start in range(0, n, n // 7)])
     assert len(set(numbers.tolist())) == len(numbers)
@@ -55,14 +55,14 @@ def test_large_ones_are_permutations(n) -> None:
     assert len(whole) == (1 << 18) + 10
 
 
-def test_seeds_give_orders_that_have_nothing_in_common() -> None:
+def test_seeds_give_unrelated_orders() -> None:
     n = (1 << 20) + 1
     one, other = (np.array(Permutation(n, seed).slice(0, 20_000)) for seed in (1, 2))
     assert (one == other).sum() < 5  # about 0.02 are expected
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
 
 
-def test_orders_are_even(monkeypatch) -> None:
+def test_orders_are_uniform(monkeypatch) -> None:
     """Every order of four numbers comes up about as often, and places say nothing about numbers in a large one."""
     monkeypatch.setattr(random_order, "_MATERIALIZED_UP_TO", 0)
     draws = 4800

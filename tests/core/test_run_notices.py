@@ -1,4 +1,4 @@
-"""Each thing is said once: on the console where there is one, in the logs, and by rank 0 only."""
+"""Each notice is printed once: on the console if there is one, in the logs, and on rank 0 only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Console(LoggerDestination):
         return self.sees
 
 
-def test_the_first_console_shows_it_and_no_other_does(caplog) -> None:
+def test_only_the_first_console_prints(caplog) -> None:
     caplog.set_level(logging.INFO, "composer")
     blind, first, second = Console(sees=False), Console(), Console()
     logger = Logger(State(torch.nn.Linear(1, 1)), [blind, first, second])
@@ -34,14 +34,14 @@ def test_the_first_console_shows_it_and_no_other_does(caplog) -> None:
     ]
 
 
-def test_parts_of_a_logger_say_it_in_the_same_place() -> None:
+def test_nested_loggers_print_in_one_place() -> None:
     console = Console()
     logger = Logger(State(torch.nn.Linear(1, 1)), [console])
     logger.only([]).notice("resumed")
     assert console.lines == logger.notices.texts == ["resumed"]
 
 
-def test_only_rank_0_says_it(monkeypatch, caplog) -> None:
+def test_only_rank_0_prints(monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO, "composer")
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)
     notices = Notices(lambda text: pytest.fail(text))
@@ -50,9 +50,7 @@ def test_only_rank_0_says_it(monkeypatch, caplog) -> None:
 
 
 @pytest.mark.parametrize(("shown", "urgent", "on_stderr"), [(False, True, 1), (False, False, 0), (True, True, 0)])
-def test_what_is_urgent_is_on_stderr_once_without_console_and_without_logging(
-    shown, urgent, on_stderr, capfd, monkeypatch
-) -> None:
+def test_urgent_notices_go_to_stderr_once_without_console(shown, urgent, on_stderr, capfd, monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(logging.getLogger("composer"), "handlers", [])
     Notices(lambda text: shown).report("interrupted", urgent=urgent)
@@ -68,7 +66,7 @@ def test_passwords_in_uris_are_masked() -> None:
     ]  # fmt: skip
 
 
-def test_a_console_that_fails_does_not_keep_the_others_from_it() -> None:
+def test_failing_console_does_not_affect_others() -> None:
     class Broken(Console):
         def __show_notice__(self, text: str) -> bool:
             raise OSError("the terminal is gone")

@@ -1,4 +1,4 @@
-"""Numbers of samples in whatever form a user's function has them, and microbatches of parts of samples."""
+"""Sample counts of any numeric type, and fractional samples per microbatch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMS = [torch.tensor(4), torch.tensor(4.0), np.int64(4), np.float64(4), np.arra
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_number_counts(form) -> None:
+def test_every_numeric_type_is_accepted(form) -> None:
     trainer = trained(
         spec(get_num_samples_in_batch=lambda batch: form * len(batch[0]) / 4), device_train_microbatch_size=2
     )
@@ -51,7 +51,7 @@ def test_every_form_of_a_number_counts(form) -> None:
 
 
 @pytest.mark.parametrize("form", ["4", None, torch.ones(2), True])
-def test_what_is_no_number_is_named_before_a_step(form) -> None:
+def test_non_numbers_are_reported_before_a_step(form) -> None:
     with pytest.raises(TypeError, match="get_num_samples_in_batch must return a number, but returned"):
         trained(spec(get_num_samples_in_batch=lambda batch: form))
 
@@ -61,7 +61,7 @@ def halves(batch: Any, size: float) -> list[Any]:
     return [tuple(part[start : start + rows] for part in batch) for start in range(0, len(batch[0]), rows)]
 
 
-def test_parts_of_samples() -> None:
+def test_fractional_samples() -> None:
     """Four rows are a sample: a microbatch of half a sample counts half, and the gradient is that of the batch."""
     packed = spec(split_batch=halves, get_num_samples_in_batch=lambda batch: len(batch[0]) / 4)
     trainer = trained(packed, device_train_microbatch_size=0.5)
@@ -70,7 +70,7 @@ def test_parts_of_samples() -> None:
 
 
 @pytest.mark.parametrize("size", [2.0, np.int64(2), np.float64(2), torch.tensor(2)])
-def test_every_form_of_an_integer_size(size) -> None:
+def test_every_integer_type_of_size(size) -> None:
     assert trained(spec(), device_train_microbatch_size=size).state.device_train_microbatch_size == 2
     assert Evaluator(label="a", dataloader=spec(), device_eval_microbatch_size=size).microbatch_size == 2
 
@@ -83,6 +83,6 @@ def test_other_sizes_are_refused(size) -> None:
         Evaluator(label="a", dataloader=spec(), device_eval_microbatch_size=size)
 
 
-def test_a_split_into_nothing_is_named() -> None:
+def test_empty_split_is_reported() -> None:
     with pytest.raises(ValueError, match="split_batch returned no microbatch for a batch with 4 samples"):
         trained(spec(split_batch=lambda batch, size: []), device_train_microbatch_size=2)

@@ -1,4 +1,4 @@
-"""The indices of a pass, from any batch on."""
+"""The sample indices of an epoch, starting at any batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data(n: int) -> TensorDataset:
 
 
 class Backwards(Sampler[int]):
-    """A sampler of one's own."""
+    """A custom sampler."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -45,7 +45,7 @@ class Backwards(Sampler[int]):
 
 
 class Pairs(Sampler[list[int]]):
-    """A sampler of batches of one's own, which draws numbers."""
+    """A custom batch sampler that uses random state."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -77,7 +77,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
-def a_pass(loader: Any, start: int = 0, epoch: int = 0, seed: int = 3) -> list[Any]:
+def one_epoch(loader: Any, start: int = 0, epoch: int = 0, seed: int = 3) -> list[Any]:
     made = SampleOrder(loader)
     made.seed, made.epoch, made.start = seed, epoch, start
     return [list(batch) if isinstance(batch, list) else batch for batch in made]
@@ -91,21 +91,21 @@ def a_pass(loader: Any, start: int = 0, epoch: int = 0, seed: int = 3) -> list[A
     epoch=st.integers(0, 3),
     chunk=st.integers(1, 9),
 )
-def test_the_tail_from_every_batch(kind, n, size, drop_last, epoch, chunk) -> None:
+def test_resume_from_every_batch(kind, n, size, drop_last, epoch, chunk) -> None:
     loader = SAMPLERS[kind](n, batch_size=size, drop_last=drop_last)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        whole = a_pass(loader, epoch=epoch)
+        whole = one_epoch(loader, epoch=epoch)
         assert len(whole) == len(SampleOrder(loader)) == len(loader)
         step = SampleOrder(loader).step
         for done in range(len(whole) + 2):
-            assert a_pass(loader, done * step, epoch) == whole[done:]
+            assert one_epoch(loader, done * step, epoch) == whole[done:]
 
 
 @given(n=st.integers(1, 50), size=st.integers(1, 9), drop_last=st.booleans())
 def test_every_sample_once(n, size, drop_last) -> None:
     for kind in ("in order", "shuffled"):
-        batches = a_pass(SAMPLERS[kind](n, batch_size=size, drop_last=drop_last))
+        batches = one_epoch(SAMPLERS[kind](n, batch_size=size, drop_last=drop_last))
         flat = [index for batch in batches for index in batch]
         assert len(flat) == (n - n % size if drop_last else n)
         assert len(set(flat)) == len(flat)
@@ -116,29 +116,29 @@ def test_every_sample_once(n, size, drop_last) -> None:
 @pytest.mark.parametrize("kind", ["shuffled", "weighted", "a subset", "batches of one's own", "no batches"])
 def test_epochs_and_seeds_differ_and_repeat(kind) -> None:
     loader = SAMPLERS[kind](40, batch_size=4)
-    passes = [a_pass(loader, epoch=epoch, seed=seed) for epoch in (0, 1) for seed in (1, 2)]
+    passes = [one_epoch(loader, epoch=epoch, seed=seed) for epoch in (0, 1) for seed in (1, 2)]
     assert all(one != other for i, one in enumerate(passes) for other in passes[:i])
-    assert a_pass(SAMPLERS[kind](40, batch_size=4), epoch=1, seed=2) == passes[3]
+    assert one_epoch(SAMPLERS[kind](40, batch_size=4), epoch=1, seed=2) == passes[3]
 
 
 def test_a_custom_generator_determines_the_order() -> None:
     def loader(seed: int) -> DataLoader[Any]:
         return DataLoader(data(20), 4, shuffle=True, generator=torch.Generator().manual_seed(seed))
 
-    assert a_pass(loader(5), seed=1) == a_pass(loader(5), seed=2)
-    assert a_pass(loader(5)) != a_pass(loader(6))
+    assert one_epoch(loader(5), seed=1) == one_epoch(loader(5), seed=2)
+    assert one_epoch(loader(5)) != one_epoch(loader(6))
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_no_generator_is_touched(kind) -> None:
+def test_generators_are_unchanged(kind) -> None:
     loader = SAMPLERS[kind](20, batch_size=4, generator=torch.Generator().manual_seed(5))
     own = [owner.generator for owner in (loader, loader.sampler) if getattr(owner, "generator", None) is not None]
     before = [random.getstate(), torch.get_rng_state().tolist(), *[one.get_state().tolist() for one in own]]
-    a_pass(loader)
+    one_epoch(loader)
     assert [random.getstate(), torch.get_rng_state().tolist(), *[one.get_state().tolist() for one in own]] == before
 
 
-def test_a_sampler_gets_its_generator_back_when_a_pass_is_left() -> None:
+def test_sampler_generator_is_restored_if_an_epoch_is_abandoned() -> None:
     loader = SAMPLERS["weighted"](20, batch_size=4)
     iterator = iter(SampleOrder(loader))
     next(iterator)
@@ -147,7 +147,7 @@ def test_a_sampler_gets_its_generator_back_when_a_pass_is_left() -> None:
     assert loader.sampler.generator is None
 
 
-def test_subclasses_are_asked_themselves() -> None:
+def test_subclasses_are_called() -> None:
     class Twice(RandomSampler):
         def __iter__(self):
             return iter([0, 0])
@@ -156,8 +156,8 @@ def test_subclasses_are_asked_themselves() -> None:
         def __iter__(self):
             return iter([[7]])
 
-    assert a_pass(DataLoader(data(8), 2, sampler=Twice(data(8)))) == [[0, 0]]
-    assert a_pass(DataLoader(data(8), batch_sampler=Ends(SequentialSampler(data(8)), 2, False))) == [[7]]
+    assert one_epoch(DataLoader(data(8), 2, sampler=Twice(data(8)))) == [[0, 0]]
+    assert one_epoch(DataLoader(data(8), batch_sampler=Ends(SequentialSampler(data(8)), 2, False))) == [[7]]
 
 
 # ---------------------------------------------------------------------------------------------- in workers
@@ -180,7 +180,7 @@ def drawn(workers: int, start: int = 0, **options: Any) -> list[Any]:
     return [[part.tolist() for part in batch] for batch in resumable_loader(loader, made, seed=3)]
 
 
-def test_numbers_in_workers_depend_on_the_batch_alone() -> None:
+def test_random_state_in_workers_depends_only_on_the_batch() -> None:
     whole = drawn(1)
     assert len({number for batch in whole for number in batch[1] + batch[2] + batch[3]}) == 36
     assert drawn(2) == whole

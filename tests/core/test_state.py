@@ -39,15 +39,15 @@ class TestConstruction:
         assert isinstance(state.device, DeviceCPU)
         assert (state.seed, state.grad_accum) == (0, 1)
 
-    def test_of_a_model_without_parameters(self):
+    def test_model_without_parameters(self):
         assert isinstance(State(model=torch.nn.Identity()).device, DeviceCPU)
 
-    def test_of_a_model_elsewhere(self):
+    def test_model_on_another_device(self):
         with torch.device("meta"):
             model = torch.nn.Linear(1, 1)
         assert isinstance(State(model=model, device="cpu").device, DeviceCPU)
 
-    def test_one_or_several(self):
+    def test_one_or_multiple(self):
         model = torch.nn.Linear(1, 1)
         first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
         assert State(model=model, optimizers=first).optimizers == [first]
@@ -62,7 +62,7 @@ class TestConstruction:
         assert (state.rank_zero_seed, state.run_name, state.max_duration) == (3, "name", Time(4, "ba"))
         assert state.device_train_microbatch_size == 5
 
-    def test_the_seed_is_that_of_the_process(self, monkeypatch):
+    def test_seed_is_that_of_the_rank(self, monkeypatch):
         monkeypatch.setattr("composer.dist.get_global_rank", lambda: 3)
         assert state_of(rank_zero_seed=40).seed == 43
 
@@ -111,7 +111,7 @@ class TestMaxDuration:
             ([1], TypeError, "[1]"),
         ],
     )
-    def test_what_is_none(self, given, error, message):
+    def test_invalid_durations(self, given, error, message):
         state = state_of(max_duration="2ep")
         with pytest.raises(error, match=re.escape(message)):
             state.max_duration = given
@@ -126,14 +126,14 @@ class TestMaxDuration:
         engine.run_event("fit_start")
         assert engine.state.max_duration == Time(5, "ep")
 
-    def test_in_the_old_way(self):
+    def test_set_by_epochs_attribute(self):
         state = state_of(max_duration="9ep")
         assert state.max_epochs == 9
         state.max_epochs /= 2
         assert (state.max_epochs, state.max_duration) == (4, Time(4, "ep"))
 
     @pytest.mark.parametrize("duration", [None, "5ba"])
-    def test_the_old_way_needs_epochs(self, duration):
+    def test_epochs_attribute_requires_epochs(self, duration):
         message = f"max_epochs needs a max_duration in epochs, but it is {duration}."
         with pytest.raises(ValueError, match=re.escape(message)):
             state_of(max_duration=duration).max_epochs  # noqa: B018
@@ -191,7 +191,7 @@ class TestData:
         with pytest.raises(ValueError, match=re.escape(message)):
             state_of().set_dataloader([1])
 
-    def test_of_the_active_phase(self):
+    def test_data_of_the_active_phase(self):
         state = state_of(train_dataloader=loader())
         state.phase = state.eval_phase
         assert (state.dataloader, state.dataloader_len) == (None, None)
@@ -203,7 +203,7 @@ class TestData:
         state.phase = state.train_phase
         assert (state.dataloader, state.dataloader_len) == (other, Time(4, "ba"))
 
-    def test_other_data_end_the_pass_under_way(self):
+    def test_other_data_end_the_current_epoch(self):
         data = loader()
         state = state_of(train_dataloader=data)
         state.train_phase.iterator = iter(data)
@@ -235,7 +235,7 @@ class TestData:
         assert state.dataloader_len is None
 
     @pytest.mark.parametrize(("given", "shown"), [("1ep", "'1ep'"), (-2, "'-2ba'")])
-    def test_what_is_no_length(self, given, shown):
+    def test_invalid_lengths(self, given, shown):
         state = state_of(train_dataloader=loader())
         message = f"dataloader_len must be a number of batches, or -1 for all; got {shown}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -263,7 +263,7 @@ class TestBatch:
             ((1, 2), (lambda b: b[1], lambda b, v: (b[0], v)), 2, (1, 9)),
         ],
     )
-    def test_parts(self, batch, key, part, after):
+    def test_batch_items(self, batch, key, part, after):
         state = state_of()
         state.batch = batch
         before = copy.deepcopy(batch)
@@ -273,7 +273,7 @@ class TestBatch:
         assert type(state.batch) is type(after)
         assert batch == before
 
-    def test_several_parts(self):
+    def test_multiple_batch_items(self):
         state = state_of()
         state.batch = {"x": 1, "y": 2, "z": 3}
         assert state.batch_get_item(["z", "x"]) == (3, 1)
@@ -298,7 +298,7 @@ class TestMetrics:
 
 
 class TestCopies:
-    def test_a_copy_stands_alone(self):
+    def test_copy_is_independent(self):
         told = []
         state = state_of(algorithms=Algorithm(), callbacks=Callback(), max_duration="3ep")
         engine = Engine(state)
@@ -312,7 +312,7 @@ class TestCopies:
         engine.state.algorithms.clear()
         assert told == [1]
 
-    def test_the_lists_of_a_copy_tell_its_engines(self):
+    def test_lists_of_a_copy_notify_its_engines(self):
         seen = []
 
         class Sees(Callback):
@@ -327,27 +327,27 @@ class TestCopies:
         assert seen == [other]
 
 
-class TestNamesOfTheDivision:
+class TestShardingAttributes:
     def test_nothing_is_sharded(self):
         state = state_of()
         assert (state.fsdp_config, state.tp_config, state.fsdp_state_dict_type) == (None, None, None)
         assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (False, 0, False)
         assert not state.fsdp_sharded_state_dict_enabled
 
-    def test_weights_are(self):
+    def test_weights_are_sharded(self):
         config = as_parallelism_config({"fsdp": {"state_dict_type": "sharded", "load_monolith_rank0_only": True}})
         state = state_of(parallelism_config=config)
         assert state.fsdp_config is config.fsdp
         assert (state.fsdp_enabled, state.fsdp_config_version, state.load_monolith_rank0_only) == (True, 2, True)
         assert (state.fsdp_state_dict_type, state.fsdp_sharded_state_dict_enabled) == ("sharded", True)
 
-    def test_layers_are(self):
+    def test_layers_are_sharded(self):
         config = as_parallelism_config({"tp": {"tensor_parallel_degree": 2, "layer_plan": {"": ColwiseParallel()}}})
         state = state_of(parallelism_config=config)
         assert state.tp_config is config.tp
         assert not state.fsdp_enabled
 
-    def test_the_trainer_says_so(self):
+    def test_set_by_the_trainer(self):
         trainer = trainer_of(fsdp_config={"state_dict_type": "sharded"})
         assert trainer.state.fsdp_sharded_state_dict_enabled
         assert not trainer.state.is_model_ddp
@@ -356,7 +356,7 @@ class TestNamesOfTheDivision:
             torch.distributed.destroy_process_group()
 
 
-class TestDataOfOnesOwn:
+class TestCustomData:
     def test_label_and_length(self):
         state = state_of(
             dataloader=DataLoader(TensorDataset(torch.zeros(6, 1))), dataloader_label="mine", dataloader_len=4
@@ -364,7 +364,7 @@ class TestDataOfOnesOwn:
         assert (state.dataloader_label, state.dataloader_len) == ("mine", Time(4, "ba"))
         assert state.train_dataloader is state.dataloader
 
-    def test_one_of_two_spellings(self):
+    def test_alternative_spelling(self):
         with pytest.raises(ValueError, match="train_dataloader and dataloader are both given"):
             state_of(train_dataloader=[1, 2], dataloader=[1, 2], dataloader_label="mine")
         data = [1, 2]

@@ -1,4 +1,4 @@
-"""Every attribute that a state had in the predecessor: readable, settable where it was, and on a double too."""
+"""State attributes of Composer 0.32: readable, settable where they were, and on mocks too."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_mock_has_every_name():
 
 
 class TestMicrobatchSize:
-    def test_the_batch_size_where_none_was_given(self):
+    def test_batch_size_is_the_default(self):
         state = State(model=MODEL, train_dataloader=LOADER)
         assert (state.device_train_microbatch_size, state.microbatch_size, state.grad_accum) == (2, None, 1)
         state.device_train_microbatch_size = 1
@@ -170,7 +170,7 @@ class TestMicrobatchSize:
 
 
 class TestMetricValues:
-    def test_what_a_script_sets_stays_until_the_metric_is_updated(self):
+    def test_assigned_values_are_kept_until_the_metric_is_updated(self):
         metric = SumMetric()
         metric.update(1.0)
         state = State(model=MODEL)
@@ -189,7 +189,7 @@ class TestMetricValues:
             values().update(other=1)
             assert values()["other"] == 1
 
-    def test_metrics_that_are_gone(self):
+    def test_removed_metrics(self):
         first, second = MeanMetric(), MeanMetric()
         first.update(1.0)
         second.update(2.0)

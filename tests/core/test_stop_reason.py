@@ -1,4 +1,4 @@
-"""Who ended a run, found by the call stack, and when the state keeps it."""
+"""The stop reason: the caller that ended a run, and when the state keeps it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def made(*callbacks: Callback, algorithms: Any = ()) -> State:
     return State(torch.nn.Linear(1, 1), max_duration="9ep", callbacks=callbacks, algorithms=algorithms)
 
 
-def stop_it(state: State) -> None:
+def stop_run(state: State) -> None:
     state.stop_training(reason="a helper says so")
 
 
 class ByHelper(Callback):
     def epoch_end(this, state, logger):  # noqa: N805
-        stop_it(state)
+        stop_run(state)
 
 
 class ByEvent(Callback):
     def run_event(self, event, state, logger):
         if event == "epoch_end":
-            [stop_it(each) for each in (state,)]
+            [stop_run(each) for each in (state,)]
 
 
 class ByMatch(Algorithm):
@@ -36,7 +36,7 @@ class ByMatch(Algorithm):
         return event == "epoch_end"
 
     def apply(self, event, state, logger):
-        (lambda: stop_it(state))()
+        (lambda: stop_run(state))()
 
 
 @pytest.mark.parametrize("kind", [ByHelper, ByEvent, ByMatch])
@@ -48,7 +48,7 @@ def test_the_caller_is_found_through_helpers(kind) -> None:
     assert state.finished
 
 
-def test_what_is_no_listener_of_the_run_is_the_script() -> None:
+def test_other_callers_are_the_script() -> None:
     state = made()
     ByHelper().epoch_end(state, None)
     assert str(state.stop) == "stopped by the script: a helper says so"
@@ -56,7 +56,7 @@ def test_what_is_no_listener_of_the_run_is_the_script() -> None:
     assert str(Stop("Mine")) == "stopped by Mine"
 
 
-def test_the_first_of_two_is_kept_and_none_of_what_has_ended() -> None:
+def test_first_reason_is_kept_and_cleared_after_the_run() -> None:
     state = made()
     state.stop_training(reason="first")
     state.stop_training(reason="second")
@@ -68,7 +68,7 @@ def test_the_first_of_two_is_kept_and_none_of_what_has_ended() -> None:
     assert state.stop is None
 
 
-def test_max_duration_set_to_what_is_reached_stops_and_to_more_revokes_it_while_training() -> None:
+def test_setting_max_duration_stops_or_revokes_a_stop() -> None:
     state = made()
     state.max_duration = 0
     assert state.stop is None  # nothing runs

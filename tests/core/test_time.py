@@ -63,7 +63,7 @@ class TestTimeUnit:
         with pytest.raises(ValueError, match=r"'epohc' is not a unit of time. Did you mean 'epoch'\?.*'ba' \(batch\)"):
             TimeUnit("epohc")
 
-    def test_no_string(self):
+    def test_not_a_string(self):
         with pytest.raises(ValueError, match="5 is not a valid TimeUnit"):
             TimeUnit(5)
 
@@ -103,7 +103,7 @@ class TestConstruction:
 
     @pytest.mark.parametrize("value", [True, None, "5", [1], 1j])
     @pytest.mark.parametrize("unit", ["ba", "dur"])
-    def test_no_number(self, value, unit):
+    def test_not_a_number(self, value, unit):
         with pytest.raises(TypeError, match="must be a number"):
             Time(value, unit)
 
@@ -127,7 +127,7 @@ class TestConstruction:
         time = Time(5, "ba")
         assert pickle.loads(pickle.dumps(time)) == copy.deepcopy(time) == copy.copy(time) == time
 
-    def test_annotation_of_old_scripts(self):
+    def test_legacy_annotations(self):
         assert Time[int].__origin__ is Time
 
     def test_match_statement(self):
@@ -170,7 +170,7 @@ class TestComparison:
         assert not time >= other
 
     @pytest.mark.parametrize("other", [None, object(), True, [5]])
-    def test_equals_nothing_else(self, other):
+    def test_not_equal_to_other_types(self, other):
         assert operator.eq(Time(1, "ba"), other) is False
         assert Time(1, "ba") != other
 
@@ -192,7 +192,7 @@ class TestComparison:
         with pytest.raises(TypeError, match="not supported between"):
             Time(5, "ba") < other  # noqa: B015
 
-    def test_zero_is_true_like_any_object(self):
+    def test_zero_is_truthy(self):
         assert Time(0, "ba")
 
     @given(same_unit(2))

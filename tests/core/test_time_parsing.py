@@ -1,4 +1,4 @@
-"""Times written as text or given loosely."""
+"""Parse times from strings and numbers."""
 
 import datetime
 
@@ -106,23 +106,23 @@ class TestParsing:
             Time.from_timestring("1e999ba")
 
     @pytest.mark.parametrize("text", ["10ep", "5", "h", ""])
-    def test_timedelta_wants_a_wall_clock(self, text):
+    def test_timedelta_requires_a_wall_clock(self, text):
         with pytest.raises(ValueError, match="'1h30m'"):
             Time.from_timedelta(text)
 
     @pytest.mark.parametrize("text", [5, None, 1.5])
-    def test_timestring_wants_a_string(self, text):
+    def test_timestring_requires_a_string(self, text):
         with pytest.raises(TypeError, match="must be a string"):
             Time.from_timestring(text)
 
     @given(times)
-    def test_reads_what_it_writes(self, time):
+    def test_formatted_values_parse_back(self, time):
         again = Time.from_timestring(str(time))
         assert again == time
         assert (type(again.value), again.unit) == (type(time.value), time.unit)
 
     @given(st.text())
-    def test_any_text_is_a_time_or_a_clear_error(self, text):
+    def test_arbitrary_text_parses_or_raises(self, text):
         try:
             time = Time.from_timestring(text)
         except (ValueError, TypeError):
@@ -131,7 +131,7 @@ class TestParsing:
 
 
 class TestInput:
-    def test_time_is_returned_as_it_is(self):
+    def test_time_is_returned_unchanged(self):
         time = Time(5, "ba")
         assert Time.from_input(time) is time
         assert ensure_time(time, "ep") is time
@@ -157,7 +157,7 @@ class TestInput:
 
     @pytest.mark.parametrize("value", [None, [123], object()])
     @pytest.mark.parametrize("error", [RuntimeError, TypeError])
-    def test_either_class_of_error_is_caught(self, value, error):
+    def test_error_is_caught_as_either_class(self, value, error):
         with pytest.raises(error, match="Expected a time"):
             Time.from_input(value)
 

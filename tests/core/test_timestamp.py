@@ -85,12 +85,12 @@ class TestConstruction:
             Timestamp(**{name: Time(5, other)})
 
     @pytest.mark.parametrize("value", [1.5, True, None, [1]])
-    def test_no_count(self, value):
+    def test_invalid_count(self, value):
         with pytest.raises(TypeError, match="batch="):
             Timestamp(batch=value)
 
     @pytest.mark.parametrize("value", ["1h", True, Time(5, "sec")])
-    def test_no_duration(self, value):
+    def test_invalid_duration(self, value):
         with pytest.raises(TypeError, match="epoch_wct must be a timedelta or a number of seconds"):
             Timestamp(epoch_wct=value)
 
@@ -99,7 +99,7 @@ class TestConstruction:
         with pytest.raises(ValueError, match=f"{next(iter(given))} must not be negative"):
             Timestamp(**given)
 
-    def test_not_set_by_accident(self):
+    def test_attributes_cannot_be_set_accidentally(self):
         timestamp = Timestamp()
         with pytest.raises(AttributeError):
             timestamp.batch = 5
@@ -232,7 +232,7 @@ class TestCopy:
         with pytest.raises(ValueError, match="epoch counts in 'ep'"):
             Timestamp().copy(epoch=Time(1, "ba"))
 
-    def test_setter_leaves_the_original(self):
+    def test_setter_does_not_change_the_original(self):
         timestamp = numbered()
         timestamp.copy().epoch_in_iteration = 0
         assert timestamp == numbered()
@@ -322,7 +322,7 @@ class TestState:
         assert state["epoch_wct"] == datetime.timedelta(seconds=13)
 
     @given(timestamps)
-    def test_loads_what_it_saves(self, timestamp):
+    def test_state_dict_round_trip(self, timestamp):
         loaded = numbered()
         loaded.load_state_dict(timestamp.state_dict())
         assert loaded == timestamp

@@ -11,7 +11,7 @@ from composer.core.algorithm_trace import Trace
 
 
 @pytest.mark.parametrize("format", list(MemoryFormat))
-def test_memory_formats_are_those_of_torch(format):
+def test_memory_formats_match_torch(format):
     assert isinstance(getattr(torch, format.value), torch.memory_format)
     assert MemoryFormat(format.value) is format
 

@@ -1,4 +1,4 @@
-"""Which methods of a class nobody but a base class would call."""
+"""Find methods of a class that only a base class could call."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_methods_used_by_the_class_are_left_out():
     assert list(added_attributes(Mine, Base)) == ["size", "value", "cached"]
 
 
-def test_names_that_are_looked_up():
+def test_names_used_by_getattr():
     class Mine(Base):
         def known(self):
             for name in ("by_string",):
@@ -100,7 +100,7 @@ def test_functions_of_the_module_count():
     assert outside() == [None]
 
 
-def test_a_docstring_is_no_use():
+def test_docstrings_do_not_count_as_use():
     class Mine(Base):
         def known(self):
             """on_"""
@@ -111,7 +111,7 @@ def test_a_docstring_is_no_use():
     assert unused(Mine) == {"on_anything"}
 
 
-def test_parents_count_and_the_interface_of_another_package_does_not():
+def test_parents_count_but_not_interfaces_of_other_packages():
     class Theirs:
         def on_theirs(self): ...
 

@@ -44,7 +44,7 @@ def messages(base=ComposerModel, *, has_optimizers=True, **methods):
     ],
 )
 @pytest.mark.parametrize("base", [ComposerModel, ComposerClassifier])
-def test_what_is_never_called(base, written, said):
+def test_methods_that_are_never_called(base, written, said):
     (message,) = messages(base, **{written: anything})
     assert message.startswith(f"Net.{written} is never called")
     assert message.endswith(said)
@@ -77,7 +77,7 @@ def test_no_false_alarm():
     assert messages(**dict.fromkeys(names, anything)) == []
 
 
-def test_the_interface_of_another_library_is_its_own():
+def test_interfaces_of_other_libraries_are_not_checked():
     other = type("LightningModule", (nn.Module,), {"training_step": anything, "__module__": "lightning.pytorch"})
 
     class Net(ComposerModel, other):
@@ -89,13 +89,13 @@ def test_the_interface_of_another_library_is_its_own():
 
 
 @pytest.mark.parametrize("name", [name for name in composer.models.__all__ if name[0].isupper()])
-def test_ours(name):
+def test_library_models(name):
     kind = getattr(composer.models, name)
     if isinstance(kind, type) and issubclass(kind, ComposerModel):
         assert messages(kind) == []
 
 
-def test_the_trainer_asks():
+def test_checked_by_the_trainer():
     class Net(Regression):
         def update_metrics(self, batch, outputs, metric): ...
         def configure_optimizers(self): ...

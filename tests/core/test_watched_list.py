@@ -40,7 +40,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 class TestEachChange:
-    def test_does_what_a_list_does_and_tells_once(self, change):
+    def test_behaves_like_a_list_and_notifies_once(self, change):
         told = []
         plain, watched = [3, 1, 2], WatchedList([3, 1, 2], lambda: told.append(list(watched)))
         expected, got = change(plain), change(watched)
@@ -50,7 +50,7 @@ class TestEachChange:
         if isinstance(got, list):
             assert got is watched
 
-    def test_is_undone_where_it_is_refused(self, change):
+    def test_rejected_change_is_undone(self, change):
         def refuse():
             raise ValueError("no")
 
@@ -71,7 +71,7 @@ class TestEachChange:
         (lambda items: items.sort(key=5), TypeError),
     ],
 )
-def test_what_fails_tells_nobody(change, error):
+def test_failing_changes_do_not_notify(change, error):
     told = []
     watched = WatchedList([3, 1, 2], lambda: told.append(1))
     with pytest.raises(error):
@@ -79,7 +79,7 @@ def test_what_fails_tells_nobody(change, error):
     assert (watched, told) == ([3, 1, 2], [])
 
 
-def test_reading_tells_nobody():
+def test_reading_does_not_notify():
     watched = WatchedList([3, 1, 2], lambda: pytest.fail("told"))
     assert (watched[0], watched[1:], len(watched), watched.index(2), watched.count(1), 3 in watched) == (
         3,
@@ -101,7 +101,7 @@ def test_copies_are_plain_lists(copied):
 
 
 @given(st.lists(st.integers()), st.lists(st.sampled_from(sorted(CHANGES)), max_size=6))
-def test_any_series_of_changes(start, names):
+def test_random_series_of_changes(start, names):
     plain, watched = list(start), WatchedList(start, lambda: None)
     for name in names:
         outcomes = []

@@ -1,4 +1,4 @@
-"""A rank that exits in a way, and says at its very end what has become of the process group.
+"""A rank that exits in a given way, and prints the state of the process group at the very end.
 
     exiting.py HOW
 

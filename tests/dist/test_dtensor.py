@@ -34,7 +34,7 @@ def test_norms_of_tensors_of_any_shape_and_dtype(shapes, dtypes):
     torch.testing.assert_close(joint_norm(found).double(), flat.norm(), rtol=1e-6, atol=1e-7)
 
 
-def test_short_formats_do_not_overflow():
+def test_reduced_precision_does_not_overflow():
     assert norms([torch.full((4,), 6e4, dtype=torch.float16)])[0].item() == 120000
 
 
@@ -50,7 +50,7 @@ def test_records_no_graph():
     assert not inner_products([tensor], [tensor])[0].requires_grad
 
 
-def test_what_is_whole_stays_itself():
+def test_full_tensors_are_returned_unchanged():
     tensor = torch.nn.Parameter(torch.ones(2))
     assert full_tensor(tensor) is tensor
     assert local_tensors([tensor])[0] is tensor

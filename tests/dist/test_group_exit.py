@@ -52,7 +52,7 @@ def run(how: str, size: int = 2) -> tuple[list[int], list[str], float]:
             rank.stdout.close()
 
 
-def test_a_collective_in_work_ends_before_the_interpreter_does() -> None:
+def test_pending_collective_finishes_before_interpreter_exit() -> None:
     """A thread of gloo that ends it later aborts the process."""
     codes, texts, _ = run("late")
     assert codes == [0, 0], texts
@@ -60,20 +60,20 @@ def test_a_collective_in_work_ends_before_the_interpreter_does() -> None:
 
 
 @pytest.mark.parametrize("how", ["own", "replaced"])
-def test_a_group_of_the_user_is_left_alone(how: str) -> None:
+def test_user_created_group_is_left_alone(how: str) -> None:
     codes, texts, _ = run(how, 1)
     assert codes == [0], texts
     assert texts[0].splitlines()[-1].partition(" ")[0] == "initialized", texts
 
 
-def test_handlers_of_the_user_that_were_registered_before_have_the_group() -> None:
+def test_earlier_exit_handlers_can_use_the_group() -> None:
     """And those that write checkpoints in the background, which come before all handlers."""
     codes, texts, _ = run("handlers")
     assert codes == [0, 0], texts
     assert [text.splitlines() for text in texts] == [["saved", "met 2", "destroyed ended"]] * 2
 
 
-def test_only_what_was_registered_before_the_import_comes_later() -> None:
+def test_only_handlers_registered_before_import_run_later() -> None:
     code = """
         import atexit, sys
         atexit.register(print, "before")
@@ -98,7 +98,7 @@ def test_a_forked_process_leaves_the_group_of_its_parent() -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("stuck", 0), ("error", 1)])
-def test_exit_does_not_wait_for_a_rank_that_is_stuck(how: str, code: int) -> None:
+def test_exit_does_not_wait_for_a_stuck_rank(how: str, code: int) -> None:
     codes, texts, seconds = run(how)
     assert codes[0] == code, texts
     # gloo waits after an error too.
@@ -118,7 +118,7 @@ def test_a_group_that_the_user_destroyed_is_forgotten() -> None:
     assert len(left) <= 1, "threads of groups that are gone"
 
 
-def test_what_releases_a_group_may_go_before() -> None:
+def test_object_that_releases_a_group_may_be_freed_first() -> None:
     class Owner:
         def release(self) -> None:
             raise AssertionError("nobody has it any more")
@@ -131,7 +131,7 @@ def test_what_releases_a_group_may_go_before() -> None:
     assert not torch_dist.is_initialized()
 
 
-def test_what_fails_to_release_a_group_does_not_keep_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_release_does_not_keep_the_group(caplog: pytest.LogCaptureFixture) -> None:
     class Owner:
         released = False
 

@@ -130,9 +130,8 @@ def test_a_rank_that_does_not_respond_has_exited(monkeypatch, thread_ranks) -> N
     wait_for(lambda: 0 in ranks.results)
     missing, text = ranks.results[0]
     assert missing == [2, 3]
-    assert (
-        text
-        == "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped, or holding the GIL."
+    assert text == (
+        "Ranks 2, 3 did not join the collective and did not respond within 0.3 s: exited, stopped, or holding the GIL."
     )
 
 

@@ -99,7 +99,7 @@ def one_hangs_in_training(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("how", [one_hangs, one_hangs_in_training], ids=lambda how: how.__name__)
-def test_of_two_processes_one_hangs(tmp_path: Path, how: Callable[[Path], Any], own_ranks: Ranks) -> None:
+def test_one_of_two_ranks_hangs(tmp_path: Path, how: Callable[[Path], Any], own_ranks: Ranks) -> None:
     found, _ = own_ranks.run(in_a_group, str(tmp_path), how)
     assert len(found) == (2 if how is one_hangs else 1)
     for missing, text in found:
@@ -108,7 +108,7 @@ def test_of_two_processes_one_hangs(tmp_path: Path, how: Callable[[Path], Any], 
         assert f" did not join the collective. Stack in step {3 if how is one_hangs else 2}:" in text
 
 
-def test_of_two_processes_one_fails(tmp_path: Path, own_ranks: Ranks) -> None:
+def test_one_of_two_ranks_fails(tmp_path: Path, own_ranks: Ranks) -> None:
     (missing, text), _ = own_ranks.run(in_a_group, str(tmp_path), one_fails)
     assert missing == (1,)
     assert text.startswith("Rank 1 failed: ValueError: the data are bad\nThe collective failed with: ")

@@ -1,4 +1,4 @@
-"""Values that have to be the same."""
+"""Values that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ranks import Ranks
 
 
 def each_checks() -> list[str]:
-    """What each rank is told of values that are the same, that differ, and that cannot be hashed."""
+    """The error on each rank for values that are equal, that differ, and that cannot be hashed."""
     rank = dist.get_global_rank()
     told = []
     for value in ("adam", f"adam{rank}", [rank // 2], {"lr": 0.1}):
@@ -25,23 +25,23 @@ def each_checks() -> list[str]:
     return told
 
 
-def test_all_processes_are_told_who_has_what(two_ranks: Ranks) -> None:
+def test_error_lists_each_ranks_value(two_ranks: Ranks) -> None:
     message = "optimizer must be the same on all ranks. rank 0: 'adam0'; rank 1: 'adam1'."
     assert two_ranks.run(each_checks) == [["", message, "", ""]] * 2
 
 
-def test_alone_all_agree() -> None:
+def test_single_rank_always_agrees() -> None:
     dist.check_same("optimizer", object())
 
 
-def test_ranks_with_one_value_stand_together() -> None:
+def test_ranks_with_equal_values_are_grouped() -> None:
     everyone = [{"name": "adam"}, {"name": "sgd"}, {"name": "adam"}, {}]
     assert disagreements(everyone) == {"name": "ranks 0, 2: 'adam'; rank 1: 'sgd'; rank 3: None"}
     assert disagreements(everyone[:2], [4, 7]) == {"name": "rank 4: 'adam'; rank 7: 'sgd'"}
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_something_is_found_exactly_where_values_differ(values) -> None:
+def test_differences_are_found_iff_values_differ(values) -> None:
     found = disagreements([{"x": value} for value in values])
     assert bool(found) == (len(set(values)) > 1)
     if found:
@@ -49,7 +49,7 @@ def test_something_is_found_exactly_where_values_differ(values) -> None:
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
-def test_ranks_can_be_read_back(ranks) -> None:
+def test_rank_ranges_can_be_parsed(ranks) -> None:
     word, _, text = describe_ranks(ranks).partition(" ")
     assert word == ("rank" if len(ranks) == 1 else "ranks")
     found: set[int] = set()
@@ -71,6 +71,6 @@ def test_ranks_can_be_read_back(ranks) -> None:
         ({"dataset": [1], "num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1, .* but got 2"),
     ],
 )
-def test_what_cannot_be_dealt_out(arguments, kind, message) -> None:
+def test_values_that_cannot_be_sharded(arguments, kind, message) -> None:
     with pytest.raises(kind, match=message):
         dist.get_sampler(**arguments)

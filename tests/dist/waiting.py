@@ -1,4 +1,4 @@
-"""Waiting for something that a busy machine may take long to do."""
+"""Wait for conditions that take long on a busy host."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def load_script(path: Path | str) -> Any:
-    """A TorchScript file; torch tells that the format is deprecated."""
+    """Load a TorchScript file; torch warns that the format is deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.load(str(path))

@@ -145,7 +145,7 @@ def test_scripts_leave_out_blocks_in_training(method: str) -> None:
     assert any(one.any() and not one.all() for one in left_out) == (method == "sample")
 
 
-def test_every_method_that_replaces_layers_is_here() -> None:
+def test_every_layer_replacing_algorithm_is_tested() -> None:
     """A new one needs a row above, or a reason here."""
     elsewhere = {
         "Alibi",  # attention of transformers, which neither scripts nor fx take; see below
@@ -206,7 +206,7 @@ def test_torchscript_without_a_sample(tmp_path: Path) -> None:
     torch.testing.assert_close(load_script(tmp_path / "net.pt")(batch()), model.eval()(batch()))
 
 
-def test_a_graph_of_training_has_one_choice_of_blocks() -> None:
+def test_training_graph_fixes_one_choice_of_blocks() -> None:
     """As docs/migrating.md says: which blocks are left out is decided while they are traced."""
 
     class GraphBlock(nn.Module):

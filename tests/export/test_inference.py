@@ -58,7 +58,7 @@ def run(form: str, path: Path, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_runs_as_in_evaluation_mode_for_any_number_of_samples(form: str, tmp_path: Path) -> None:
+def test_matches_evaluation_mode_for_any_batch_size(form: str, tmp_path: Path) -> None:
     net, path = network(), tmp_path / "new folder/net.file"
     export_for_inference(net, form, str(path), sample_input=torch.randn(2, 3, 8, 8))
     assert net.training
@@ -93,7 +93,7 @@ def test_dicts_and_arguments_by_name(form: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found, net(batch, scale=scale))
 
 
-def test_names_go_with_their_arguments_whatever_their_order(tmp_path: Path) -> None:
+def test_names_are_matched_to_arguments_in_any_order(tmp_path: Path) -> None:
     class Weighted(nn.Module):
         def forward(self, x, *, b, a):
             return x + 10 * a + 100 * b
@@ -104,7 +104,7 @@ def test_names_go_with_their_arguments_whatever_their_order(tmp_path: Path) -> N
     assert found["output"].tolist() == [311, 421]
 
 
-def test_one_dict_alone_is_an_argument_by_place(tmp_path: Path) -> None:
+def test_single_dict_is_a_positional_argument(tmp_path: Path) -> None:
     net, batch = OfDicts(), {"x": torch.randn(2, 3), "shift": 2.0}
     export_for_inference(net, "onnx", str(tmp_path / "net"), sample_input=batch)
     torch.testing.assert_close(run_onnx(tmp_path / "net", {"x": batch["x"]}), net(batch))
@@ -150,14 +150,14 @@ def test_a_sample_of_one_row_warns(tmp_path: Path) -> None:
         export_for_inference(network(), "torch_export", str(tmp_path / "net"), sample_input=torch.randn(1, 3, 8, 8))
 
 
-def test_scripts_are_made_of_code_without_a_sample(tmp_path: Path) -> None:
+def test_torchscript_needs_no_sample(tmp_path: Path) -> None:
     net = network()
     export_for_inference(net, "torchscript", str(tmp_path / "net.pt"))
     x = torch.randn(3, 3, 8, 8)
     torch.testing.assert_close(load_script(tmp_path / "net.pt")(x), net.eval()(x))
 
 
-def test_what_cannot_be_scripted_is_traced_or_rejected(tmp_path: Path) -> None:
+def test_unscriptable_models_are_traced_or_rejected(tmp_path: Path) -> None:
     net, batch = OfDicts(), {"x": torch.randn(2, 3), "shift": torch.tensor(2.0)}
     with pytest.raises(RuntimeError, match="OfDicts cannot be scripted, and without sample_input it cannot be traced"):
         export_for_inference(net, "torchscript", str(tmp_path / "net"))
@@ -167,7 +167,7 @@ def test_what_cannot_be_scripted_is_traced_or_rejected(tmp_path: Path) -> None:
     torch.testing.assert_close(load_script(tmp_path / "net")(batch), net(batch))
 
 
-def test_surgery_weights_of_a_checkpoint_and_transforms_in_this_order(tmp_path: Path) -> None:
+def test_surgery_then_checkpoint_weights_then_transforms(tmp_path: Path) -> None:
     def fresh() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.Flatten(), nn.Linear(4, 2))
 
@@ -203,7 +203,7 @@ def test_surgery_weights_of_a_checkpoint_and_transforms_in_this_order(tmp_path: 
     torch.testing.assert_close(net.state_dict(), before)
 
 
-def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+def test_mismatched_weights(tmp_path: Path) -> None:
     file_format.write({"state": {"model": {"weight": torch.ones(1, 2), "more": torch.ones(1)}}}, tmp_path / "saved.pt")
     arguments = {"sample_input": torch.ones(3, 2), "load_path": str(tmp_path / "saved.pt")}
     with pytest.raises(RuntimeError, match="lacks bias; the model lacks more"):
@@ -258,7 +258,7 @@ def test_weights_next_to_a_file_that_is_too_large_for_them(tmp_path: Path, monke
     torch.testing.assert_close(run_onnx(tmp_path / "deep/net.onnx", {"input": x})["output"], net(x))
 
 
-def test_tied_weights_stay_tied_and_the_model_is_left_alone(tmp_path: Path) -> None:
+def test_tied_weights_stay_tied_and_the_model_is_unchanged(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -364,7 +364,7 @@ def test_options_without_effect_warn(tmp_path: Path) -> None:
         )
 
 
-def test_with_a_logger_that_keeps_no_files(tmp_path: Path) -> None:
+def test_logger_without_file_support(tmp_path: Path) -> None:
     model, x = nn.Linear(2, 1), torch.ones(3, 2)
     logger = Logger(State(model=model))
     export_with_logger(

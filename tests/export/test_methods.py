@@ -58,7 +58,7 @@ SURGERY: dict[str, Callable[[nn.Module], Any]] = {
 }  # fmt: skip
 
 
-# Where a model has a GroupNorm, torch's check of its input tells that it becomes a constant of the trace.
+# Where a model has a GroupNorm, torch warns that its input check becomes a constant of the trace.
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize(
     ("methods", "form"),
@@ -133,7 +133,7 @@ def test_batches_of_dicts_in_a_run(tmp_path: Path) -> None:
     torch.testing.assert_close(tensors, {"logits": expected.logits, "hidden": expected.hidden})
 
 
-def test_lengths_may_vary_too(tmp_path: Path) -> None:
+def test_dynamic_sequence_lengths(tmp_path: Path) -> None:
     sample = {name: tensor for name, tensor in words(4, 6).items() if name != "labels"}
     axes = {name: {0: "batch", 1: "length"} for name in sample}
     export_for_inference(Words(), "onnx", str(tmp_path / "net"), sample_input=sample, dynamic_axes=axes)
@@ -156,5 +156,5 @@ def _exported(folder: str) -> tuple[bool, bool]:
 
 
 @pytest.mark.slow
-def test_the_model_of_multiple_ranks(two_ranks, tmp_path: Path) -> None:
+def test_distributed_model(two_ranks, tmp_path: Path) -> None:
     assert two_ranks.run(_exported, str(tmp_path)) == [(True, True)] * 2

@@ -46,7 +46,7 @@ def test_the_last_batch_is_the_sample(tmp_path: Path) -> None:
         torch.testing.assert_close(load(tmp_path / "net.pt2")(batch), trainer.state.model(batch))
 
 
-def test_before_training_a_sample_is_needed(tmp_path: Path) -> None:
+def test_sample_is_required_before_training(tmp_path: Path) -> None:
     trainer = trainer_of(classifier(), labeled_data())
     with pytest.raises(ValueError, match="sample_input is required for the format torch_export"):
         trainer.export_for_inference("torch_export", str(tmp_path / "net.pt2"))
@@ -54,13 +54,13 @@ def test_before_training_a_sample_is_needed(tmp_path: Path) -> None:
     assert (tmp_path / "net.pt2").exists()
 
 
-def test_the_name_may_tell_the_time(tmp_path: Path) -> None:
+def test_file_name_may_contain_the_time(tmp_path: Path) -> None:
     trainer = trained(run_name="night")
     trainer.export_for_inference("torch_export", str(tmp_path / "{run_name}-ba{batch}.pt2"))
     assert [file.name for file in tmp_path.iterdir()] == ["night-ba4.pt2"]
 
 
-def test_averaged_weights_are_exported_and_training_continues_with_its_own(tmp_path: Path) -> None:
+def test_averaged_weights_are_exported_and_training_weights_restored(tmp_path: Path) -> None:
     trainer = trained(algorithms=EMA(half_life="4ba"))
     before, batch = weights(trainer), labeled_data(1, 5, seed=7)[0]
     evaluated = trainer.predict([batch])[0]
@@ -83,7 +83,7 @@ def test_replaced_layers_are_exported(tmp_path: Path) -> None:
     torch.testing.assert_close(load_program(tmp_path / "net.pt2")(data[0]), model(data[0]))
 
 
-def test_a_compiled_model_is_exported_as_its_copy(tmp_path: Path) -> None:
+def test_compiled_model_is_exported_as_a_copy(tmp_path: Path) -> None:
     trainer = trainer_of(classifier(), labeled_data(), compile_config={"backend": "eager"})
     trainer.fit()
     batch = labeled_data(1, 5, seed=7)[0]
@@ -100,7 +100,7 @@ def test_a_compiled_model_is_exported_as_its_copy(tmp_path: Path) -> None:
     assert torch.equal(trainer.predict([batch])[0], expected)
 
 
-def test_a_logger_that_keeps_files_gets_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logger_with_file_support_receives_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     files = Files()
     trainer = trained(loggers=files, run_name="night")

@@ -69,7 +69,7 @@ def test_weights_have_127_steps_on_either_side(wide: nn.Module, activations: boo
     assert 0 < (small(x) - wide(x)).abs().mean() < 0.03 * wide(x).abs().mean()
 
 
-def test_only_what_is_chosen_is_quantized(wide: nn.Module) -> None:
+def test_only_selected_modules_are_quantized(wide: nn.Module) -> None:
     pytest.importorskip("torchao")
     assert quantize_int8(wide, choose=lambda module, name: name == "2", inplace=True) is wide
     assert type(wide[0].weight) is nn.Parameter

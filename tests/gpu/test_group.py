@@ -21,7 +21,7 @@ from composer.parallel.ddp import DDPSyncStrategy
 from tests import on_device
 from tests.common import regression_data
 from tests.design import ROOT
-from tests.parallel.sharded import Blocks, adam, assert_same, whole_weights
+from tests.parallel.sharded import Blocks, adam, assert_same, full_weights
 
 PLAN = {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()}
 
@@ -56,7 +56,7 @@ def train(device: str, config: Any = None, dtype: torch.dtype = torch.float32, *
 
 
 def end_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    found = {name: tensor.cpu() for name, tensor in whole_weights(trainer.state.model).items()}
+    found = {name: tensor.cpu() for name, tensor in full_weights(trainer.state.model).items()}
     trainer.close()
     return found
 

@@ -1,4 +1,4 @@
-"""Training in one process and in several, to be compared: the same global batches, divided among the ranks."""
+"""Train with one rank and with multiple ranks on the same global batches, sharded among the ranks, and compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from composer import Callback, ComposerModel, Trainer, dist, trees
 
-# By what a trainer of several processes differs from one of a single process.
+# Trainer arguments of each distributed strategy.
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"parallelism_config": {"fsdp": {}}},
@@ -23,18 +23,18 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """What training led to.
+    """The result of a training run.
 
     Attributes:
         losses: The loss of each batch.
-        outcome: Tensors by name, whole; the weights, unless something else was asked for.
+        outcome: Full tensors by name; the weights by default.
     """
 
     losses: list[float]
     outcome: dict[str, Tensor]
 
     def check(self, other: Trained, tolerance: float = 1e-5) -> None:
-        """Raise unless another training led to the same, up to rounding."""
+        """Raise unless another result is equal up to rounding."""
         torch.testing.assert_close(self.losses, other.losses, rtol=tolerance, atol=tolerance)
         assert self.outcome.keys() == other.outcome.keys()
         for name, value in self.outcome.items():
@@ -42,14 +42,14 @@ class Trained:
             torch.testing.assert_close(value, found, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
 
     def check_exactly(self, other: Trained) -> None:
-        """Raise unless another training led to the same bit for bit."""
+        """Raise unless another result is equal bit for bit."""
         assert self.losses == other.losses
         assert self.outcome.keys() == other.outcome.keys()
         assert all(torch.equal(value, other.outcome[name]) for name, value in self.outcome.items())
 
 
 class Losses(Callback):
-    """Keeps the loss of each batch, of all processes together."""
+    """Keeps the loss of each batch, reduced over all ranks."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -58,31 +58,31 @@ class Losses(Callback):
         self.values.append(float(state.total_loss_dict["loss/train/total"]))
 
 
-def enlarged(batches: Any, times: int = 4) -> Any:
-    """Data whose batches have every sample several times, so that there is something for each of many processes."""
+def repeat_batches(batches: Any, times: int = 4) -> Any:
+    """Repeat every sample in each batch, so that every rank has samples."""
     if isinstance(batches, DataLoader):
         assert batches.batch_size is not None
         return DataLoader(ConcatDataset([batches.dataset] * times), batches.batch_size * times)
     return [trees.map_tensors(lambda tensor: torch.cat([tensor] * times), batch) for batch in batches]
 
 
-def share(batches: Any) -> Any:
-    """The part of each batch that this process has, as even as can be."""
+def local_shard(batches: Any) -> Any:
+    """Return this rank's shard of each batch, as even as possible."""
     rank, size = dist.get_global_rank(), dist.get_world_size()
     if isinstance(batches, DataLoader):
         assert batches.batch_size is not None
         data: Any = batches.dataset
         return DataLoader(data, batches.batch_size // size, sampler=dist.get_sampler(data))
 
-    def part(tensor: Tensor) -> Tensor:
+    def shard(tensor: Tensor) -> Tensor:
         number = len(tensor)
         return tensor[rank * number // size : (rank + 1) * number // size].clone()
 
-    return [trees.map_tensors(part, batch) for batch in batches]
+    return [trees.map_tensors(shard, batch) for batch in batches]
 
 
-def alike_on_parts(model: Any) -> Any:
-    """Take out of a model what makes the parts of a batch differ from the whole: dropout, and statistics of batches."""
+def without_batch_dependence(model: Any) -> Any:
+    """Remove dropout and replace BatchNorm, so that shards of a batch compute what the full batch does."""
     for module in list(model.modules()):
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -92,14 +92,14 @@ def alike_on_parts(model: Any) -> Any:
     return model
 
 
-def whole(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors that may be divided among processes as whole ones."""
+def full_tensors(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Unshard tensors."""
     return {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors.items()}
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model, whole."""
-    return {name: tensor.detach().clone() for name, tensor in whole(model.state_dict()).items()}
+    """Return the full state of a model."""
+    return {name: tensor.detach().clone() for name, tensor in full_tensors(model.state_dict()).items()}
 
 
 def trained(
@@ -109,7 +109,7 @@ def trained(
     callbacks: Sequence[Callback] = (),
     **arguments: Any,
 ) -> Trained:
-    """Train a model on this process's part of the batches."""
+    """Train a model on this rank's shard of the batches."""
     losses = Losses()
     if arguments.get("optimizers") is None:
         arguments["optimizers"] = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -118,7 +118,7 @@ def trained(
         warnings.catch_warnings(),
         Trainer(
             model=model,
-            train_dataloader=share(batches),
+            train_dataloader=local_shard(batches),
             callbacks=[*callbacks, losses],
             progress_bar=False,
             seed=3,
@@ -126,7 +126,9 @@ def trained(
             **arguments,
         ) as trainer,
     ):
-        # Of what a last linear layer returns, which nobody edits in place.
+        # For the output of a last linear layer, which is not edited in place.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         trainer.fit()
-        return Trained(losses.values, {n: t.detach().clone() for n, t in whole(outcome(trainer.state.model)).items()})
+        return Trained(
+            losses.values, {n: t.detach().clone() for n, t in full_tensors(outcome(trainer.state.model)).items()}
+        )

@@ -1,4 +1,4 @@
-"""A model with blocks, and training it in one process or in several, for tests that compare the two."""
+"""A model with blocks, trained with one rank or with multiple ranks, for tests that compare both."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.common import regression_data
 
 WIDTH = 6
 PLAN = {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()}
-"""Divides the blocks' layers."""
+"""Shards the layers of the blocks."""
 
 
 class Block(nn.Module):
-    """A residual block whose bias has fewer elements than processes, and with a number."""
+    """A residual block with a bias that has fewer elements than ranks, and with a scalar parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,18 +62,18 @@ def adam(model: nn.Module) -> list[torch.optim.Optimizer]:
     return [torch.optim.AdamW(groups, lr=0.01)]
 
 
-def whole(tensor: Any) -> Tensor:
-    """A tensor as one, copied."""
+def full_tensor(tensor: Any) -> Tensor:
+    """Return a copy of the full tensor."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters by name."""
-    return {name: whole(parameter) for name, parameter in model.named_parameters()}
+def full_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return all full parameters by name."""
+    return {name: full_tensor(parameter) for name, parameter in model.named_parameters()}
 
 
 def data_of(share: int = 0, shares: int = 1, num_batches: int = 4, dtype: torch.dtype = torch.float64) -> list[Any]:
-    """A part of batches of 8 samples, the last of which is short."""
+    """Return a shard of batches of 8 samples; the last batch is short."""
     batches = regression_data(num_batches, 8, dtype=dtype)
     batches[-1] = tuple(tensor[:5] for tensor in batches[-1])
     return [(x[share::shares], y[share::shares]) for x, y in batches]
@@ -86,7 +86,7 @@ def trained(
     dtype: torch.dtype = torch.float64,
     **arguments: Any,
 ) -> Trainer:
-    """A trainer after two epochs on this process's part of the data; a single process has all of it."""
+    """Return a trainer after two epochs on this rank's shard of the data."""
     torch.manual_seed(0)
     model = make()
     trainer = Trainer(
@@ -106,16 +106,16 @@ def trained(
 
 
 def result(config: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Tensor]:
-    """The weights after training, and the last loss and norm under names of their own."""
+    """Return the weights after training, and the last loss."""
     trainer = trained(config, **arguments)
-    found = whole_weights(trainer.state.model)
-    loss = whole(trainer.state.total_loss_dict["loss/train/total"])
+    found = full_weights(trainer.state.model)
+    loss = full_tensor(trainer.state.total_loss_dict["loss/train/total"])
     trainer.close()
     return {**found, "loss": loss.double()}
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-10) -> None:
-    """Losses come in float32, whatever the weights are."""
+    """Compare tensors; losses are float32 in any case."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         bound = max(atol, 1e-6) if name == "loss" else atol

@@ -19,7 +19,7 @@ from composer.parallel.activation_checkpointing import (
     checkpointed_modules,
 )
 from tests.parallel.sharded import Block, Blocks
-from tests.parallel.test_wrapping import Net, Saying
+from tests.parallel.test_wrapping import Declaring, Net
 from tests.streams import FakeCuda, OnCuda, RaceError, side_stream
 
 
@@ -73,7 +73,7 @@ def test_gradients_are_the_same(arguments):
     assert forward == (14 if recomputes and not arguments.get("selective") else 8)
 
 
-def test_random_numbers_are_drawn_again():
+def test_random_state_is_replayed():
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
     twin, x = copy.deepcopy(block), torch.randn(8, 4)
@@ -108,7 +108,7 @@ class Keywords(nn.Module):
     lambda module, x: module(packed=Packed(x)),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["cpu", "meta"])
-def test_the_device_is_found_in_whichever_way_a_module_is_called(kind, call, selective, monkeypatch):
+def test_device_is_found_for_any_call_signature(kind, call, selective, monkeypatch):
     # What torch takes for the device is that whose random numbers and autocast it brings back.
     found, infer = [], torch.utils.checkpoint._infer_device_type
     monkeypatch.setattr(
@@ -165,7 +165,7 @@ def test_arguments_of_a_block_keep_their_names(kind, arguments):
     assert module.linear.weight.grad is not None
 
 
-def test_names_classes_and_hooks_stay():
+def test_names_classes_and_hooks_are_preserved():
     model = Blocks()
     names, kinds = list(model.state_dict()), [type(module) for module in model.modules()]
     calls = []
@@ -177,7 +177,7 @@ def test_names_classes_and_hooks_stay():
     assert calls == [1]  # not again in the backward pass
 
 
-def test_nothing_is_kept_without_a_backward_pass():
+def test_nothing_is_saved_without_a_backward_pass():
     block = Block().double()
     apply_activation_checkpointing([block])
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_nothing_is_kept_without_a_backward_pass():
     assert block.calls == 1
 
 
-def test_a_copy_computes_with_its_own_weights():
+def test_copied_module_uses_its_own_weights():
     block = nn.Linear(2, 2)
     apply_activation_checkpointing([block])
     twin = copy.deepcopy(block)
@@ -197,21 +197,21 @@ def test_a_copy_computes_with_its_own_weights():
 # ------------------------------------------------------------------------------------------- which modules
 
 
-def test_blocks_by_themselves():
+def test_blocks_are_found_automatically():
     model = Net(5)
     assert checkpointed_modules(model) == list(model.blocks)
     assert checkpointed_modules(model, every=2) == [model.blocks[i] for i in (0, 2, 4)]
 
 
-def test_modules_say_it():
-    model = Saying()
+def test_modules_declare_blocks():
+    model = Declaring()
     model.head._activation_checkpointing = True
     assert checkpointed_modules(model) == [model.head]
     model.activation_checkpointing_fn = lambda module: isinstance(module, nn.Embedding)
     assert checkpointed_modules(model) == [model.embedding, model.head]
 
 
-def test_none_to_be_found():
+def test_no_blocks_found():
     with pytest.raises(ValueError, match="Linear has no repeated blocks"):
         checkpointed_modules(nn.Linear(1, 1))
 
@@ -238,7 +238,7 @@ def test_weights_are_not_offloaded(monkeypatch):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
 
 
-def test_forward_passes_of_any_kind_are_offloaded():
+def test_any_forward_pass_is_offloaded():
     """One that somebody replaced, and one that was wrapped before."""
     module = nn.Linear(3, 3)
     module.forward = functools.partial(type(module).forward, module)
@@ -248,7 +248,7 @@ def test_forward_passes_of_any_kind_are_offloaded():
     assert module.weight.grad is not None
 
 
-def test_sharded_weights_beside_others_do_not_stop_it(two_ranks):
+def test_offloading_with_partly_sharded_weights(two_ranks):
     assert all(two_ranks.run(offloading_with_shards))
 
 
@@ -288,7 +288,7 @@ def test_offloading_has_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["pack", "unpack", "both"])
-def test_offloading_on_a_stream_that_nobody_waits_for_would_be_a_race(where, monkeypatch) -> None:
+def test_offloading_without_stream_synchronization_is_a_race(where, monkeypatch) -> None:
     monkeypatch.setattr(module_of_recompute, "_PLAIN", (OnCuda,))
 
     def run() -> None:

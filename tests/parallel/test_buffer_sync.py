@@ -12,7 +12,7 @@ from composer import ComposerModel, dist
 from composer.algorithms import EMA
 from composer.parallel.buffer_sync import sync_buffers
 from tests.common import FEATURES, At, regression_data, trainer_of
-from tests.parallel.matrix import STRATEGIES, whole
+from tests.parallel.matrix import STRATEGIES, full_tensors
 from tests.ranks import Ranks
 
 
@@ -28,7 +28,7 @@ class Normalized(ComposerModel):
         return nn.functional.mse_loss(outputs, batch[1])
 
 
-def test_one_process_keeps_its_own() -> None:
+def test_single_process_keeps_its_buffers() -> None:
     layer = nn.BatchNorm1d(2)
     layer(torch.randn(4, 2))
     before = layer.running_mean.clone()
@@ -41,7 +41,7 @@ def evaluated(strategy: str, averaged: bool) -> tuple[list[float], dict[str, Ten
     torch.manual_seed(0)
     model = Normalized()
     seen = At("eval_batch_end", lambda state: state.outputs.flatten().tolist())
-    kept = At("eval_batch_end", lambda state: {n: t.clone() for n, t in whole(state.model.state_dict()).items()})
+    kept = At("eval_batch_end", lambda state: {n: t.clone() for n, t in full_tensors(state.model.state_dict()).items()})
     same = regression_data(1, 3)
     with trainer_of(
         model,
@@ -58,7 +58,7 @@ def evaluated(strategy: str, averaged: bool) -> tuple[list[float], dict[str, Ten
 
 @pytest.mark.parametrize("averaged", [False, True], ids=["last", "averaged"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_all_evaluate_the_model_of_the_first(strategy: str, averaged: bool, two_ranks: Ranks) -> None:
+def test_all_ranks_evaluate_the_buffers_of_rank_zero(strategy: str, averaged: bool, two_ranks: Ranks) -> None:
     (outputs, model, predictions), (others, other, others_predicted) = two_ranks.run(evaluated, strategy, averaged)
     assert all(torch.equal(value, other[name]) for name, value in model.items())
     assert model["net.1.num_batches_tracked"] == 3

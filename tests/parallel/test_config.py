@@ -42,7 +42,7 @@ KEYS = {
 }
 
 
-def test_every_key_is_here() -> None:
+def test_every_key_is_tested() -> None:
     assert set(KEYS) == {field.name for field in dataclasses.fields(FSDPConfig)}
 
 
@@ -63,7 +63,7 @@ def test_keys(key: str) -> None:
             as_parallelism_config({"fsdp": {key: value}})
 
 
-def test_refusals_say_what_to_do() -> None:
+def test_errors_give_a_remedy() -> None:
     for key, value in (("process_group", "node"), ("use_orig_params", False), ("device_mesh", "cpu")):
         with pytest.raises(ValueError, match=r"(leave it out|degree)"):
             FSDPConfig(**{key: value})
@@ -89,7 +89,7 @@ def test_mistakes(config, words: str) -> None:
         as_parallelism_config(config)
 
 
-def test_kinds_that_are_none() -> None:
+def test_invalid_types() -> None:
     for wrong in ("fsdp", 1, FSDPConfig()):
         with pytest.raises(TypeError, match="must be a mapping"):
             as_parallelism_config(wrong)
@@ -97,7 +97,7 @@ def test_kinds_that_are_none() -> None:
         as_parallelism_config({"fsdp": "FULL_SHARD"})
 
 
-def test_one_form() -> None:
+def test_configs_are_normalized() -> None:
     assert as_parallelism_config(None) is None
     assert as_parallelism_config({}) is None
     assert as_parallelism_config({"tp": {"tensor_parallel_degree": 1}}) is None
@@ -126,17 +126,17 @@ def test_one_form() -> None:
         ("SHARD_GRAD_OP", 2, 2),
     ],
 )
-def test_when_blocks_are_freed(strategy: str, given, expected) -> None:
+def test_reshard_after_forward(strategy: str, given, expected) -> None:
     assert FSDPConfig(sharding_strategy=strategy, reshard_after_forward=given).reshards == expected
 
 
-def test_keys_of_the_second_form() -> None:
+def test_keys_of_fsdp2() -> None:
     assert FSDP2Config.settable_attrs() == {field.name for field in dataclasses.fields(FSDP2Config)}
     assert FSDP2Config.from_compatible_attrs({"verbose": True}) == FSDP2Config(verbose=True)
     with pytest.raises(ValueError, match="Did you mean 'verbose'"):
         FSDP2Config.from_compatible_attrs({"verbos": True})
 
 
-def test_a_mesh_for_layers_is_refused() -> None:
+def test_mesh_for_layers_is_rejected() -> None:
     with pytest.raises(ValueError, match="set that instead"):
         TPConfig(device_mesh=object())  # type: ignore[arg-type]

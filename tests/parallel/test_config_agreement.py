@@ -1,4 +1,4 @@
-"""What has to be the same in all processes before they train together."""
+"""Settings that must be equal on all ranks before training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def two_groups() -> dict[str, Any]:
     return {"model": model, "optimizers": torch.optim.SGD(groups, lr=0.1)}
 
 
-# What rank 1 has otherwise -> what both are told.
+# What differs on rank 1 -> the error on both ranks.
 DIFFERENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "wider": (
         lambda: {"model": nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))},
@@ -98,13 +98,13 @@ def message(two_ranks: Ranks) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_all_are_told_who_has_what(message, name) -> None:
+def test_error_lists_each_ranks_value(message, name) -> None:
     head, line = message[name].split("\n", 1)
     assert head == "All ranks must have the same configuration, but they differ in:"
     assert line.startswith(DIFFERENT[name][1])
 
 
-def test_what_is_the_same_passes(message) -> None:
+def test_equal_configs_pass(message) -> None:
     assert message["same"] == ""
 
 
@@ -112,16 +112,16 @@ def test_the_order_of_parameters_counts(message) -> None:
     assert "- parameters: their order (rank 0: ['bias', 'weight']; rank 1: ['weight', 'bias'])" in message["order"]
 
 
-def test_all_differences_are_told_at_once(message) -> None:
+def test_all_differences_are_reported_together(message) -> None:
     lines = message["two"].splitlines()
     assert [line.partition(":")[0] for line in lines[1:]] == ["- max_duration", "- seed"]
 
 
-def test_alone_all_agree() -> None:
+def test_single_rank_always_agrees() -> None:
     check_agreement(state_of())
 
 
-def test_many_different_parameters_are_told_in_short(monkeypatch) -> None:
+def test_many_differing_parameters_are_abbreviated(monkeypatch) -> None:
     one, other = (state_of(model=nn.Sequential(*[nn.Linear(1, width) for _ in range(4)])) for width in (1, 2))
     answers: list[Any] = []
 

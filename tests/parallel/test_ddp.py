@@ -1,4 +1,4 @@
-"""Data parallelism: several processes train as one with the whole batches does."""
+"""Data parallelism: training with multiple ranks matches one rank with the full batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Branches(ComposerModel):
 
     def forward(self, batch: Any) -> Tensor:
         hidden = torch.tanh(self.body(batch[0]))
-        # Each sample by itself, so that parts of a batch are what the whole is.
+        # Each sample by itself, so that shards of a batch compute what the full batch does.
         wanted = batch[0][:, :1] > 0
         if wanted.all():
             return self.positive(hidden)
@@ -92,7 +92,7 @@ def train(setting: str, model: type[ComposerModel] = Precise, batches: Any = BAT
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_trains_as_one_process(setting: str, two_ranks: Ranks) -> None:
+def test_matches_single_process_training(setting: str, two_ranks: Ranks) -> None:
     first, second = two_ranks.run(train, setting)
     first.check_exactly(second)
     train(setting).check(first, 1e-9)
@@ -118,7 +118,7 @@ def by_each_way(unused: bool) -> list[Trained]:
 
 
 @pytest.mark.parametrize("unused", [False, True], ids=["all used", "some unused"])
-def test_every_way_to_average_leads_to_the_same(unused: bool, two_ranks: Ranks) -> None:
+def test_all_averaging_methods_are_equal(unused: bool, two_ranks: Ranks) -> None:
     first, second = two_ranks.run(by_each_way, unused)
     for one, other in zip(first, second, strict=True):
         one.check_exactly(other)
@@ -136,7 +136,7 @@ def begun_apart() -> tuple[list[float], list[float]]:
     return before, model.linear.weight.flatten().tolist()
 
 
-def test_the_weights_of_the_first_process_are_those_of_all(two_ranks: Ranks) -> None:
+def test_weights_of_rank_zero_are_broadcast(two_ranks: Ranks) -> None:
     (before, after), (before_too, after_too) = two_ranks.run(begun_apart)
     assert before != before_too
     assert before == after == after_too
@@ -160,7 +160,7 @@ def without_parameters() -> tuple[bool, list[float]]:
     return same, model.linear.weight.flatten().tolist()
 
 
-def in_a_loop_of_ones_own(sync: str) -> list[float]:
+def in_a_custom_loop(sync: str) -> list[float]:
     """Two microbatches of each process, by hand."""
     torch.manual_seed(0)
     module = prepare_ddp_module(Regression(), find_unused_parameters=False)
@@ -173,14 +173,14 @@ def in_a_loop_of_ones_own(sync: str) -> list[float]:
 
 
 def failing_in_the_context() -> bool:
-    """An error in the last microbatch: nobody waits for others on the way out."""
+    """An error in the last microbatch: no rank waits for others when it exits."""
     state = State(model=prepare_ddp_module(Regression(), find_unused_parameters=False))
     with pytest.raises(ZeroDivisionError), ddp_sync_context(state, True, "forced_sync"):
         raise ZeroDivisionError
     return True
 
 
-def test_in_loops_of_ones_own(two_ranks: Ranks) -> None:
+def test_in_custom_loops(two_ranks: Ranks) -> None:
     assert two_ranks.run(unused_by_default) == [(DDPSyncStrategy.MULTI_AUTO_SYNC, True)] * 2
     assert two_ranks.run(failing_in_the_context) == [True, True]
     frozen = two_ranks.run(without_parameters)
@@ -192,7 +192,7 @@ def test_in_loops_of_ones_own(two_ranks: Ranks) -> None:
             (nn.functional.mse_loss(model((x, y)), y) / 2).backward()
     expected = [float(value) for p in model.parameters() for value in p.grad.flatten()]
     for sync in DDPSyncStrategy:
-        for found in two_ranks.run(in_a_loop_of_ones_own, str(sync)):
+        for found in two_ranks.run(in_a_custom_loop, str(sync)):
             assert found == pytest.approx(expected, rel=1e-5)
 
 
@@ -204,7 +204,7 @@ def test_without_a_process_group() -> None:
 
 
 def averages_of_many(bucket: int) -> tuple[list[Tensor], int]:
-    """Average gradients of many kinds; return them and the number of calls that it took."""
+    """Average gradients of many types; return them and the number of calls that it took."""
     ddp._BUCKET_BYTES = bucket
     rank, calls = dist.get_global_rank(), []
     all_reduce = torch_dist.all_reduce
@@ -253,7 +253,7 @@ def sparse_and_dense() -> list[Tensor]:
     return [parameter.grad.to_dense() for parameter in model.parameters()]
 
 
-def test_sparse_gradients_go_by_themselves(two_ranks: Ranks) -> None:
+def test_sparse_gradients_are_reduced_separately(two_ranks: Ranks) -> None:
     for first, _, rows, *_, last in two_ranks.run(sparse_and_dense):
         assert (first == 0.5).all() and (last == 1.0).all()
         assert rows.sum(1).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]

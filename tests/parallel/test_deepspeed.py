@@ -27,7 +27,7 @@ Run = tuple[torch.Tensor, torch.Tensor]
 """Losses and weights."""
 
 STAGES = (0, 1, 2, 3)
-# Its buffers are for large models, and so is its leaving small weights undivided.
+# Its buffer sizes and its threshold for unsharded weights are for large models.
 SMALL = {
     "reduce_bucket_size": 100,
     "allgather_bucket_size": 100,
@@ -46,8 +46,8 @@ def config_of(stage: int, **sections: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": stage, **SMALL}, **sections}
 
 
-def share(batches: list[Any], sizes: tuple[int, ...] | None = None) -> list[Any]:
-    """This process's part of each batch, equal to others' or of the sizes given."""
+def local_shard(batches: list[Any], sizes: tuple[int, ...] | None = None) -> list[Any]:
+    """Return this rank's shard of each batch, of equal or of the given sizes."""
     size, rank = dist.get_world_size(), dist.get_global_rank()
     return [tuple(part.split(sizes or len(part) // size)[rank] for part in batch) for batch in batches]
 
@@ -68,7 +68,7 @@ def make(
     return trainer_of(model, batches, callbacks=callbacks, seed=1, **arguments), losses
 
 
-def whole_weights(trainer: Trainer) -> torch.Tensor:
+def full_weights(trainer: Trainer) -> torch.Tensor:
     """The weights of all parameters, whichever process has them."""
     import deepspeed
 
@@ -89,10 +89,10 @@ def train(configs: list[dict[str, Any]], sizes: Any = None, **arguments: Any) ->
     """Losses and weights of a training for each configuration; runs in each process."""
     found = []
     for config in configs:
-        trainer, losses = make(share(regression_data(3, 12), sizes), dict(config), **arguments)
+        trainer, losses = make(local_shard(regression_data(3, 12), sizes), dict(config), **arguments)
         with trainer:
             trainer.fit()
-            found.append((torch.tensor(losses), whole_weights(trainer)))
+            found.append((torch.tensor(losses), full_weights(trainer)))
         assert "deepspeed" not in str(torch.nn.functional.linear.__module__), "put back by close()"
     return found
 
@@ -110,7 +110,7 @@ def check(found: Any, expected: Run) -> None:
                 torch.testing.assert_close(value, wanted, rtol=0, atol=1e-5, msg=message)
 
 
-def test_every_stage_trains_as_one_process_does(one_rank: Ranks, two_ranks: Ranks):
+def test_every_stage_matches_single_process_training(one_rank: Ranks, two_ranks: Ranks):
     expected = alone(regression_data(3, 12))
     # Also with microbatches, the last of which is smaller.
     micro = [config_of(stage, train_micro_batch_size_per_gpu=4) for stage in STAGES]
@@ -119,27 +119,27 @@ def test_every_stage_trains_as_one_process_does(one_rank: Ranks, two_ranks: Rank
     check(two_ranks.run(train, configs), expected)
 
 
-def test_processes_with_unequal_batches_train_as_one_with_all_of_them(two_ranks: Ranks):
+def test_unequal_batches_match_the_combined_batch(two_ranks: Ranks):
     configs = [config_of(stage, train_batch_size=16) for stage in STAGES]
     check(two_ranks.run(_ragged, configs), alone(regression_data(3, 12)))
 
 
 def _offload() -> list[Run]:
-    """A training with the optimizer on the host, and what is said when there are microbatches it was not told of."""
+    """Train with CPU offload, and return the error for microbatches that are not configured."""
     config = {"zero_optimization": {"stage": 2, **SMALL, "offload_optimizer": {"device": "cpu"}}}
-    trainer, losses = make(share(regression_data(3, 12)), config)
+    trainer, losses = make(local_shard(regression_data(3, 12)), config)
     with trainer:
         trainer.fit()
-        weights = whole_weights(trainer)
+        weights = full_weights(trainer)
         with pytest.raises(ValueError, match="one microbatch"):
             trainer.fit(duration="1ep", device_train_microbatch_size=3)
-    micro, _ = make(share(regression_data(3, 12)), config, device_train_microbatch_size=4)
+    micro, _ = make(local_shard(regression_data(3, 12)), config, device_train_microbatch_size=4)
     with micro:
         micro.fit()
-        return [(torch.tensor(losses), weights), (torch.tensor(losses), whole_weights(micro))]
+        return [(torch.tensor(losses), weights), (torch.tensor(losses), full_weights(micro))]
 
 
-def test_an_optimizer_on_the_host_trains_alike(two_ranks: Ranks):
+def test_cpu_offloaded_optimizer_trains_alike(two_ranks: Ranks):
     check(two_ranks.run(_offload), alone(regression_data(3, 12)))
 
 
@@ -156,7 +156,7 @@ def test_the_learning_rate_follows_and_gradients_are_clipped(two_ranks: Ranks):
 
 
 def _evaluate(stage: int) -> dict[str, Any]:
-    batches = share(regression_data(3, 12))
+    batches = local_shard(regression_data(3, 12))
     trainer, _ = make(batches, config_of(stage), eval_dataloader=batches)
     with trainer:
         trainer.fit()
@@ -172,7 +172,7 @@ def _evaluate(stage: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_evaluation_and_prediction_see_whole_weights(two_ranks: Ranks, stage: int):
+def test_evaluation_and_prediction_use_full_weights(two_ranks: Ranks, stage: int):
     first, other = two_ranks.run(_evaluate, stage)
     assert "weights" not in other or stage == 0  # only the first process has them all
     torch.testing.assert_close(first["outputs"], first["expected"])
@@ -181,7 +181,7 @@ def test_evaluation_and_prediction_see_whole_weights(two_ranks: Ranks, stage: in
 
 def _short(config: dict[str, Any], precision: str | None) -> dict[str, Any]:
     seen: list[Any] = []
-    batches = share(regression_data(3, 12))
+    batches = local_shard(regression_data(3, 12))
     trainer, losses = make(
         batches,
         config,
@@ -224,11 +224,11 @@ def _stop_and_resume(folder: str, stages: tuple[int, ...], sections: dict[str, A
     found = []
     for stage in stages:
         saving = {"save_folder": f"{folder}/{stage}", "save_interval": "1ba", "run_name": "run"}
-        batches = share(regression_data(4, 12))
+        batches = local_shard(regression_data(4, 12))
         whole, losses = make(batches, config_of(stage, **sections), save_folder=f"{folder}/{stage}-whole")
         with whole:
             whole.fit()
-            expected = whole_weights(whole)
+            expected = full_weights(whole)
         stopped, before = make(batches, config_of(stage, **sections), max_duration="2ba", **saving)
         with stopped:
             stopped.fit()
@@ -236,12 +236,12 @@ def _stop_and_resume(folder: str, stages: tuple[int, ...], sections: dict[str, A
         resumed, after = make(batches, config_of(stage, **sections), seed=7, autoresume=True, **saving)
         with resumed:
             resumed.fit()
-            found.append((expected, whole_weights(resumed), losses, before + after, resumed.saved_checkpoints))
+            found.append((expected, full_weights(resumed), losses, before + after, resumed.saved_checkpoints))
     return found
 
 
 @pytest.mark.parametrize("sections", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
-def test_a_training_goes_on_where_it_stopped(two_ranks: Ranks, tmp_path: Path, sections: dict[str, Any]):
+def test_training_resumes_where_it_stopped(two_ranks: Ranks, tmp_path: Path, sections: dict[str, Any]):
     for runs in two_ranks.run(_stop_and_resume, str(tmp_path), STAGES, sections):
         for expected, weights, losses, parts, saved in runs:
             assert torch.equal(weights, expected)
@@ -254,10 +254,10 @@ def test_a_training_goes_on_where_it_stopped(two_ranks: Ranks, tmp_path: Path, s
 
 
 def _save(folder: str, stage: int, **arguments: Any) -> torch.Tensor:
-    trainer, _ = make(share(regression_data(2, 12)), config_of(stage), save_folder=folder, **arguments)
+    trainer, _ = make(local_shard(regression_data(2, 12)), config_of(stage), save_folder=folder, **arguments)
     with trainer:
         trainer.fit()
-        return whole_weights(trainer)
+        return full_weights(trainer)
 
 
 def _save_weights(folder: str, stage: int) -> torch.Tensor:
@@ -266,9 +266,9 @@ def _save_weights(folder: str, stage: int) -> torch.Tensor:
 
 def _begin(path: str, stage: int, config: dict[str, Any] | None = None, **arguments: Any) -> torch.Tensor:
     config = config_of(stage) if config is None else config
-    trainer, _ = make(share(regression_data(2, 12)), config, seed=7, load_path=path, **arguments)
+    trainer, _ = make(local_shard(regression_data(2, 12)), config, seed=7, load_path=path, **arguments)
     with trainer:
-        return whole_weights(trainer)
+        return full_weights(trainer)
 
 
 def _begin_with_weights(path: str, stage: int) -> torch.Tensor:
@@ -276,7 +276,7 @@ def _begin_with_weights(path: str, stage: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_weights_are_one_file_for_whoever_begins_with_them(two_ranks: Ranks, tmp_path: Path, stage: int):
+def test_weights_are_exported_as_one_file(two_ranks: Ranks, tmp_path: Path, stage: int):
     weights, _ = two_ranks.run(_save_weights, str(tmp_path), stage)
     path = tmp_path / "ep1-ba2-rank0.pt"
     with trainer_of(TwoLayers(), load_path=str(path), load_weights_only=True) as trainer:
@@ -305,7 +305,7 @@ def _refusals(folder: str) -> list[str]:
     return message
 
 
-def test_checkpoints_that_do_not_fit_are_refused_with_a_remedy(one_rank: Ranks, tmp_path: Path):
+def test_incompatible_checkpoints_are_rejected_with_a_remedy(one_rank: Ranks, tmp_path: Path):
     (message,) = one_rank.run(_refusals, str(tmp_path))
     stage, alone_weights, elsewhere, asynchronous = message
     assert "stage=2, but this run has stage=1" in stage
@@ -367,7 +367,7 @@ def _refused(what: str) -> str:
         ("ema", "EMA"),
     ],
 )
-def test_what_the_engine_cannot_have_is_refused(one_rank: Ranks, what: str, message: str):
+def test_unsupported_settings_are_rejected(one_rank: Ranks, what: str, message: str):
     assert message in one_rank.run(_refused, what)[0]
 
 

@@ -16,7 +16,7 @@ BF16, FP16, FP32 = Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP32
 
 
 def complete(config: dict[str, Any], **arguments: Any) -> dict[str, Any]:
-    """A configuration for a batch of 8 of each of two processes, unless told otherwise."""
+    """A configuration for a batch of 8 on each of two ranks by default."""
     given_here = {"precision": FP32, "batch_size": 8, "microbatch_size": None, "world_size": 2, "clipping": None}
     return completed(config, **(given_here | arguments))
 
@@ -37,7 +37,7 @@ def test_an_empty_dictionary_is_completed_from_the_trainer():
     }
 
 
-def test_gradients_are_not_clipped_unless_asked_for():
+def test_gradients_are_clipped_only_on_request():
     assert complete({})["gradient_clipping"] == 0.0
     assert complete({"gradient_clipping": 2.0})["gradient_clipping"] == 2.0
 
@@ -50,11 +50,11 @@ def test_gradients_are_not_clipped_unless_asked_for():
         {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2},
     ],
 )
-def test_the_batch_may_be_told_by_the_configuration_alone(config):
+def test_batch_size_may_come_from_the_config_only(config):
     assert numbers(complete(config, batch_size=None))[0] == 16
 
 
-def test_a_batch_that_nobody_tells_is_asked_for():
+def test_missing_batch_size_is_an_error():
     with pytest.raises(ValueError, match="'train_batch_size'"):
         complete({}, batch_size=None)
 
@@ -70,20 +70,20 @@ def test_a_batch_that_nobody_tells_is_asked_for():
         ({"train_batch_size": "16"}, {}, ("train_batch_size", "'16'")),
     ],
 )
-def test_what_contradicts_the_trainer_is_refused_with_both_values(config, arguments, both):
+def test_conflicts_with_the_trainer_name_both_values(config, arguments, both):
     with pytest.raises(ValueError) as caught:
         complete(config, **arguments)
     assert all(part in str(caught.value) for part in both)
 
 
 @given(size=st.integers(1, 64), micro=st.none() | st.integers(1, 80), world_size=st.integers(1, 5))
-def test_the_three_numbers_always_fit(size, micro, world_size):
+def test_batch_sizes_are_always_consistent(size, micro, world_size):
     total, part, steps = numbers(complete({}, batch_size=size, microbatch_size=micro, world_size=world_size))
     assert total == part * steps * world_size  # as DeepSpeed demands
     assert part <= size <= part * steps < size + part  # and so many microbatches there will be
 
 
-def test_a_precision_is_told_by_either_side():
+def test_precision_from_config_or_trainer():
     assert precision_of({}, None) is None
     assert precision_of({}, FP16) is FP16
     assert precision_of({"bf16": {"enabled": True}}, None) is BF16
@@ -103,20 +103,20 @@ def test_a_precision_is_told_by_either_side():
         ({}, Precision.AMP_FP8, ("amp_fp8", "amp_bf16")),
     ],
 )
-def test_precisions_that_differ_are_refused_with_both(config, asked, both):
+def test_conflicting_precisions_are_rejected(config, asked, both):
     with pytest.raises(ValueError) as caught:
         precision_of(config, asked)
     assert all(part in str(caught.value) for part in both)
 
 
-def test_a_precision_of_the_trainer_enables_its_section_and_keeps_the_rest_of_it():
+def test_trainer_precision_enables_its_config_section():
     assert complete({"fp16": {"loss_scale": 128}}, precision=FP16)["fp16"] == {"loss_scale": 128, "enabled": True}
     config = {"torch_autocast": {"enabled": True}}
     assert autocasts(config)
     assert "bf16" not in complete(config, precision=BF16)
 
 
-def test_the_users_dictionary_is_left_alone():
+def test_user_dictionary_is_not_modified():
     given_one = {"zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}
     config = checked(given_one)
     complete(config, precision=BF16)["zero_optimization"]["stage"] = 3
@@ -125,7 +125,7 @@ def test_the_users_dictionary_is_left_alone():
 
 
 @pytest.mark.parametrize("section", ["optimizer", "scheduler", "amp", "pipeline"])
-def test_sections_that_are_the_trainers_are_refused(section):
+def test_sections_set_by_the_trainer_are_rejected(section):
     with pytest.raises(ValueError, match=section):
         checked({section: {"type": "Adam"}})
 
@@ -141,6 +141,6 @@ def test_other_mistakes_are_named():
     "other",
     [{"parallelism_config": {"fsdp": {}}}, {"ddp_sync_strategy": "forced_sync"}, {"find_unused_parameters": True}],
 )
-def test_another_strategy_beside_it_is_refused(other):
+def test_second_strategy_is_rejected(other):
     with pytest.raises(ValueError, match="both given"):
         choose_strategy(**other, deepspeed_config={})

@@ -1,4 +1,4 @@
-"""What of a checkpoint of DeepSpeed's can be left out: weights that only one of the models has, and nothing else."""
+"""Excluding entries of a DeepSpeed checkpoint: only weights that one of the models lacks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _begin(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
         return saved, weights_of(trainer.state.model)
 
 
-def test_weights_that_both_have_can_be_loaded(two_ranks: Ranks, tmp_path: Path) -> None:
+def test_common_weights_can_be_loaded(two_ranks: Ranks, tmp_path: Path) -> None:
     for saved, loaded in two_ranks.run(_begin, str(tmp_path)):
         assert loaded[0] == 1
         assert torch.equal(loaded[1:], saved)

@@ -1,4 +1,4 @@
-"""Training with divided weights is the training of one process."""
+"""FSDP: training with sharded weights matches a single process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from composer.optim import DecoupledAdamW, DecoupledSGDW, MuonAdamW
 from composer.parallel import FSDP2Config, FSDPConfig, ParallelismConfig, prepare_fsdp_module
 from composer.parallel.fsdp import FSDPStrategy
 from tests.older_torch import HAS_UNUSED_PARAMETERS
-from tests.parallel.sharded import Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
+from tests.parallel.sharded import Blocks, adam, assert_same, data_of, full_tensor, full_weights, result, trained
 
 
 def _muon(model: nn.Module) -> list[Any]:
@@ -125,13 +125,13 @@ def _hybrid(config: dict[str, Any]):
         ({"sharding_strategy": "HYBRID_SHARD"}, (1, 4)),  # all four are of one node
     ],
 )
-def test_copies_of_parts(four_ranks, expected, config, degrees):
+def test_replicated_shards(four_ranks, expected, config, degrees):
     for found, sizes in four_ranks.run(_hybrid, config):
         assert sizes == degrees
         assert_same(found, expected)
 
 
-def test_one_process(expected):
+def test_single_process(expected):
     try:
         assert_same(result({"fsdp": {}}), expected)
     finally:
@@ -147,10 +147,10 @@ def _in_bfloat16(config: dict[str, Any] | None, seen: bool = False):
             return super().forward(batch)
 
     trainer = trained(config, lambda: Seeing(torch.float32), dtype=torch.float32, precision="amp_bf16")
-    return whole_weights(trainer.state.model), set(dtypes), {p.dtype for p in trainer.state.model.parameters()}
+    return full_weights(trainer.state.model), set(dtypes), {p.dtype for p in trainer.state.model.parameters()}
 
 
-def test_short_formats(two_ranks):
+def test_reduced_precision_dtypes(two_ranks):
     alone, _, _ = _in_bfloat16(None)
     for found, seen, kept in two_ranks.run(_in_bfloat16, {"fsdp": {}}):
         assert seen == {torch.bfloat16}
@@ -175,7 +175,7 @@ def _shapes():
     return parts, sum(state.numel() for state in states), units, names, same, list(model.state_dict()) == names
 
 
-def test_each_process_holds_a_part(two_ranks):
+def test_each_rank_holds_a_shard(two_ranks):
     model = Blocks()
     total = sum(parameter.numel() for parameter in model.parameters())
     (one, one_state, units, names, same, saved), (other, _, _, _, _, _) = two_ranks.run(_shapes)
@@ -228,14 +228,14 @@ def _evaluated(config: dict[str, Any] | None):
                       eval_dataloader=evaluator)  # fmt: skip
     value = trainer.state.eval_metrics["eval"]["mse"].compute()
     outputs = trainer.predict(data_of(*_share())[:1])
-    return whole_weights(trainer.state.model), noting.found, float(value), [output.shape for output in outputs]
+    return full_weights(trainer.state.model), noting.found, float(value), [output.shape for output in outputs]
 
 
 def _share() -> tuple[int, int]:
     return (dist.get_global_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def test_evaluation_leaves_nothing_gathered(two_ranks):
+def test_evaluation_leaves_nothing_unsharded(two_ranks):
     """An evaluation has averages in the weights, which a weight that stayed gathered would bring into training."""
     alone, _, value, _ = _evaluated(None)
     for found, divided, metric, shapes in two_ranks.run(_evaluated, {"fsdp": {}}):
@@ -253,7 +253,7 @@ def _monitored(config: dict[str, Any] | None):
     return {name: [float(v) for _, v in values] for name, values in log.data.items() if name.startswith("l2_norm/")}
 
 
-def test_monitors_measure_wholes(two_ranks):
+def test_monitors_measure_full_tensors(two_ranks):
     alone = _monitored(None)
     assert "l2_norm/grad/global" in alone
     for found in two_ranks.run(_monitored, {"fsdp": {}}):
@@ -279,13 +279,13 @@ def _begun(rank_of_seed: bool):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     moments = [state["exp_avg"].clone() for state in optimizer.state.values()]
     prepare_fsdp_module(model, optimizer, {}, device=get_device("cpu"))
-    after = whole_weights(model)
-    kept = [whole(state["exp_avg"]) for state in optimizer.state.values()]
+    after = full_weights(model)
+    kept = [full_tensor(state["exp_avg"]) for state in optimizer.state.values()]
     order = [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
     return before, after, moments, kept, order, model.scale, model.second.weight is model.last.weight
 
 
-def test_all_begin_with_the_weights_of_the_first(two_ranks):
+def test_all_ranks_start_with_weights_of_rank_zero(two_ranks):
     answers = two_ranks.run(_begun, True)
     for _, after, moments, kept, order, scale, tied in answers:
         assert_same(after, answers[0][0], atol=0)
@@ -305,7 +305,7 @@ def _by_hand():
     return before == {id(parameter) for parameter in trainer.state.model.parameters()}
 
 
-def test_what_was_divided_before_is_left(two_ranks):
+def test_already_sharded_modules_are_unchanged(two_ranks):
     assert two_ranks.run(_by_hand) == [True, True]
 
 
@@ -329,7 +329,7 @@ def _refusals():
     return found
 
 
-def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
+def test_unsupported_settings_are_rejected_with_the_reason(two_ranks):
     for found in two_ranks.run(_refusals):
         for text, part in zip(
             found,
@@ -350,17 +350,17 @@ def test_compiled(two_ranks, expected):
         assert_same(found, expected)
 
 
-def _sought(config: dict[str, Any] | None):
+def _found_lr(config: dict[str, Any] | None):
     """Training before and after a search for a learning rate, which leaves no trace."""
     trainer = trained(config, algorithms=methods.GradientClipping("norm", 0.05))
-    before = whole_weights(trainer.state.model)
+    before = full_weights(trainer.state.model)
     losses = trainer.find_lr(1e-4, 0.1, 4).losses
-    return before, whole_weights(trainer.state.model), losses
+    return before, full_weights(trainer.state.model), losses
 
 
-def test_the_search_for_a_learning_rate_leaves_no_trace(two_ranks):
-    _, _, alone = _sought(None)
-    for before, after, losses in two_ranks.run(_sought, {"fsdp": {}}):
+def test_find_lr_leaves_no_trace(two_ranks):
+    _, _, alone = _found_lr(None)
+    for before, after, losses in two_ranks.run(_found_lr, {"fsdp": {}}):
         assert_same(after, before, atol=0)
         assert losses == pytest.approx(alone, abs=1e-6)
 

@@ -1,4 +1,4 @@
-"""Mixed precision with FSDP: the numbers and formats of data parallelism."""
+"""Mixed precision with FSDP: values and dtypes match data parallelism."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ FSDP: dict[str, Any] = {"parallelism_config": {"fsdp": {}}}
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_as_data_parallelism(two_ranks: Ranks, norm: str) -> None:
+def test_matches_data_parallelism(two_ranks: Ranks, norm: str) -> None:
     expected = two_ranks.run(trained, norm, {})[0]
     found = two_ranks.run(trained, norm, FSDP)[0]
     assert found[0] == pytest.approx(expected[0], rel=2e-3)
@@ -138,7 +138,7 @@ def test_microbatches(two_ranks: Ranks) -> None:
     assert two_ranks.run(trained, "LayerNorm", {**FSDP, **more})[0][0] == pytest.approx(expected[0], rel=2e-3)
 
 
-def test_an_embedding_that_shares_its_weight(two_ranks: Ranks) -> None:
+def test_tied_embedding(two_ranks: Ranks) -> None:
     expected = two_ranks.run(trained, "LayerNorm", {}, True)[0]
     found = two_ranks.run(trained, "LayerNorm", FSDP, True)[0]
     assert found[0] == pytest.approx(expected[0], rel=1e-2)
@@ -158,7 +158,7 @@ def other_precision(mixed: str) -> str:
     return trainer.state.precision.value
 
 
-def test_another_precision_is_refused(two_ranks: Ranks) -> None:
+def test_other_precision_is_rejected(two_ranks: Ranks) -> None:
     for message in two_ranks.run(other_precision, "DEFAULT"):
         assert message.startswith("precision='amp_bf16', but the weights are sharded for another precision")
         assert "Pass the precision to the Trainer" in message
@@ -237,7 +237,7 @@ def copies_in_memory(fsdp: dict[str, Any]) -> tuple[list[int], list[int], int, l
     return training, model.alive, found, [weight.sum().item() for weight in weights]
 
 
-def test_casts_end_with_their_block_where_it_is_resharded(two_ranks: Ranks) -> None:
+def test_casts_are_freed_when_their_block_is_resharded(two_ranks: Ranks) -> None:
     """Without gradients, or where activations are recomputed; otherwise autograd keeps them until the backward pass."""
     plain = two_ranks.run(copies_in_memory, {})[0]
     assert max(plain[0]) == max(plain[1]) == 5, "data parallelism keeps them, which shows that the watch sees them"
@@ -252,7 +252,7 @@ def test_casts_end_with_their_block_where_it_is_resharded(two_ranks: Ranks) -> N
             assert weights == pytest.approx(plain[3], rel=1e-3)
 
 
-def test_nothing_is_cast_where_it_is_gathered_in_low_precision(two_ranks: Ranks) -> None:
+def test_nothing_is_cast_if_all_gathered_in_low_precision(two_ranks: Ranks) -> None:
     for training, evaluation, _, _ in two_ranks.run(copies_in_memory, {"mixed_precision": "PURE"}):
         assert max(training) <= 1  # inside a gathering: the part of this rank, not a copy of the weight
         assert max(evaluation) <= 1
@@ -277,7 +277,7 @@ def casts_of_a_step(fsdp: dict[str, Any] | None) -> int:
     "config",
     [{"sharding_strategy": "SHARD_GRAD_OP"}, {"sharding_strategy": "NO_SHARD"}, {"reshard_after_forward": False}],
 )
-def test_a_block_that_stays_gathered_is_cast_once(config: dict[str, Any], two_ranks: Ranks) -> None:
+def test_block_that_stays_unsharded_is_cast_once(config: dict[str, Any], two_ranks: Ranks) -> None:
     full = {"mixed_precision": "FULL"}
     assert two_ranks.run(casts_of_a_step, None) == [5, 5]
     assert two_ranks.run(casts_of_a_step, {**full, **config}) == [5, 5]

@@ -10,7 +10,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from composer import dist
 from composer.parallel.grad_scaler import ShardedGradScaler
 from composer.trainer.step import step_with_scaler
-from tests.parallel.sharded import whole
+from tests.parallel.sharded import full_tensor
 
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -18,7 +18,7 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _steps(overflow: bool):
-    """A divided and a whole weight; the overflow is in the part of the last process."""
+    """A sharded and a full weight; the overflow is in the shard of the last rank."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Linear(2, 4)
     full = torch.arange(8.0).reshape(4, 2)
@@ -34,17 +34,17 @@ def _steps(overflow: bool):
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
-    return whole(model.weight) - full, whole(model.bias), scaler.get_scale()
+    return full_tensor(model.weight) - full, full_tensor(model.bias), scaler.get_scale()
 
 
-def test_all_step(two_ranks):
+def test_all_optimizers_step(two_ranks):
     for weight, bias, scale in two_ranks.run(_steps, False):
         assert (weight == -2).all()
         assert (bias == -1).all()
         assert scale == 8
 
 
-def test_an_overflow_in_one_part_is_one_for_all(two_ranks):
+def test_overflow_in_one_shard_skips_all(two_ranks):
     for weight, bias, scale in two_ranks.run(_steps, True):
         assert (weight == 0).all()
         assert (bias == 0).all()
@@ -70,7 +70,7 @@ def _turns():
     return [model.weight.detach() for model in models]
 
 
-def test_an_optimizer_without_gradients_in_one_process(two_ranks):
+def test_optimizer_without_gradients_on_one_rank(two_ranks):
     (first, second), (other_first, other_second) = two_ranks.run(_turns)
     assert (first == -2).all()
     assert (other_first == -2).all()
@@ -78,7 +78,7 @@ def test_an_optimizer_without_gradients_in_one_process(two_ranks):
     assert (other_second == 0).all()
 
 
-def test_one_process_is_as_before():
+def test_single_process_is_unchanged():
     model = nn.Linear(2, 1)
     twin = nn.Linear(2, 1)
     twin.load_state_dict(model.state_dict())

@@ -54,7 +54,7 @@ def test_degrees(monkeypatch, world, nodes, tensor, fsdp, expected):
         (1, {"data_parallel_shard_degree": 0}, "must be positive, or -1"),
     ],
 )
-def test_degrees_that_do_not_fit(monkeypatch, tensor, fsdp, words):
+def test_invalid_degrees(monkeypatch, tensor, fsdp, words):
     with pytest.raises(ValueError, match=words):
         _degrees(monkeypatch, 8, 1, tensor, **fsdp)
 
@@ -95,7 +95,7 @@ def _timeouts():
     return found, world
 
 
-def test_parts_of_the_mesh_wait_as_long_as_all(four_ranks):
+def test_submeshes_inherit_the_timeout(four_ranks):
     for found, world in four_ranks.run(_timeouts):
         assert found == {world}
         assert world not in (timedelta(minutes=10), timedelta(minutes=30))
@@ -108,7 +108,7 @@ class _Nameless:
         vars(self).update(names)
 
 
-def test_a_timeout_that_cannot_be_set_stops_nobody(monkeypatch):
+def test_timeout_that_cannot_be_set_is_ignored(monkeypatch):
     message: list[Any] = []
     c10d = torch.distributed.distributed_c10d
     monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: message.append((timeout, group)))
@@ -136,7 +136,7 @@ def _number_of_groups():
     return counts
 
 
-def test_meshes_of_many_trainers_need_the_groups_of_one(four_ranks):
+def test_meshes_of_multiple_trainers_reuse_groups(four_ranks):
     for counts in four_ranks.run(_number_of_groups):
         assert counts == counts[:1] * 3
 
@@ -156,7 +156,7 @@ def _given():
     return (found.replicate, found.shard), same, errors
 
 
-def test_a_mesh_of_the_user(four_ranks):
+def test_user_provided_mesh(four_ranks):
     for degrees, same, (size, both) in four_ranks.run(_given):
         assert degrees == (2, 2)
         assert same

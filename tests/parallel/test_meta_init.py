@@ -14,7 +14,7 @@ from composer.models import ComposerClassifier
 from composer.parallel import prepare_fsdp_module
 from composer.parallel.meta_init import Materializer
 from tests.common import trainer_of
-from tests.parallel.sharded import Blocks, assert_same, result, trained, whole_weights
+from tests.parallel.sharded import Blocks, assert_same, full_weights, result, trained
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def _given(model: nn.Module) -> nn.Module:
     return model
 
 
-def test_values_are_made_as_usual():
+def test_values_are_initialized_as_usual():
     model = _given(_on_meta(lambda: nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.LayerNorm(64))))
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     assert model[0].weight.abs().max() <= 1 / 8  # as a linear layer's are
@@ -38,7 +38,7 @@ def test_values_are_made_as_usual():
     assert model[2].weight.sum() == 64
 
 
-def test_what_has_values_keeps_them():
+def test_initialized_tensors_keep_their_values():
     model = nn.Sequential(nn.Linear(2, 2), _on_meta(lambda: nn.Linear(2, 2)))
     before = model[0].weight.clone()
     assert torch.equal(_given(model)[0].weight, before)
@@ -53,7 +53,7 @@ def test_ties_and_frozen_weights_stay():
     assert not model[0].weight.requires_grad
 
 
-def test_composite_modules_set_their_parts():
+def test_composite_modules_initialize_their_children():
     model = _given(_on_meta(lambda: nn.MultiheadAttention(4, 2)))
     assert model.out_proj.bias.abs().sum() == 0
     assert model.in_proj_weight.abs().sum() > 0
@@ -70,14 +70,14 @@ class WithFunction(nn.Module):
             nn.init.constant_(parameter, 3.0)
 
 
-def test_the_model_or_its_child_makes_the_values():
+def test_model_or_child_initializes_the_values():
     outer = nn.Module()
     outer.model = _on_meta(WithFunction)
     for parameter in _given(outer).parameters():
         assert (parameter == 3).all()
 
 
-def test_who_does_not_tell_is_named():
+def test_error_names_the_module_without_init_function():
     model = nn.Module()
     model.part = _on_meta(WithFunction)
     model.part.param_init_fn = None
@@ -85,7 +85,7 @@ def test_who_does_not_tell_is_named():
         _given(model)
 
 
-# ------------------------------------------------------------------------------------------- several processes
+# ------------------------------------------------------------------------------------------- distributed
 
 
 def _deferred(kind: str):
@@ -95,41 +95,41 @@ def _deferred(kind: str):
     on_meta = {"all": True, "others": rank > 0}[kind]
     model = _on_meta(Blocks) if on_meta else Blocks()
     optimizer = torch.optim.AdamW(model.parameters())
-    mine = None if on_meta else whole_weights(model)
+    mine = None if on_meta else full_weights(model)
     prepare_fsdp_module(model, optimizer, {}, device=get_device("cpu"))
     assert isinstance(model.first.weight, DTensor)
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
-    return mine, whole_weights(model)
+    return mine, full_weights(model)
 
 
-def test_all_get_the_same(two_ranks):
+def test_all_ranks_get_the_same_values(two_ranks):
     (_, one), (_, other) = two_ranks.run(_deferred, "all")
     assert_same(one, other, atol=0)
     assert one["blocks.0.up.weight"].std() > 0.1
     assert not torch.equal(one["blocks.0.up.weight"], one["blocks.1.up.weight"])
 
 
-def test_others_take_over_what_the_first_has(two_ranks):
+def test_other_ranks_receive_values_of_rank_zero(two_ranks):
     (made, one), (_, other) = two_ranks.run(_deferred, "others")
     assert_same(one, made, atol=0)
     assert_same(other, made, atol=0)
 
 
-def _the_first_has_none():
+def _rank_zero_has_none():
     model = Blocks() if dist.get_global_rank() else _on_meta(Blocks)
     with pytest.raises(ValueError, match="on the meta device on rank 0"):
         prepare_fsdp_module(model, None, {}, device=get_device("cpu"))
 
 
-def test_the_first_must_have_what_others_have(two_ranks):
-    two_ranks.run(_the_first_has_none)
+def test_rank_zero_must_have_what_others_have(two_ranks):
+    two_ranks.run(_rank_zero_has_none)
 
 
 def _from_meta(config):
-    return whole_weights(trained(config, lambda: _on_meta(Blocks)).state.model)
+    return full_weights(trained(config, lambda: _on_meta(Blocks)).state.model)
 
 
-def _from_the_first():
+def _from_rank_zero():
     return result({"fsdp": {"sync_module_states": True}}, make=Blocks if not dist.get_global_rank() else _meta_blocks)
 
 
@@ -139,7 +139,7 @@ def _meta_blocks():
 
 def test_training(two_ranks):
     alone = result()
-    for found in two_ranks.run(_from_the_first):
+    for found in two_ranks.run(_from_rank_zero):
         assert_same(found, alone)
     one, other = two_ranks.run(_from_meta, {"fsdp": {"activation_checkpointing": True}})
     assert_same(one, other, atol=0)
@@ -162,13 +162,13 @@ def test_metrics_of_a_model_on_meta_have_values(two_ranks):
     assert all(map(math.isfinite, one.values()))
 
 
-def test_a_model_on_meta_is_refused_where_nothing_is_divided():
+def test_unsharded_meta_model_is_rejected():
     model = _on_meta(lambda: ComposerClassifier(nn.Linear(4, 3), num_classes=3))
     with pytest.raises(ValueError, match=r"module\.weight is on the meta device.*outside of torch\.device\('meta'\)"):
         trainer_of(model)
 
 
-def test_a_metric_on_meta_is_refused():
+def test_metric_on_meta_is_rejected():
     metric = _on_meta(lambda: MicroAccuracy(3))
     model = ComposerClassifier(nn.Linear(4, 3), train_metrics={"accuracy": metric}, val_metrics={})
     with pytest.raises(ValueError, match="metric 'accuracy' is on the meta device"):

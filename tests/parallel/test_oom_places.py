@@ -13,14 +13,14 @@ from torch.distributed.fsdp import FSDPModule
 
 from composer import dist
 from tests.ranks import Ranks
-from tests.running_out import EVENTS, Limit, train
+from tests.simulated_oom import EVENTS, Limit, train
 
 pytestmark = pytest.mark.slow
 
 # Of a rank that hangs, rather than one that is slow.
 LIMIT = 120.0
 
-# A batch is split once its microbatches are smaller than the whole, which did not fit.
+# A batch is split once its microbatches are smaller than the full batch, which did not fit.
 PLACES: list[str | tuple[str, ...]] = [
     "transform", ("forward", "split"), "samples", "tokens", "forward", "loss", "backward", "step", *EVENTS
 ]  # fmt: skip
@@ -77,7 +77,7 @@ def check(ranks: Ranks, way: str, places: list[tuple[Any, Any]], first: int) -> 
     [("single", 0), ("single", 1), ("multi", 1), ("forced", 0), ("unused", 1), ("fsdp", 0), ("fsdp_last", 1)],
 )
 def test_MicrobatchOOM_at_each_place_of_one_rank(two_ranks: Ranks, way, first) -> None:
-    """In the first batch, or in the second, before which DDP orders its buckets anew."""
+    """In the first batch, or in the second, before which DDP rebuilds its buckets."""
     if "fsdp" in way and not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("this version of torch cannot leave the middle of a pass")
     # What optimizers make in the first step is what they need; with sharded weights they cannot be undone.

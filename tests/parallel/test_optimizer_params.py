@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from composer.parallel.optimizer_params import ParameterNames, check_optimizer_supports_sharding, swap_parameters
-from tests.parallel.sharded import whole
+from tests.parallel.sharded import full_tensor
 
 
 def _replace(model: nn.Module) -> None:
@@ -64,14 +64,14 @@ def _shard_state():
         state = optimizer.state[model.weight]
         assert state["step"] == 1
         assert state["exp_avg"].placements == tuple(places)
-        torch.testing.assert_close(whole(state["exp_avg"]), expected, rtol=0, atol=0)
+        torch.testing.assert_close(full_tensor(state["exp_avg"]), expected, rtol=0, atol=0)
 
 
-def test_states_are_divided_as_weights(four_ranks):
+def test_states_are_sharded_like_weights(four_ranks):
     four_ranks.run(_shard_state)
 
 
-def test_optimizers_of_one_vector_are_refused():
+def test_flat_vector_optimizers_are_rejected():
     parameters = [nn.Parameter(torch.ones(1))]
     wrapped = torch.optim.SGD(parameters)
     wrapped.base_optimizer = torch.optim.LBFGS(parameters)  # type: ignore[attr-defined]

@@ -14,13 +14,13 @@ from composer.core.distributed_support import Sharding
 from tests.algorithms.cases import Case, all_cases, make_batches, make_model
 from tests.common import trainer_of
 from tests.older_torch import HAS_UNUSED_PARAMETERS
-from tests.parallel.matrix import STRATEGIES, Losses, Trained, alike_on_parts, trained, weights
+from tests.parallel.matrix import STRATEGIES, Losses, Trained, trained, weights, without_batch_dependence
 from tests.ranks import Ranks
 
 CASES = all_cases()
 PLACES = [pytest.param(place, id=f"{case.name}{place}") for place, case in enumerate(CASES)]
 
-# Of these the cases compare a copy of the model, and a model whose weights are divided has none.
+# These cases compare a copy of the model, and a sharded model cannot be copied.
 AVERAGED: dict[str, Any] = {
     "EMA": lambda model, algorithm: algorithm.get_ema_model(model),
     "PostHocEMA": lambda model, algorithm: algorithm.get_ema_model(model, length=0.08),
@@ -52,17 +52,17 @@ def _outcome(case: Case, model: Any, algorithm: Any) -> dict[str, Any]:
 
 def _model_of(case: Case) -> Any:
     model: Any = case.model()
-    return model if case.name == GhostBatchNorm.__name__ else alike_on_parts(model)
+    return model if case.name == GhostBatchNorm.__name__ else without_batch_dependence(model)
 
 
 @functools.cache
 def alone(place: int) -> Trained:
-    """The same in this process, with the whole batches."""
+    """The same in this process, with the full batches."""
     return train(place, None)
 
 
 def check(place: int, ranks: list[Trained]) -> None:
-    """Raise unless several processes did what the method says that it does."""
+    """Raise unless multiple ranks did what the algorithm declares."""
     for other in ranks[1:]:
         ranks[0].check_exactly(other)
     assert all(map(math.isfinite, ranks[0].losses))
@@ -83,7 +83,7 @@ def refusal(place: int, strategy: str, reason: str) -> str:
 
 
 def run(place: int, strategy: str, ranks: Ranks) -> None:
-    """Train in several processes and compare, or see that the method is refused by its name."""
+    """Train with multiple ranks and compare, or check that the algorithm is rejected by name."""
     algorithm = CASES[place].make()
     if strategy != "ddp" and not algorithm.__traits__.sharding.supports_sharded_weights:
         for text in ranks.run(refusal, place, strategy, "requires unsharded parameters"):
@@ -110,7 +110,7 @@ def choosing_from_uneven_batches() -> Trained:
     """Look for examples by microbatches of which the first process has more than the second; all need all weights."""
     kept = slice(5 - 3 * dist.get_global_rank())
     batches = [(x[kept], y[kept]) for x, y in make_batches()]
-    model = alike_on_parts(make_model())
+    model = without_batch_dependence(make_model())
     losses = Losses()
     with trainer_of(
         model,

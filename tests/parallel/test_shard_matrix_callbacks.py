@@ -1,4 +1,4 @@
-"""ShardMatrix: every callback under every strategy leaves the training what it is in a single process."""
+"""ShardMatrix: no callback changes training, under any strategy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from composer import dist
 from composer.loggers import InMemoryLogger
 from composer.warnings import ComposerWarning
 from tests.callbacks.cases import all_cases
-from tests.parallel.matrix import STRATEGIES, Trained, alike_on_parts, enlarged, trained
+from tests.parallel.matrix import STRATEGIES, Trained, repeat_batches, trained, without_batch_dependence
 from tests.ranks import Ranks
 
 CASES = all_cases()
 PLACES = [pytest.param(place, id=f"{case.name}{place}") for place, case in enumerate(CASES)]
-# GradientNoiseScale compares gradients of microbatches, which no process has where weights are divided; what is
-# exported are whole weights.
+# GradientNoiseScale compares gradients of microbatches, which no rank has with sharded weights; what is
+# exported are full weights.
 REFUSED: dict[str, dict[str, type[Exception]]] = {
     "ddp": {},
     "fsdp": {"GradientNoiseScale": NotImplementedError, "ExportForInferenceCallback": ValueError},
@@ -42,8 +42,8 @@ def train(place: int, strategy: str | None, folder: str) -> tuple[Trained, dict[
             warnings.simplefilter("ignore", ComposerWarning)
         torch.manual_seed(3)
         found = trained(
-            alike_on_parts(case.model()),
-            enlarged(case.batches()),
+            without_batch_dependence(case.model()),
+            repeat_batches(case.batches()),
             callbacks=[case.make(Path(folder))],
             loggers=log if dist.get_global_rank() == 0 else [],
             **case.arguments(),
@@ -61,13 +61,13 @@ def refusal(place: int, strategy: str, folder: str) -> str:
 
 @functools.cache
 def alone(place: int) -> tuple[Trained, dict[str, list[Any]]]:
-    """The same in this process, with the whole batches."""
+    """The same in this process, with the full batches."""
     with tempfile.TemporaryDirectory() as folder:
         return train(place, None, folder)
 
 
 def check(place: int, ranks: list[tuple[Trained, dict[str, list[Any]]]]) -> None:
-    """Raise unless several processes trained, and logged, as one does."""
+    """Raise unless multiple ranks trained and logged as a single process does."""
     for other, nothing in ranks[1:]:
         ranks[0][0].check_exactly(other)
         assert not nothing
@@ -88,7 +88,7 @@ def check(place: int, ranks: list[tuple[Trained, dict[str, list[Any]]]]) -> None
 
 
 def run(place: int, strategy: str, ranks: Ranks, folder: Path) -> None:
-    """Train in several processes and compare, or see that the callback is refused by its name."""
+    """Train with multiple ranks and compare, or check that the callback is rejected by name."""
     if CASES[place].name not in REFUSED[strategy]:
         check(place, ranks.run(train, place, strategy, str(folder)))
         return

@@ -1,4 +1,4 @@
-"""ShardMatrix: which process writes what, and that a logger leaves the training what it is in a single process."""
+"""ShardMatrix: which rank writes what; loggers do not change training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strategy does unless it says otherwise."""
+"""Default behavior of a strategy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from composer.devices import DeviceCPU
 from composer.parallel import SingleProcess
 
 
-def test_one_process_does_what_a_plain_loop_does() -> None:
+def test_single_process_matches_a_plain_loop() -> None:
     strategy, model = SingleProcess(), torch.nn.Linear(2, 1)
     strategy.setup_device(model, DeviceCPU())
     strategy.prepare(State(model=model))

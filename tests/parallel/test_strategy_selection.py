@@ -1,4 +1,4 @@
-"""Which strategy is chosen."""
+"""Strategy selection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.common import classifier, labeled_data
 from tests.ranks import Ranks
 
 
-def test_one_process() -> None:
+def test_single_process() -> None:
     assert type(choose_strategy()) is SingleProcess
     assert type(choose_strategy(ddp_sync_strategy="forced_sync", find_unused_parameters=True)) is SingleProcess
 
 
-def test_a_mistyped_name_is_refused_in_one_process_too() -> None:
+def test_mistyped_name_is_rejected_in_single_process_too() -> None:
     with pytest.raises(ValueError, match=r"ddp_sync_strategy must be one of .*Did you mean 'forced_sync'\?"):
         choose_strategy(ddp_sync_strategy="force_sync")
 
@@ -29,11 +29,11 @@ def chosen() -> tuple[type, str, bool]:
     return type(strategy), str(strategy.sync), strategy.find_unused_parameters
 
 
-def test_several_processes(two_ranks: Ranks) -> None:
+def test_multiple_ranks(two_ranks: Ranks) -> None:
     assert two_ranks.run(chosen) == [(DDPStrategy, "multi_auto_sync", True)] * 2
 
 
-class Own(Strategy):
+class Custom(Strategy):
     """Averages gradients after the backward passes, as a user might."""
 
     name = "own"
@@ -52,8 +52,8 @@ class Own(Strategy):
 @pytest.mark.parametrize(
     "argument", [{"ddp_sync_strategy": "forced_sync"}, {"find_unused_parameters": True}, {"deepspeed_config": {}}]
 )
-def test_one_of_ones_own_stands_alone(argument) -> None:
-    own = Own()
+def test_custom_strategy_excludes_others(argument) -> None:
+    own = Custom()
     assert choose_strategy(own) is own
     with pytest.raises(ValueError, match=next(iter(argument))):
         choose_strategy(own, **argument)
@@ -61,7 +61,7 @@ def test_one_of_ones_own_stands_alone(argument) -> None:
 
 def trained() -> list[list[torch.Tensor]]:
     weights: list[list[torch.Tensor]] = []
-    for strategy in (None, Own()):
+    for strategy in (None, Custom()):
         torch.manual_seed(0)
         model = classifier()
         with Trainer(
@@ -78,7 +78,7 @@ def trained() -> list[list[torch.Tensor]]:
     return weights
 
 
-def test_one_of_ones_own_trains_as_the_built_in_one_does(two_ranks: Ranks) -> None:
+def test_custom_strategy_trains_as_the_built_in_one(two_ranks: Ranks) -> None:
     answers = two_ranks.run(trained)
     for built_in, own in answers:
         torch.testing.assert_close(own, built_in)

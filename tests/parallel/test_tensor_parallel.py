@@ -1,4 +1,4 @@
-"""Layers that processes divide among them compute what whole layers compute."""
+"""Tensor parallelism: sharded layers compute what full layers compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from composer import dist
 from composer.parallel import TPConfig, prepare_tp_module
 from composer.parallel.strategy_selection import choose_strategy
 from composer.parallel.tensor_parallel import sum_gradients
-from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, result, trained, whole, whole_weights
+from tests.parallel.sharded import PLAN, Blocks, adam, assert_same, data_of, full_tensor, full_weights, result, trained
 from tests.parallel.test_fsdp import ALGORITHMS, OPTIMIZERS
 
 
@@ -29,14 +29,14 @@ def expected():
 def _run(degree: int, config: dict[str, Any], arguments: dict[str, Any]):
     trainer = trained(_tp(degree, **config), **arguments)
     model, strategy = trainer.state.model, trainer._run.strategy
-    found = whole_weights(model)
-    found["loss"] = whole(trainer.state.total_loss_dict["loss/train/total"]).double()
+    found = full_weights(model)
+    found["loss"] = full_tensor(trainer.state.total_loss_dict["loss/train/total"]).double()
     size = strategy.data_group.size()
     samples = trainer.state.timestamp.sample.value
     return found, strategy.name, (strategy.data_rank, strategy.data_world_size, size), samples, trainer.state.seed
 
 
-def test_alone(two_ranks, expected):
+def test_tensor_parallel_only(two_ranks, expected):
     for found, name, share, samples, seed in two_ranks.run(_run, 2, {}, {"device_train_microbatch_size": 3}):
         assert_same(found, expected)
         assert name == "tp"
@@ -46,7 +46,7 @@ def test_alone(two_ranks, expected):
 
 
 @pytest.mark.parametrize("config", [{}, {"fsdp": {}}, {"fsdp": {"activation_checkpointing": True}}])
-def test_beside_division_of_the_data(four_ranks, expected, config):
+def test_with_data_parallelism(four_ranks, expected, config):
     answers = four_ranks.run(_run, 2, config, {"device_train_microbatch_size": 1})
     for rank, (found, name, share, samples, seed) in enumerate(answers):
         assert_same(found, expected)
@@ -62,7 +62,7 @@ def _with_method(name: str, degree: int, config: dict[str, Any]):
 
 @pytest.mark.parametrize("name", ["clip_adaptive", "clip_norm", "clip_value", "ema", "sam_adaptive", "zclip"])
 def test_methods(two_ranks, four_ranks, name):
-    """The norm counts what is whole once, and each part once."""
+    """The norm counts replicated tensors once, and each shard once."""
     alone = _with_method(name, 0, {})
     for found in two_ranks.run(_with_method, name, 2, {}):
         assert_same(found, alone)
@@ -93,11 +93,11 @@ def _sequences():
         "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
     }
     trainer = trained(_tp(2, plan), _Even)
-    return whole_weights(trainer.state.model), {type(p).__name__ for p in trainer.state.model.parameters()}
+    return full_weights(trainer.state.model), {type(p).__name__ for p in trainer.state.model.parameters()}
 
 
 class _Even(Blocks):
-    """Takes the first four samples only, which two processes can share evenly, and has all weights in the plan."""
+    """Takes the first four samples only, which shard evenly among two ranks, and has all weights in the plan."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_sequence_parallel_styles(two_ranks):
 
 
 def _dropped():
-    """Processes that divide a layer draw the same random numbers, those with other data others."""
+    """Ranks that shard a layer share their random state; ranks with other data have another."""
     draws = []
 
     class Drawing(Blocks):
@@ -133,7 +133,7 @@ def _dropped():
     return draws
 
 
-def test_random_numbers(four_ranks):
+def test_random_state(four_ranks):
     one, same, other, _ = four_ranks.run(_dropped)
     assert one == same
     assert one != other
@@ -146,10 +146,10 @@ def _by_hand():
     prepare_tp_module(model, optimizer, TPConfig(tensor_parallel_degree=2, layer_plan=PLAN))
     up = model.blocks[0].up.weight
     assert isinstance(up, DTensor)
-    return up.placements, any(p is up for p in optimizer[0].param_groups[0]["params"]), whole(up)
+    return up.placements, any(p is up for p in optimizer[0].param_groups[0]["params"]), full_tensor(up)
 
 
-def test_for_loops_of_ones_own(two_ranks):
+def test_in_custom_loops(two_ranks):
     (places, follows, up), (_, _, other) = two_ranks.run(_by_hand)
     assert places == (Shard(0),)
     assert follows
@@ -169,10 +169,10 @@ def _muon_by_hand(degree: int):
         sum_gradients(model.parameters())
         for optimizer in optimizers:
             optimizer.step()
-    return whole_weights(model)
+    return full_weights(model)
 
 
-def test_muon_steps_whole_matrices_in_loops_of_ones_own(two_ranks):
+def test_muon_steps_full_matrices_in_custom_loops(two_ranks):
     alone = _muon_by_hand(1)
     for found in two_ranks.run(_muon_by_hand, 2):
         assert_same(found, alone, atol=1e-5)
@@ -186,7 +186,7 @@ def _lbfgs_by_hand():
         )
 
 
-def test_lbfgs_is_refused_in_loops_of_ones_own(two_ranks):
+def test_lbfgs_is_rejected_in_custom_loops(two_ranks):
     two_ranks.run(_lbfgs_by_hand)
 
 
@@ -205,14 +205,14 @@ def _refusals():
     return found
 
 
-def test_what_cannot_be_is_refused_with_the_reason(two_ranks):
+def test_unsupported_settings_are_rejected_with_the_reason(two_ranks):
     words = ("has no such module", "does not divide", "uses all ranks", "train on the same batch", "LBFGS")
     for found in two_ranks.run(_refusals):
         for text, part in zip(found, words, strict=True):
             assert part in text
 
 
-def test_one_process_has_nothing_to_divide():
+def test_single_rank_is_not_sharded():
     plan = {"up": ColwiseParallel()}
     assert choose_strategy({"tp": {"tensor_parallel_degree": 1, "layer_plan": plan}}).name == "single"
     with pytest.raises(ValueError, match="does not divide the world size, 1"):

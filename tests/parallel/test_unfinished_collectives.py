@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from composer.parallel.unfinished_collectives import BucketCounter, CollectiveLog
 from tests.common import regression_data, trainer_of
 from tests.ranks import Ranks, RanksError
-from tests.running_out import Limit, RunsOut, train
+from tests.simulated_oom import Limit, RunsOut, train
 
 FSDP = {"parallelism_config": {"fsdp": {}}}
 SMALL = {"parallelism_config": {"fsdp": {}}, "ddp_sync_strategy": "single_auto_sync"}
@@ -109,7 +109,7 @@ def nothing_fits(rank: int) -> str:
     return str(caught.value)
 
 
-def test_both_ranks_stop_where_not_even_one_sample_fits(two_ranks: Ranks) -> None:
+def test_both_ranks_stop_if_one_sample_does_not_fit(two_ranks: Ranks) -> None:
     first, second = two_ranks.run(nothing_fits, 1)
     assert first == second
     assert "Out of memory on one of the ranks with a microbatch of a single sample" in first
@@ -124,7 +124,7 @@ def refused(norm: bool, arguments: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_what_waits_for_others_within_the_forward_pass_is_refused(two_ranks: Ranks) -> None:
+def test_collectives_in_the_forward_pass_are_rejected(two_ranks: Ranks) -> None:
     assert "SyncBatchNorm" in two_ranks.run(refused, True, {})[0]
     copies = {"fsdp": {"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 2}}
     assert "fsdp as configured" in two_ranks.run(refused, False, {"parallelism_config": copies})[0]

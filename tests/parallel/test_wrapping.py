@@ -32,11 +32,11 @@ def test_repeated_blocks_inner_ones_first():
     assert _names(Net()) == ["blocks.2", "blocks.1", "blocks.0"]
 
 
-def test_what_is_not_repeated_is_looked_into():
+def test_unrepeated_modules_are_descended_into():
     assert _names(Net(1)) == ["blocks.0.mlp.2", "blocks.0.mlp.0"]
 
 
-def test_none_at_all():
+def test_no_blocks():
     assert _names(Net(), auto_wrap=False) == []
 
 
@@ -46,7 +46,7 @@ def test_stages_are_containers():
     assert _names(stages) == ["1.1", "1.0", "0.1", "0.0"]
 
 
-def test_without_weights_nothing_is_gathered():
+def test_modules_without_weights_are_not_wrapped():
     assert _names(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.Linear(1, 1))) == []
 
 
@@ -55,13 +55,13 @@ def test_ignored_modules_are_left_alone():
     assert _names(model, ignored=[model.blocks[1]]) == ["blocks.2", "blocks.0"]
 
 
-def test_a_tie_inside_the_rest_is_nothing_to_blocks():
+def test_tie_outside_of_blocks_does_not_affect_them():
     model = Net()
     model.head.weight = model.embedding.weight
     assert len(_names(model)) == 3
 
 
-def test_a_block_that_shares_belongs_to_the_whole():
+def test_block_with_a_tied_weight_belongs_to_the_root():
     model = Net()
     model.blocks[0].mlp[0].weight = model.blocks[2].mlp[0].weight
     assert _names(model) == ["blocks.1"]
@@ -70,14 +70,14 @@ def test_a_block_that_shares_belongs_to_the_whole():
         units_of(model)
 
 
-def test_one_block_used_twice_is_one():
+def test_reused_block_is_wrapped_once():
     block = Block()
     model = nn.Module()
     model.blocks = nn.ModuleList([block, block, Block()])
     assert _names(model) == ["blocks.2", "blocks.0"]
 
 
-def test_modules_say_it_themselves():
+def test_modules_declare_blocks():
     model = Net()
     model.head._fsdp_wrap = True
     model.blocks[0]._fsdp_wrap = True
@@ -85,17 +85,17 @@ def test_modules_say_it_themselves():
     assert _names(model) == ["head", "blocks.0"]
 
 
-class Saying(Net):
+class Declaring(Net):
     def fsdp_wrap_fn(self, module):
         if isinstance(module, Block):
             return {"reshard_after_forward": False}
         return isinstance(module, nn.Embedding)
 
 
-def test_the_model_or_its_child_says_it():
-    assert _names(Saying()) == ["blocks.2", "blocks.1", "blocks.0", "embedding"]
+def test_model_or_child_declares_blocks():
+    assert _names(Declaring()) == ["blocks.2", "blocks.1", "blocks.0", "embedding"]
     outer = nn.Module()
-    outer.model, outer.other = Saying(), Block()
+    outer.model, outer.other = Declaring(), Block()
     units = units_of(outer)
     assert len(units) == 4
     assert [unit.settings for unit in units] == [{"reshard_after_forward": False}] * 3 + [{}]
@@ -103,12 +103,12 @@ def test_the_model_or_its_child_says_it():
     assert len(units_of(outer)) == 3
 
 
-def test_what_says_nonsense_is_refused():
+def test_invalid_declarations_are_rejected():
     model = Net()
     model.blocks._fsdp_wrap = True
     with pytest.raises(ValueError, match=r"blocks \(ModuleList\) is selected as an FSDP unit, but has no forward"):
         units_of(model)
-    model = Saying()
+    model = Declaring()
     model.fsdp_wrap_fn = lambda module: {"sharding": 1} if isinstance(module, Block) else False
     with pytest.raises(ValueError, match=r"blocks.0: the key of fsdp_wrap_fn must be one of"):
         units_of(model)

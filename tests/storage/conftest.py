@@ -20,5 +20,5 @@ def _memory():
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses between attempts are told by their callers; none is waited for."""
+    """Do not sleep between retries."""
     monkeypatch.setattr("composer.storage.retrying.sleep", lambda seconds: None)

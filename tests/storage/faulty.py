@@ -1,4 +1,4 @@
-"""A store in memory whose transfers fail as a test says, by the URI ``faulty://bucket``."""
+"""An in-memory store whose transfers fail on demand, at the URI ``faulty://bucket``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of the SFTP protocol on this machine."""
+"""A local SFTP server."""
 
 from __future__ import annotations
 

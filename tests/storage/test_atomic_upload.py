@@ -19,7 +19,7 @@ def made(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("uri", [False, True])
-def test_a_path_gets_a_copy_in_place_of_what_is_there(made: Path, tmp_path: Path, uri: bool) -> None:
+def test_existing_path_is_replaced_by_a_copy(made: Path, tmp_path: Path, uri: bool) -> None:
     target = tmp_path / "deep/er/net"
     for content in ("old", "new"):
         made.write_text(content)
@@ -29,7 +29,7 @@ def test_a_path_gets_a_copy_in_place_of_what_is_there(made: Path, tmp_path: Path
     assert [file.name for file in target.parent.iterdir()] == ["net"]
 
 
-def test_what_is_there_stays_when_copying_fails(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_file_is_kept_if_copying_fails(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Path, target: Path) -> None:
         Path(target).write_text("ha")
         raise OSError(28, "No space left on device")
@@ -49,7 +49,7 @@ def test_uris(made: Path) -> None:
     assert Folder("memory://delivery").read_text("deep/net") == "new"
 
 
-def test_an_object_store_gets_the_file_again_after_a_failure(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_upload_is_retried(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = functools.partial(atomic_upload.call_with_retries, pause=lambda seconds: None)
     monkeypatch.setattr(atomic_upload, "call_with_retries", at_once)
 
@@ -68,7 +68,7 @@ def test_an_object_store_gets_the_file_again_after_a_failure(made: Path, monkeyp
     assert store.calls == [("run/net", "new")] * 2
 
 
-def test_places_that_are_out_of_reach() -> None:
+def test_unreachable_destinations() -> None:
     with pytest.raises(TypeError, match=r"must have a method upload_object\(object_name, filename\); got 3"):
         check_destination("net", 3)
     with pytest.raises(ValueError, match="has no file name"):

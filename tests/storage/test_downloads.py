@@ -46,7 +46,7 @@ def server(tmp_path):
         thread.join()
 
 
-def test_what_is_here_is_neither_copied_nor_removed(tmp_path) -> None:
+def test_local_files_are_neither_copied_nor_removed(tmp_path) -> None:
     path = tmp_path / "a.pt"
     path.write_text("weights")
     for name in (path, str(path), f"file://{path}"):
@@ -55,14 +55,14 @@ def test_what_is_here_is_neither_copied_nor_removed(tmp_path) -> None:
     assert path.exists()
 
 
-def test_what_is_elsewhere_is_fetched_and_removed() -> None:
+def test_remote_files_are_downloaded_and_removed() -> None:
     Folder("memory://bucket").write_text("run/ep1.pt", "weights")
     with fetched("memory://bucket/run/ep1.pt") as local:
         assert (local.name, local.read_text()) == ("ep1.pt", "weights")
     assert not local.parent.exists()
 
 
-def test_a_file_that_is_absent_everywhere(tmp_path) -> None:
+def test_file_missing_everywhere(tmp_path) -> None:
     for place, store in (
         ("memory://bucket/a.pt", None),
         ("a.pt", UriObjectStore("memory://bucket")),
@@ -84,7 +84,7 @@ def test_links_are_followed(given, target) -> None:
         assert (local.name, local.read_text()) == ("latest.pt", "weights")
 
 
-def test_links_in_a_store_and_here_are_followed(tmp_path) -> None:
+def test_links_in_a_store_and_locally_are_followed(tmp_path) -> None:
     folder = Folder("memory://bucket")
     folder.write_text("run/ep1.pt", "weights")
     folder.write_text("run/latest.pt.symlink", "run/ep1.pt")
@@ -97,13 +97,13 @@ def test_links_in_a_store_and_here_are_followed(tmp_path) -> None:
     assert extract_path_from_symlink("memory://bucket/run/latest.pt.symlink") == "run/ep1.pt"
 
 
-def test_a_link_that_leads_nowhere(tmp_path) -> None:
+def test_dangling_link(tmp_path) -> None:
     Folder("memory://bucket").write_text("latest.pt.symlink", "gone.pt")
     with pytest.raises(FileNotFoundError):
         get_file("memory://bucket/latest.pt", tmp_path / "a")
 
 
-def test_what_is_there_is_replaced_only_when_asked(tmp_path) -> None:
+def test_existing_files_are_replaced_only_on_request(tmp_path) -> None:
     Folder("memory://bucket").write_text("a", "new")
     here = tmp_path / "a"
     here.write_text("old")
@@ -115,7 +115,7 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("faults", [[HalfError, ConnectionError()], [TimeoutError()]])
-def test_a_failed_transfer_is_tried_again(faulty, tmp_path, faults) -> None:
+def test_failed_transfer_is_retried(faulty, tmp_path, faults) -> None:
     Folder("faulty://bucket").write_text("a", "content")
     faulty.gets.extend(faults)
     get_file("faulty://bucket/a", tmp_path / "a", progress_bar=False)
@@ -123,7 +123,7 @@ def test_a_failed_transfer_is_tried_again(faulty, tmp_path, faults) -> None:
     assert not faulty.gets
 
 
-def test_a_refused_transfer_is_not(faulty, tmp_path) -> None:
+def test_rejected_transfer_is_not_retried(faulty, tmp_path) -> None:
     Folder("faulty://bucket").write_text("a", "content")
     faulty.gets.extend([PermissionError("no"), None])
     with pytest.raises(PermissionError):
@@ -182,7 +182,7 @@ class _Counting:
 
 
 @pytest.mark.slow
-def test_one_process_of_a_node_fetches_for_all(tmp_path) -> None:
+def test_one_rank_per_node_downloads(tmp_path) -> None:
     (tmp_path / "a.pt").write_text("weights")
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
@@ -240,7 +240,7 @@ def test_a_folder(kind, tmp_path) -> None:
         ("/runs/latest.symlink", "http://localhost/ep1.pt", False),
     ],
 )
-def test_HostileFiles_a_link_leads_to_no_other_store(link, name, in_store) -> None:
+def test_HostileFiles_link_cannot_point_to_another_store(link, name, in_store) -> None:
     with pytest.raises(FileNotFoundError, match="is in another location and is not followed"):
         link_targets(link, name, in_store=in_store)
 

@@ -19,7 +19,7 @@ class AnswerError(Exception):
         vars(self).update(attributes)
 
 
-class _KindError(NoCredentialsError):
+class _TypedError(NoCredentialsError):
     pass
 
 
@@ -37,7 +37,7 @@ class _KindError(NoCredentialsError):
         AnswerError(response=SimpleNamespace(status_code=502)),
     ],
 )
-def test_worth_another_attempt(error) -> None:
+def test_retryable_errors(error) -> None:
     assert is_transient(error)
 
 
@@ -49,7 +49,7 @@ def test_worth_another_attempt(error) -> None:
         FileExistsError(),
         ValueError(),
         ssl.SSLCertVerificationError(),
-        _KindError(),
+        _TypedError(),
         KeyboardInterrupt(),
         *(AnswerError(status_code=status) for status in (400, 401, 403, 404, 412)),
         AnswerError(status=404),
@@ -58,5 +58,5 @@ def test_worth_another_attempt(error) -> None:
         OSError("Forbidden: bucket/run"),
     ],
 )
-def test_not_worth_another_attempt(error) -> None:
+def test_errors_that_are_not_retryable(error) -> None:
     assert not is_transient(error)

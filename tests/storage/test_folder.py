@@ -21,7 +21,7 @@ def path(tmp_path):
     return path
 
 
-def test_there_and_back(folder, path, tmp_path) -> None:
+def test_round_trip(folder, path, tmp_path) -> None:
     told: list[tuple[int, int]] = []
     folder.upload(path, "deep/b.bin")
     assert folder.exists("deep/b.bin")
@@ -32,7 +32,7 @@ def test_there_and_back(folder, path, tmp_path) -> None:
     assert told[-1] == (len(CONTENT), len(CONTENT))
 
 
-def test_what_there_is(folder, path) -> None:
+def test_listing(folder, path) -> None:
     assert folder.names() == []
     assert folder.entries() == []
     for name in ("a.bin", "b/c.bin", "b/d.bin", "be.bin"):
@@ -54,7 +54,7 @@ def test_a_file_is_replaced_and_removed(folder, path) -> None:
     assert folder.names() == []
 
 
-def test_absent(folder, tmp_path) -> None:
+def test_missing_files(folder, tmp_path) -> None:
     for action in (
         lambda: folder.download("a", tmp_path / "here" / "a"),
         lambda: folder.entry("a"),
@@ -71,7 +71,7 @@ def test_probe_leaves_nothing(folder) -> None:
 
 
 @pytest.mark.parametrize("fault", [HalfError, ConnectionResetError()])
-def test_a_failed_upload_leaves_what_was_there(faulty, path, fault) -> None:
+def test_failed_upload_keeps_the_existing_file(faulty, path, fault) -> None:
     folder = Folder("faulty://bucket")
     folder.write_text("a.txt", "old")
     faulty.puts.append(fault)
@@ -82,7 +82,7 @@ def test_a_failed_upload_leaves_what_was_there(faulty, path, fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [HalfError, ConnectionResetError()])
-def test_a_failed_download_leaves_what_was_there(faulty, tmp_path, fault) -> None:
+def test_failed_download_keeps_the_existing_file(faulty, tmp_path, fault) -> None:
     folder = Folder("faulty://bucket")
     folder.write_text("a.txt", "new text")
     here = tmp_path / "a.txt"
@@ -93,7 +93,7 @@ def test_a_failed_download_leaves_what_was_there(faulty, tmp_path, fault) -> Non
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.txt", "old")]
 
 
-def test_a_file_that_grows_meanwhile_is_no_failure(faulty, path) -> None:
+def test_file_growing_during_upload_is_not_an_error(faulty, path) -> None:
     folder = Folder("faulty://bucket")
     put = faulty.put_file
 
@@ -110,7 +110,7 @@ def test_a_file_that_grows_meanwhile_is_no_failure(faulty, path) -> None:
     assert folder.entry("log.txt").size == len(CONTENT) + 4
 
 
-def test_a_broken_connection_is_made_anew(faulty, path) -> None:
+def test_broken_connection_is_reopened(faulty, path) -> None:
     folder = Folder("faulty://bucket")
     folder.write_text("a", "a")
     before = folder._opened

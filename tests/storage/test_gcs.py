@@ -1,4 +1,4 @@
-"""Against a server of Google's storage protocol on this machine."""
+"""Against a local server of the Google Cloud Storage protocol."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     async def at_once(seconds: float) -> None:
         pass
 
-    # The other class asks Google by a protocol of its own which kind of bucket it is, before it does anything.
+    # The other class first asks Google for the bucket type, by another protocol.
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", gcsfs.core.GCSFileSystem)
     monkeypatch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": at_once}))
     monkeypatch.setattr(gcsfs.core.GCSFileSystem, "cachable", False)
@@ -115,7 +115,7 @@ def folder(server: Server) -> Folder:
     return Folder(f"gs://bucket/{next(names)}")
 
 
-def test_there_and_back(folder, tmp_path) -> None:
+def test_round_trip(folder, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 7_000_000)
     folder.upload(path, "deep/a")
@@ -138,7 +138,7 @@ def test_there_and_back(folder, tmp_path) -> None:
     assert folder.names() == []
 
 
-def test_a_store_by_the_predecessors_name(server, tmp_path) -> None:
+def test_store_by_its_legacy_name(server, tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"weights")
     store = GCSObjectStore("bucket", "team")
     store.upload_object("run/a", tmp_path / "a")
@@ -147,7 +147,7 @@ def test_a_store_by_the_predecessors_name(server, tmp_path) -> None:
     assert (tmp_path / "b").read_bytes() == b"weights"
 
 
-def test_a_bucket_that_is_absent_is_told_at_once(server, tmp_path) -> None:
+def test_missing_bucket_fails_immediately(server, tmp_path) -> None:
     (tmp_path / "a").touch()
     calls: list[int] = []
 
@@ -163,7 +163,7 @@ def test_a_bucket_that_is_absent_is_told_at_once(server, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("fault", [503, 429, 500])
-def test_a_server_that_is_busy_is_asked_again(fault, folder, server) -> None:
+def test_busy_server_is_retried(fault, folder, server) -> None:
     server.faults["POST"] = [fault, fault]
     folder.write_text("a", "night")
     server.faults["GET"] = [fault]
@@ -171,7 +171,7 @@ def test_a_server_that_is_busy_is_asked_again(fault, folder, server) -> None:
     assert not any(server.faults.values())
 
 
-def test_a_refusal_is_told_at_once(folder, server, tmp_path) -> None:
+def test_rejection_fails_immediately(folder, server, tmp_path) -> None:
     server.faults["POST"] = [403]
     queue = UploadQueue(num_attempts=4, initial_backoff=0.001)
     queue.submit("upload of a", lambda: folder.write_text("a", "night"))
@@ -181,7 +181,7 @@ def test_a_refusal_is_told_at_once(folder, server, tmp_path) -> None:
     assert not folder.exists("a")
 
 
-def test_half_a_download_is_none(folder, server, tmp_path) -> None:
+def test_partial_download_is_an_error(folder, server, tmp_path) -> None:
     folder.write_text("a", "night")
     server.faults["GET"] = ["cut"] * 40  # more than the client tries
     with pytest.raises(Exception):  # noqa: B017 - the client's own
@@ -192,7 +192,7 @@ def test_half_a_download_is_none(folder, server, tmp_path) -> None:
     assert (tmp_path / "a").read_text() == "night"
 
 
-def test_the_same_command_goes_on_with_what_the_bucket_has(server) -> None:
+def test_same_command_resumes_from_the_bucket(server) -> None:
     where = f"gs://bucket/{next(names)}/{{run_name}}/checkpoints"
 
     def trained(duration: str, **saving: Any) -> Any:

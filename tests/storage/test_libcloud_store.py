@@ -14,7 +14,7 @@ def store(tmp_path) -> LibcloudObjectStore:
     return LibcloudObjectStore("LOCAL", "box", 4, provider_kwargs={"key": str(tmp_path / "cloud")})
 
 
-def test_there_and_back(store, tmp_path) -> None:
+def test_round_trip(store, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_text("some text")
     told: list[tuple[int, int]] = []
@@ -33,7 +33,7 @@ def test_there_and_back(store, tmp_path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_key_and_secret_come_from_variables(monkeypatch) -> None:
+def test_key_and_secret_from_environment_variables(monkeypatch) -> None:
     monkeypatch.setenv("MY_KEY", "k")
     monkeypatch.setenv("MY_SECRET", "s")
     store = LibcloudObjectStore("S3", "box", key_environ="MY_KEY", secret_environ="MY_SECRET")
@@ -42,7 +42,7 @@ def test_key_and_secret_come_from_variables(monkeypatch) -> None:
         LibcloudObjectStore("S3", "box", key_environ="NO_KEY")
 
 
-def test_refuses() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="provider='NOBODY'"):
         LibcloudObjectStore("NOBODY", "box")
     with pytest.raises(ValueError, match="chunk_size"):

@@ -16,7 +16,7 @@ from composer.storage.remote_uploader import RemoteUploader
 from tests.storage.faulty import HalfError
 
 
-def test_there_and_back(tmp_path) -> None:
+def test_round_trip(tmp_path) -> None:
     path = tmp_path / "a"
     path.write_text("text")
     told: list[tuple[int, int]] = []
@@ -38,14 +38,14 @@ def test_there_and_back(tmp_path) -> None:
     assert told[-1] == (4, 4)
 
 
-def test_half_an_upload_is_told(faulty, tmp_path) -> None:
+def test_partial_upload_is_reported(faulty, tmp_path) -> None:
     (tmp_path / "a").write_text("text")
     faulty.puts.append(HalfError)
     with pytest.raises(ObjectStoreTransientError, match="only 2 of 4 bytes"):
         UriObjectStore("faulty://bucket").upload_object("a", tmp_path / "a")
 
 
-def test_a_store_of_ones_own_must_do_something() -> None:
+def test_custom_store_must_implement_a_method() -> None:
     class Mine(ObjectStore):
         def get_uri(self, object_name: str) -> str:
             return f"mine://{object_name}"
@@ -74,7 +74,7 @@ def test_by_uri(uri, kind, name) -> None:
 
 
 @pytest.mark.parametrize("uri", ["", "runs/a.pt", "/runs/a.pt", "file:///runs/a.pt"])
-def test_paths_of_this_machine_have_none(uri) -> None:
+def test_local_paths_have_no_store(uri) -> None:
     assert maybe_create_object_store_from_uri(uri) is None
 
 
@@ -147,7 +147,7 @@ def test_arguments_reach_the_file_system(monkeypatch) -> None:
     }
 
 
-def test_refuses() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="Did you mean 'max_concurrency'"):
         S3ObjectStore("b", transfer_config={"max_concurency": 1})
     with pytest.raises(ValueError, match="missing_host_key_policy"):

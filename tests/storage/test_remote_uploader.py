@@ -41,7 +41,7 @@ def uploads(faulty):
     uploads.staging.clear()
 
 
-def test_the_source_may_be_removed_and_kept_copies_go(uploads, faulty, path, tmp_path) -> None:
+def test_source_may_be_removed_and_staged_copies_are_deleted(uploads, faulty, path, tmp_path) -> None:
     gate = threading.Event()
     faulty.puts.append(gate)
     uploads.add("run/a.pt", path, overwrite=False)
@@ -53,7 +53,7 @@ def test_the_source_may_be_removed_and_kept_copies_go(uploads, faulty, path, tmp
     assert [one.name for one in kept.parent.parent.iterdir()] == [kept.parent.name]
 
 
-def test_of_one_name_the_later_comes_last(uploads, faulty, path) -> None:
+def test_later_upload_with_one_name_wins(uploads, faulty, path) -> None:
     gate = threading.Event()
     faulty.puts.append(gate)
     uploads.add("log.txt", path, overwrite=True)
@@ -67,7 +67,7 @@ def test_of_one_name_the_later_comes_last(uploads, faulty, path) -> None:
     assert uploads.store.get_object_size("log.txt") == len("newer weights")
 
 
-def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, path, link_to_ep1) -> None:
+def test_link_is_uploaded_after_its_target(uploads, faulty, path, link_to_ep1) -> None:
     gate = threading.Event()
     faulty.puts.append(gate)
     uploads.add("ep1.pt", path, overwrite=True)
@@ -81,7 +81,7 @@ def test_a_link_comes_after_its_target_however_many_workers(uploads, faulty, pat
     assert [name for name in faulty.order if name != "log.txt"] == ["ep1.pt", "latest.pt.symlink"]
 
 
-def test_a_link_is_left_out_when_its_target_fails(uploads, faulty, path, link_to_ep1) -> None:
+def test_link_is_skipped_if_its_target_fails(uploads, faulty, path, link_to_ep1) -> None:
     gate = threading.Event()
     faulty.puts.append(gate)
     uploads.add("run/log.txt", path, overwrite=True)
@@ -95,7 +95,7 @@ def test_a_link_is_left_out_when_its_target_fails(uploads, faulty, path, link_to
     assert uploads.store.list_objects() == ["run/log.txt"]
 
 
-def test_a_link_is_left_out_when_its_target_has_failed(uploads, faulty, path, link_to_ep1) -> None:
+def test_link_is_skipped_if_its_target_has_failed(uploads, faulty, path, link_to_ep1) -> None:
     faulty.puts.append(PermissionError("no"))
     (target,) = uploads.add("run/ep1.pt", path, overwrite=True)
     until(lambda: target.done)
@@ -105,7 +105,7 @@ def test_a_link_is_left_out_when_its_target_has_failed(uploads, faulty, path, li
     assert uploads.store.list_objects() == []
 
 
-def test_what_else_failed_keeps_no_link_out(uploads, faulty, path, link_to_ep1) -> None:
+def test_unrelated_failures_do_not_skip_links(uploads, faulty, path, link_to_ep1) -> None:
     faulty.puts.append(PermissionError("no"))
     uploads.add("run/log.txt", path, overwrite=True)
     with pytest.raises(PermissionError):
@@ -127,7 +127,7 @@ def test_a_target_that_failed_and_then_arrived_can_be_linked(uploads, faulty, pa
     assert uploads.store.list_objects() == ["ep1.pt", "latest.pt.symlink"]
 
 
-def test_what_is_there_is_replaced_only_when_asked(uploads, path) -> None:
+def test_existing_files_are_replaced_only_on_request(uploads, path) -> None:
     uploads.add("a", path, overwrite=False)
     uploads.queue.wait()
     uploads.add("a", path, overwrite=False)
@@ -145,7 +145,7 @@ def test_folders(uploads, tmp_path) -> None:
     assert uploads.store.list_objects() == ["run/ep1/deep/shard"]
 
 
-def test_a_missing_file_is_told_at_once(uploads, tmp_path) -> None:
+def test_missing_file_fails_immediately(uploads, tmp_path) -> None:
     with pytest.raises(FileNotFoundError):
         uploads.add("a", tmp_path / "absent", overwrite=True)
 
@@ -164,7 +164,7 @@ def test_uploader(faulty, path) -> None:
         uploader.wait_and_close()
 
 
-def test_looking_ends(monkeypatch, faulty) -> None:
+def test_poll_returns(monkeypatch, faulty) -> None:
     uploader = RemoteUploader("faulty://bucket")
 
     def look() -> Future[RemoteFilesExistingCheckStatus]:

@@ -42,14 +42,14 @@ def test_other_errors_are_raised_at_once() -> None:
     assert len(calls) == 1
 
 
-def test_the_last_error_tells_how_many_there_were() -> None:
+def test_last_error_reports_the_attempts() -> None:
     function, _ = failing(9)
     with pytest.raises(ConnectionError) as caught:
         retry(ConnectionError, num_attempts=3, initial_backoff=0, max_jitter=0)(function)()
     assert caught.value.__notes__ == ["This was attempt 3 of 3."]
 
 
-def test_as_a_bare_decorator_and_for_several_kinds() -> None:
+def test_bare_decorator_and_multiple_error_types() -> None:
     function, calls = failing(2)
     assert retry(function)() == 3
     assert len(calls) == 3
@@ -57,7 +57,7 @@ def test_as_a_bare_decorator_and_for_several_kinds() -> None:
     assert retry((ConnectionError, KeyError), initial_backoff=0, max_jitter=0)(function)() == 2
 
 
-def test_jitter_draws_no_number_of_the_users(monkeypatch) -> None:
+def test_jitter_does_not_use_the_global_random_state(monkeypatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("composer.storage.retrying.sleep", pauses.append)
     random.seed(3)
@@ -69,6 +69,6 @@ def test_jitter_draws_no_number_of_the_users(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"num_attempts": 0}, {"initial_backoff": -1}, {"max_jitter": -1}])
-def test_refuses(arguments) -> None:
+def test_invalid_arguments(arguments) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         retry(**arguments)

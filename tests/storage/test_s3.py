@@ -1,4 +1,4 @@
-"""Against a server of the S3 protocol on this machine."""
+"""Against a local S3 server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(endpoint, monkeypatch):
     return store
 
 
-def test_there_and_back(store, tmp_path) -> None:
+def test_round_trip(store, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 200_000)
     store.upload_object("run/a", path)
@@ -50,7 +50,7 @@ def test_there_and_back(store, tmp_path) -> None:
         store.download_object("absent", tmp_path / "c")
 
 
-def test_several_parts_and_the_access_list(store, endpoint, tmp_path, monkeypatch) -> None:
+def test_multipart_upload_and_acl(store, endpoint, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("S3_CANNED_ACL", "public-read")
     path = tmp_path / "a"
     path.write_bytes(b"x" * 12_000_000)
@@ -59,7 +59,7 @@ def test_several_parts_and_the_access_list(store, endpoint, tmp_path, monkeypatc
     assert parts.get_object_size("large") == 12_000_000
 
 
-def test_a_bucket_that_is_absent_is_told_at_once(store, tmp_path) -> None:
+def test_missing_bucket_fails_immediately(store, tmp_path) -> None:
     (tmp_path / "a").touch()
     calls = []
 
@@ -74,7 +74,7 @@ def test_a_bucket_that_is_absent_is_told_at_once(store, tmp_path) -> None:
     assert calls == [1]
 
 
-def test_files_of_a_run_with_whole_seconds(store) -> None:
+def test_files_of_a_run_with_integer_seconds(store) -> None:
     """The store's clock counts seconds, which orders files no finer."""
     folder = store.folder
     folder.write_text("ep1.pt", "x")

@@ -1,4 +1,4 @@
-"""Against a server of the SFTP protocol on this machine."""
+"""Against a local SFTP server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store_at(server, **arguments) -> SFTPObjectStore:
     return SFTPObjectStore("127.0.0.1", **given)
 
 
-def test_there_and_back(server, tmp_path) -> None:
+def test_round_trip(server, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_text("text")
     with store_at(server, cwd="data/team") as store:
@@ -63,7 +63,7 @@ def test_by_uri(server) -> None:
     folder.close()
 
 
-def test_a_server_of_unknown_key_is_refused_unless_allowed(server, tmp_path) -> None:
+def test_unknown_host_key_is_rejected_unless_allowed(server, tmp_path) -> None:
     (tmp_path / "none").touch()
     with pytest.raises(paramiko.SSHException, match="not found in known_hosts"):
         store_at(server, known_hosts_filename=str(tmp_path / "none")).list_objects()
@@ -73,7 +73,7 @@ def test_a_server_of_unknown_key_is_refused_unless_allowed(server, tmp_path) -> 
         assert store.list_objects() == []
 
 
-def test_a_wrong_password_is_not_tried_again(server, tmp_path) -> None:
+def test_wrong_password_is_not_retried(server, tmp_path) -> None:
     (tmp_path / "a").touch()
     queue = UploadQueue(num_attempts=5, initial_backoff=0.001)
     store = store_at(server, password="wrong")
@@ -84,7 +84,7 @@ def test_a_wrong_password_is_not_tried_again(server, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["refuse", "cut"])
-def test_a_block_that_is_not_written_is_noticed(server, tmp_path, fault) -> None:
+def test_failed_write_is_detected(server, tmp_path, fault) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 100_000)
     queue = UploadQueue(num_attempts=3, initial_backoff=0.001)

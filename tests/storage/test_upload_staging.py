@@ -15,7 +15,7 @@ def staging():
     staging.clear()
 
 
-def test_outlives_the_original(staging, tmp_path) -> None:
+def test_staged_file_outlives_the_original(staging, tmp_path) -> None:
     path = tmp_path / "a.pt"
     path.write_text("weights")
     kept = staging.add(path, "folder/b.pt")
@@ -46,7 +46,7 @@ def test_folders(staging, tmp_path) -> None:
     assert [path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()] == ["deep/shard"]
 
 
-def test_copies_where_there_are_no_links(staging, tmp_path, monkeypatch) -> None:
+def test_copies_without_hard_link_support(staging, tmp_path, monkeypatch) -> None:
     def refuse(*args, **kwargs):
         raise OSError("cross-device link")
 
@@ -58,7 +58,7 @@ def test_copies_where_there_are_no_links(staging, tmp_path, monkeypatch) -> None
     assert kept.read_text() == "x"
 
 
-def test_what_was_fetched_replaces_what_is_there(tmp_path) -> None:
+def test_downloaded_file_replaces_the_existing_one(tmp_path) -> None:
     target = tmp_path / "target"
     for round, names in enumerate((["a"], ["b"], ["c", "deep/d"], ["e", "f"], ["g"])):
         folder = tmp_path / f"fetched{round}"

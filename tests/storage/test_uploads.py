@@ -24,7 +24,7 @@ def failing(times: int, error: Exception, done: list[str], name: str):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_a_job_comes_after_what_it_depends_on(workers: int) -> None:
+def test_job_runs_after_its_dependencies(workers: int) -> None:
     done: list[str] = []
     gate = threading.Event()
     queue = queue_of(num_workers=workers)
@@ -41,7 +41,7 @@ def test_a_job_comes_after_what_it_depends_on(workers: int) -> None:
     assert queue.pending == []
 
 
-def test_failures_that_pass_are_tried_again() -> None:
+def test_transient_failures_are_retried() -> None:
     done: list[str] = []
     queue = queue_of(num_attempts=3)
     queue.submit("a", failing(2, TimeoutError(), done, "a"))
@@ -50,7 +50,7 @@ def test_failures_that_pass_are_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("error", "calls"), [(PermissionError("no"), 1), (ConnectionError("gone"), 3)])
-def test_failures_that_stay_are_told_once_and_what_depends_is_left_out(error, calls) -> None:
+def test_permanent_failure_is_reported_once_and_dependents_are_skipped(error, calls) -> None:
     done: list[str] = []
     tried: list[int] = []
 
@@ -70,10 +70,10 @@ def test_failures_that_stay_are_told_once_and_what_depends_is_left_out(error, ca
     assert done == ["b"]
     assert file.error is error
     assert link.error is not None
-    queue.close()  # it was told
+    queue.close()  # the error was reported
 
 
-def test_poll_tells_while_others_go_on() -> None:
+def test_poll_reports_while_other_jobs_run() -> None:
     gate = threading.Event()
     queue = queue_of()
     queue.poll()
@@ -87,7 +87,7 @@ def test_poll_tells_while_others_go_on() -> None:
     queue.close()
 
 
-def test_closing_ends_in_time_and_names_what_is_lost() -> None:
+def test_close_times_out_and_names_lost_uploads() -> None:
     gate = threading.Event()
     queue = queue_of(num_workers=1)
     queue.submit("upload of a", lambda: gate.wait(10))
@@ -99,7 +99,7 @@ def test_closing_ends_in_time_and_names_what_is_lost() -> None:
     gate.set()
 
 
-def test_closing_does_not_wait_for_the_next_attempt() -> None:
+def test_close_does_not_wait_for_the_next_attempt() -> None:
     queue = queue_of(initial_backoff=100.0)
     queue.submit("a", failing(1, ConnectionError(), [], "a"))
     with pytest.raises(TimeoutError):
@@ -110,7 +110,7 @@ def test_closing_does_not_wait_for_the_next_attempt() -> None:
             assert not thread.is_alive()
 
 
-def test_it_can_be_used_again_and_leaves_no_thread() -> None:
+def test_queue_is_reusable_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     done: list[int] = []
     queue = queue_of()
@@ -121,7 +121,7 @@ def test_it_can_be_used_again_and_leaves_no_thread() -> None:
     assert done == [0, 1]
 
 
-def test_many_jobs_of_several_threads_are_all_done() -> None:
+def test_jobs_of_multiple_threads_all_complete() -> None:
     lock, done, running, most = threading.Lock(), set[int](), [0], [0]
 
     def action(number: int) -> None:
@@ -152,6 +152,6 @@ def test_many_jobs_of_several_threads_are_all_done() -> None:
 @pytest.mark.parametrize(
     ("argument", "value"), [("num_workers", 0), ("num_attempts", 0), ("initial_backoff", -1), ("close_timeout", -1)]
 )
-def test_refuses(argument, value) -> None:
+def test_invalid_arguments(argument, value) -> None:
     with pytest.raises(ValueError, match="must be"):
         UploadQueue(**{argument: value})

@@ -44,7 +44,7 @@ def test_join_does_not_leave_the_bucket() -> None:
     assert join("s3://bucket/a", "../../../b") == "s3://bucket/b"
 
 
-def test_a_uri_without_a_file_is_refused() -> None:
+def test_uri_without_a_file_is_rejected() -> None:
     for uri in ("s3://bucket", "s3://bucket/", "a.pt"):
         with pytest.raises(ValueError, match="has no file name"):
             split(uri)
@@ -55,7 +55,7 @@ def test_local() -> None:
     assert local_path("file:///a/b").as_posix() == "/a/b"
 
 
-def test_a_mistyped_scheme_is_answered_with_the_right_one() -> None:
+def test_mistyped_scheme_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match="Did you mean 'memory'"):
         filesystem("memry://bucket")
 
@@ -72,7 +72,7 @@ def test_a_mistyped_scheme_is_answered_with_the_right_one() -> None:
         ("smb", "smbprotocol"),
     ],
 )
-def test_a_missing_package_is_named(scheme, advice, monkeypatch) -> None:
+def test_error_names_the_missing_package(scheme, advice, monkeypatch) -> None:
     import fsspec
 
     def refuse(uri: str, **options):
@@ -93,7 +93,7 @@ def test_a_missing_package_is_named(scheme, advice, monkeypatch) -> None:
         ("hf://me/repo/run", "huggingface_hub", "HfFileSystem", {}, "me/repo/run"),
     ],
 )
-def test_the_client_that_a_uri_reaches(uri, module, name, given, path, monkeypatch) -> None:
+def test_client_for_a_uri(uri, module, name, given, path, monkeypatch) -> None:
     """Stands in for clients whose services have no server for tests; the class is that of fsspec's own table."""
 
     class Client(AbstractFileSystem):
@@ -113,7 +113,7 @@ def test_the_client_that_a_uri_reaches(uri, module, name, given, path, monkeypat
     assert (type(files), dict(files.storage_options), found) == (Client, given, path)
 
 
-def test_variables_of_the_environment(monkeypatch) -> None:
+def test_environment_variables(monkeypatch) -> None:
     import fsspec
 
     seen = {}

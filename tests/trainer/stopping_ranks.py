@@ -65,7 +65,7 @@ def train(rank: int, folder: Path, event: str, pipe: int, seconds: float) -> Non
 
 
 def start(rank: int, folder: Path, event: str, seconds: float) -> tuple[int, int, int]:
-    """Fork a process of the run; return its number, a pipe that tells when it is there, and its stderr."""
+    """Fork a process of the run; return its number, a pipe that signals its start, and its stderr."""
     reader, writer = os.pipe()
     errors, error = os.pipe()
     child = os.fork()

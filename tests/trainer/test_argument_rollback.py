@@ -72,7 +72,7 @@ def test_nothing_is_applied_when_one_raises(wrong) -> None:
     assert trainer.state.timestamp.batch == 4 and not torch.equal(weights(trainer), expected)
 
 
-def test_all_is_applied_when_none_is() -> None:
+def test_all_arguments_are_applied_without_errors() -> None:
     trainer = trainer_of(max_duration="2ep")
     trainer.fit(**FINE)
     state = trainer.state
@@ -95,7 +95,7 @@ def test_a_schedule_of_torch_is_stretched_once() -> None:
     assert (scheduler.T_max, trainer.state.optimizers[0].param_groups[0]["lr"]) == (8, 0.05)
 
 
-def test_a_default_optimizer_is_made_only_for_a_training() -> None:
+def test_default_optimizer_is_created_only_for_training() -> None:
     trainer = trainer_of(Regression(), optimizers=None)
     trainer.state.optimizers = []
     with pytest.warns(UserWarning, match="No optimizers"), pytest.raises(ValueError, match="Absent"):

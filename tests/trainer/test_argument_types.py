@@ -99,7 +99,7 @@ def test_eval_predict_save_and_find_lr() -> None:
                 refused(trainer.find_lr, name, value)
 
 
-def test_what_scripts_give() -> None:
+def test_arguments_as_scripts_pass_them() -> None:
     trainer = trainer_of(
         seed=np.int64(3),
         train_subset_num_batches=np.int32(2),
@@ -171,12 +171,12 @@ def test_integers_of_numpy_and_torch(kind) -> None:
 
 @pytest.mark.parametrize("name", ["seed", "overfit_batches", "eval_batches_before_fit", "device_train_microbatch_size"])
 @pytest.mark.parametrize("value", [np.float64(1.5), torch.tensor(1.5), torch.tensor(True), np.bool_(True), "1"])
-def test_what_is_not_an_integer_names_its_argument(name, value) -> None:
+def test_non_integer_error_names_its_argument(name, value) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name} must be "):
         trainer_of(**{name: value})
 
 
-def test_no_number_of_batches_is_all_of_them() -> None:
+def test_none_as_number_of_batches_means_all() -> None:
     trainer = trainer_of(eval_dataloader=regression_data(), eval_subset_num_batches=None, max_duration="1ba")
     trainer.fit(eval_subset_num_batches=None)
     trainer.eval(subset_num_batches=None)

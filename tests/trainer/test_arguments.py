@@ -56,7 +56,7 @@ def test_mistyped_names(name, hint) -> None:
     assert wrong(TypeError, **{name: 1}) == f"Trainer has no argument {name!r}.{hint}"
 
 
-def test_the_old_spelling_of_sharded_weights() -> None:
+def test_legacy_spelling_of_fsdp_config() -> None:
     assert wrong(ValueError, fsdp_config={}, parallelism_config={"fsdp": {}}) == (
         "Pass parallelism_config={'fsdp': {...}} or its old spelling fsdp_config, not both."
     )
@@ -222,7 +222,7 @@ def test_microbatch_sizes(name, value) -> None:
     )
 
 
-def test_more_of_microbatch_sizes() -> None:
+def test_further_microbatch_sizes() -> None:
     assert wrong(ValueError, device_train_microbatch_size=2, grad_accum=2) == (
         "Pass device_train_microbatch_size (samples in a microbatch) or grad_accum, not both."
     )
@@ -290,13 +290,13 @@ def test_bars_and_lines_on_one_terminal(given, capsys) -> None:
     assert capsys.readouterr().err.count("rank_zero_seed") == 1
 
 
-def test_lines_elsewhere_than_the_bars() -> None:
+def test_console_lines_in_another_stream() -> None:
     file = io.StringIO()
     with_a_bar(loggers=ConsoleLogger(stream=file)).fit()
     assert "rank_zero_seed" in file.getvalue()
 
 
-def test_a_model_that_is_compiled_stays_so(caplog) -> None:
+def test_compiled_model_stays_compiled(caplog) -> None:
     model = torch.compile(Regression(), backend="eager")
     trainer = Trainer(model=model, compile_config={"backend": "unheard of"}, progress_bar=False)
     assert "`model` is already compiled with `torch.compile`; compile_config is ignored." in caplog.text
@@ -315,7 +315,7 @@ def test_one_or_multiple_objects() -> None:
     assert [type(c).__name__ for c in trainer.state.callbacks] == ["Received", "Watch", "Watch"]
 
 
-def test_a_logger_that_is_given_twice_is_one() -> None:
+def test_duplicate_logger_is_added_once() -> None:
     log = Received()
     trainer = trainer_of(loggers=log, callbacks=[log])
     trainer.fit()

@@ -19,7 +19,7 @@ from tests.common import At, weights
 from tests.trainer.resuming import CLASSES, STEPS, build, shuffled
 
 
-def test_autoresume_continues_and_then_has_nothing_to_do(tmp_path) -> None:
+def test_autoresume_continues_and_stops_when_complete(tmp_path) -> None:
     def command(stop_at: int | None = None) -> Trainer:
         def stop(state):
             if stop_at is not None and int(state.timestamp.batch) == stop_at:
@@ -77,7 +77,7 @@ def test_a_link_that_lags_is_repaired_before_what_it_names_is_removed(tmp_path) 
     assert seen == [["ep0-ba3-rank0.pt", "ep0-ba4-rank0.pt", "latest-rank0.pt"], "ep0-ba4-rank0.pt"]
 
 
-def test_autoresume_counts_a_duration_from_where_it_was_given(tmp_path) -> None:
+def test_autoresume_counts_duration_from_its_original_start(tmp_path) -> None:
     def command(fail: bool) -> Trainer:
         def stop(state):
             if fail and int(state.timestamp.batch) == 7:
@@ -138,9 +138,7 @@ def test_autoresume_reports_what_it_requires(more) -> None:
         ("ck", {"save_latest_filename": "{run_name}-latest.pt"}, True),
     ],
 )
-def test_autoresume_without_a_name_needs_a_folder_that_is_the_same_next_time(
-    folder, names, finds, tmp_path, monkeypatch
-) -> None:
+def test_autoresume_without_run_name_requires_a_fixed_folder(folder, names, finds, tmp_path, monkeypatch) -> None:
     for variable in ("COMPOSER_RUN_NAME", "RUN_NAME"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -208,7 +206,7 @@ def test_surgery_is_applied_before_weights_are_loaded(tmp_path) -> None:
         make(load_path=path, load_exclude_algorithms=["BlurPool"])
 
 
-def test_weights_alone_leave_the_rest_as_it_is(tmp_path) -> None:
+def test_load_weights_only_leaves_other_state_unchanged(tmp_path) -> None:
     trainer = build(shuffled(), max_duration="3ba", schedulers=None)
     trainer.fit()
     path = trainer.save_checkpoint(str(tmp_path / "weights.pt"), weights_only=True)
@@ -219,7 +217,7 @@ def test_weights_alone_leave_the_rest_as_it_is(tmp_path) -> None:
     assert sorted(content["state"]) == ["integrations", "metadata", "model"]
 
 
-def test_what_is_ignored_starts_over(tmp_path) -> None:
+def test_ignored_entries_start_over(tmp_path) -> None:
     trainer = build(shuffled(), max_duration="3ba", schedulers=None)
     trainer.fit()
     path = trainer.save_checkpoint(str(tmp_path / "all.pt"))
@@ -229,7 +227,7 @@ def test_what_is_ignored_starts_over(tmp_path) -> None:
     assert torch.equal(weights(loaded), weights(trainer))
 
 
-def test_an_exception_keeps_a_checkpoint_apart(tmp_path) -> None:
+def test_exception_saves_a_separate_checkpoint(tmp_path) -> None:
     def fail(state):
         if int(state.timestamp.batch) == 3:
             raise RuntimeError("bad luck")

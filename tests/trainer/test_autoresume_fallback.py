@@ -103,7 +103,7 @@ def test_multiple_corrupted_checkpoints(tmp_path) -> None:
         assert batch(make(tmp_path)) == 2
 
 
-def test_none_is_intact(tmp_path) -> None:
+def test_no_intact_checkpoint(tmp_path) -> None:
     """Training never starts over without a word."""
     run(tmp_path, "4ba")
     for name in ("ep0-ba4-rank0.pt", "ep0-ba2-rank0.pt"):
@@ -120,14 +120,14 @@ def test_none_is_intact(tmp_path) -> None:
     assert batch(make(tmp_path)) == 0
 
 
-def test_one_that_would_run_code_is_not_passed_over(tmp_path) -> None:
+def test_checkpoint_that_would_run_code_is_not_skipped(tmp_path) -> None:
     run(tmp_path, "4ba")
     torch.save({"state": {"model": {}, "run": Path}}, tmp_path / "ep0-ba4-rank0.pt")
     with pytest.raises(UnsafeCheckpointError):
         make(tmp_path)
 
 
-def test_what_another_run_left_is_nothing_to_fall_back_to(tmp_path) -> None:
+def test_checkpoints_of_another_run_are_no_fallback(tmp_path) -> None:
     run(tmp_path, "2ba", run_name="other")
     run(tmp_path, "4ba", autoresume=False, load_path=str(tmp_path / "latest-rank0.pt"), load_weights_only=True,
         save_interval="3ba", save_overwrite=True)  # fmt: skip
@@ -177,7 +177,7 @@ def test_at_a_uri(faulty) -> None:
     assert batch(make(uri)) == 8
 
 
-def test_what_a_logger_keeps(faulty, tmp_path) -> None:
+def test_checkpoints_at_a_logger(faulty, tmp_path) -> None:
     def go(folder: str, duration: str) -> Trainer:
         saver = CheckpointSaver(
             tmp_path / folder,
@@ -255,7 +255,7 @@ def test_a_folder_that_only_some_ranks_see(tmp_path, two_ranks) -> None:
     assert all("ranks [1] do not see the checkpoint" in text for text in two_ranks.run(nothing_shared, str(tmp_path)))
 
 
-def test_what_is_tried_is_in_the_order_of_training(tmp_path) -> None:
+def test_checkpoints_are_tried_in_training_order(tmp_path) -> None:
     """Whatever the clock says of a copied folder."""
     run(tmp_path, "8ba")
     for number, name in enumerate(("ep1-ba8", "ep0-ba2", "ep0-ba6", "ep0-ba4")):

@@ -124,7 +124,7 @@ def classes(loader, **arguments):
 
 @pytest.mark.parametrize("size", [None, 4, 3, "auto"])
 @pytest.mark.parametrize("name", LOADERS)
-def test_of_every_loader(name, size):
+def test_batch_classes_of_every_loader(name, size):
     loader, given = LOADERS[name]
     if name == "workers" and size != 3:
         pytest.skip("one size is enough where processes have to start")
@@ -148,7 +148,7 @@ def test_when_forward_and_loss_are_one_graph():
     assert seen["loss"] == {tuple}
 
 
-def test_where_a_method_selects_examples():
+def test_if_an_algorithm_selects_samples():
     seen = classes(
         LOADERS["torch"][0],
         algorithms=SelectiveBackprop(start=0.0, end=1.0, keep=0.5, interrupt=0),
@@ -186,7 +186,7 @@ def test_lists_of_samples_stay_lists():
 
 
 @pytest.mark.parametrize("size", [None, 2, 4, 9])
-def test_the_users_split_is_asked_for_every_batch(size):
+def test_custom_split_is_called_for_every_batch(size):
     asked, seen = [], set()
 
     class OfMapping(ComposerClassifier):

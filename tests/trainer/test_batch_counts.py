@@ -76,7 +76,7 @@ def trainer(spec: DataSpec, **arguments: Any) -> Any:
     return made
 
 
-def test_the_stand_in_can_be_moved_to_and_not_read() -> None:
+def test_fake_device_can_be_moved_to_but_not_read() -> None:
     moved = Accelerator().batch_to_device({"x": torch.ones(2)})
     assert type(moved["x"]) is type(moved["x"].sum()) is OnDevice
     for read in (int, float, bool, Tensor.item, Tensor.tolist, Tensor.cpu):
@@ -86,7 +86,7 @@ def test_the_stand_in_can_be_moved_to_and_not_read() -> None:
 
 @pytest.mark.parametrize("count", ["samples", "tokens", "both"])
 @pytest.mark.parametrize("size", [None, 3])
-def test_functions_that_return_tensors_wait_for_nothing(count: str, size: int | None) -> None:
+def test_functions_that_return_tensors_do_not_synchronize(count: str, size: int | None) -> None:
     functions = {"get_num_samples_in_batch": samples_of, "get_num_tokens_in_batch": tokens_of}
     chosen = {name: value for name, value in functions.items() if count == "both" or count in name}
     seen = trainer(DataSpec(data(), **chosen), device_train_microbatch_size=size)
@@ -118,7 +118,7 @@ def test_evaluation_and_prediction_count_before_the_copy() -> None:
     assert made.state.predict_timestamp.sample == 12
 
 
-def test_with_transforms_what_they_return_is_counted() -> None:
+def test_counts_are_of_transformed_batches() -> None:
     def halve(batch: Any) -> Any:
         return {"ids": batch["x"][:2], "x": batch["x"][:2], "y": batch["y"][:2]}
 

@@ -60,7 +60,7 @@ def test_any_iterable(form) -> None:
 
 
 @pytest.mark.parametrize("make", [iter, lambda batches: (batch for batch in batches)], ids=["iterator", "generator"])
-def test_what_can_be_read_once_trains_once_and_then_raises(make) -> None:
+def test_single_pass_iterator_trains_once_then_raises(make) -> None:
     trainer = trainer_of(data=make(regression_data(3)), max_duration="2ep")
     with pytest.raises(
         ValueError, match=r"yielded no batch in epoch 1: .* is an iterator, which can be read once; use"
@@ -83,7 +83,7 @@ def test_a_loader_that_drops_its_only_batch_raises() -> None:
         trainer_of(data=loader(batch_size=20, drop_last=True)).fit()
 
 
-def test_an_error_of_the_data_reaches_the_user() -> None:
+def test_data_errors_are_raised() -> None:
     class Broken(Unsized):
         def __iter__(self):
             yield from self.batches
@@ -111,7 +111,7 @@ def test_subset_of_the_batches(sized) -> None:
     assert recorder.events.count("epoch_end") == 2
 
 
-def test_data_that_yield_less_than_their_length() -> None:
+def test_data_shorter_than_their_length() -> None:
     class Less(list):
         def __len__(self):
             return 9
@@ -167,7 +167,7 @@ def test_overfit_batches_of_new_data() -> None:
 
 
 @pytest.mark.parametrize("form", [tuple, list, lambda pair: dict(zip("xy", pair, strict=True))])
-def test_overfit_batches_are_not_changed_by_what_edits_a_batch(form) -> None:
+def test_overfit_batches_are_not_changed_by_batch_edits(form) -> None:
     """The same objects come again in each epoch."""
 
     class OfAny(Regression):
@@ -190,7 +190,7 @@ def test_overfit_batches_are_not_changed_by_what_edits_a_batch(form) -> None:
 
 @pytest.mark.parametrize("name", ["overfit_batches", "eval_batches_before_fit"])
 @pytest.mark.parametrize("value", [-1, 1.5, True, "2"])
-def test_numbers_of_batches_are_checked(name, value) -> None:
+def test_batch_limits_are_validated(name, value) -> None:
     with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
         trainer_of(**{name: value})
 
@@ -204,7 +204,7 @@ def test_batch_transforms_apply_before_after_dataloader() -> None:
     assert torch.equal(seen.found[0], torch.full((2, 4), 3.0))
 
 
-def test_moving_keeps_the_form_of_the_batch() -> None:
+def test_device_transfer_keeps_the_batch_structure() -> None:
     batch = {"x": torch.ones(2), "more": [torch.zeros(1), "text", 3], "none": None}
     moved = to_device(batch, get_device("cpu"))
     assert moved is batch  # where all is there already, nothing is copied
@@ -212,7 +212,7 @@ def test_moving_keeps_the_form_of_the_batch() -> None:
 
 
 @pytest.mark.gpu
-def test_batches_are_on_the_device_and_complete_however_far_the_host_runs_ahead() -> None:
+def test_batches_are_complete_on_device_if_the_host_runs_ahead() -> None:
     data = [(torch.full((256, 1024), float(i)).pin_memory(), torch.zeros(256, 1)) for i in range(20)]
     model = Regression()
     model.linear = torch.nn.Linear(1024, 1)

@@ -101,7 +101,7 @@ def test_CompileMatrix(method, backend) -> None:
     assert compiler.graphs <= (4 if changes else 2)
 
 
-def test_the_predicted_outputs_are_those_of_eager_mode() -> None:
+def test_predictions_match_eager_mode() -> None:
     trainer, *_ = train("none", {"backend": "eager"})
     compiled = trainer.predict(images(1))[0]
     with torch.no_grad():
@@ -121,7 +121,7 @@ class LossWatch(Callback):
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_forward_and_loss_are_one_graph_when_nothing_reads_in_between(listens) -> None:
+def test_forward_and_loss_are_one_graph_without_readers(listens) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph, inputs):
@@ -182,7 +182,7 @@ class Keeping(Callback):
 )
 @pytest.mark.parametrize("listens", [False, True], ids=["one graph", "two graphs"])
 @pytest.mark.parametrize("size", [None, 1])
-def test_what_outlives_a_step_is_not_in_the_memory_of_cuda_graphs(config, listens, size, monkeypatch) -> None:
+def test_tensors_that_outlive_a_step_are_not_in_cuda_graph_memory(config, listens, size, monkeypatch) -> None:
     compiling = Overwritten()
     monkeypatch.setattr(torch, "compile", compiling)
     monkeypatch.setattr(
@@ -238,7 +238,7 @@ class StaticRegression(Regression):
 
 @pytest.mark.parametrize("size", [None, 1, 2, "auto"])
 @pytest.mark.parametrize("measured", [False, True])
-def test_gradients_outlive_the_next_run_of_cuda_graphs(size, measured, monkeypatch) -> None:
+def test_gradients_outlive_the_next_cuda_graph_replay(size, measured, monkeypatch) -> None:
     monkeypatch.setattr("composer.trainer.compilation._has_cuda_graphs", lambda config: True)
     monkeypatch.setattr(StaticGradient, "memory", {})
     monkeypatch.setattr(torch, "compile", lambda function: function)
@@ -254,7 +254,7 @@ def test_gradients_outlive_the_next_run_of_cuda_graphs(size, measured, monkeypat
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_cuda_graphs_are_found_wherever_they_are_asked_for() -> None:
+def test_cuda_graphs_are_detected_in_every_setting() -> None:
     import torch._inductor.config as inductor
 
     wrapped = torch.compile(Regression(), mode="reduce-overhead")
@@ -274,7 +274,7 @@ def test_without_cuda_graphs_nothing_is_copied(config) -> None:
 
 
 @pytest.mark.parametrize("event", [None, "after_loss", "before_backward"])
-def test_the_outputs_of_the_one_graph_need_no_gradient_unless_someone_listens(event) -> None:
+def test_fused_graph_outputs_require_grad_only_with_listeners(event) -> None:
     seen: list[bool] = []
 
     class Adds(Algorithm):
@@ -301,7 +301,7 @@ def test_the_outputs_of_the_one_graph_need_no_gradient_unless_someone_listens(ev
     assert seen[-1] is (event is not None)
 
 
-def test_the_first_listener_may_come_while_training() -> None:
+def test_first_listener_may_be_added_while_training() -> None:
     class Late(Algorithm):
         def after_forward(self, state, logger):
             state.outputs = state.outputs * 0

@@ -28,7 +28,7 @@ def trainer(**arguments) -> Trainer:
 
 
 @pytest.mark.parametrize("duration", [None, "2ba", "1ep"])
-def test_a_copy_raises_with_the_remedy(duration) -> None:
+def test_copying_a_trainer_raises_with_a_remedy(duration) -> None:
     run = trainer()
     if duration is not None:
         run.fit(duration=duration)
@@ -39,7 +39,7 @@ def test_a_copy_raises_with_the_remedy(duration) -> None:
     run.fit(duration="1ba")  # as if nothing had been tried
 
 
-def test_a_copy_of_what_refers_to_a_trainer_refers_to_the_same() -> None:
+def test_copied_object_refers_to_the_same_trainer() -> None:
     run, own = trainer(), Callback()
     own.trainer = run.state.model.trainer = run
     run.fit(duration="2ba")
@@ -50,7 +50,7 @@ def test_a_copy_of_what_refers_to_a_trainer_refers_to_the_same() -> None:
     assert twin.module.weight is not run.state.model.module.weight
 
 
-def test_the_state_is_copied_and_pickled_in_the_middle_of_an_epoch() -> None:
+def test_state_is_copied_and_pickled_within_an_epoch() -> None:
     class Copies(Callback):
         def batch_end(self, state, logger):
             twin = copy.deepcopy(state)

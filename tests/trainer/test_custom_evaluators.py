@@ -42,7 +42,7 @@ class Counting(Callback):
         self.labels.append(state.dataloader_label)
 
 
-def test_those_of_a_callback_run_next_to_those_given() -> None:
+def test_evaluators_of_callbacks_run_with_those_passed() -> None:
     for metrics in (False, True):
         counting = Counting(metrics)
         run = trainer(callbacks=counting, eval_dataloader=loader(), eval_interval="1ep")
@@ -52,7 +52,7 @@ def test_those_of_a_callback_run_next_to_those_given() -> None:
         assert ("CrossEntropy" in run.state.eval_metrics["own"]) is metrics
 
 
-def test_those_assigned_later_run_with_an_interval_and_without() -> None:
+def test_evaluators_assigned_later_run_with_or_without_interval() -> None:
     for interval in ("1ep", None):
         run = trainer()
         run.state.evaluators = Evaluator(label="late", dataloader=loader(), eval_interval=interval)
@@ -61,7 +61,7 @@ def test_those_assigned_later_run_with_an_interval_and_without() -> None:
         assert run.state.eval_metrics["late"]["MulticlassAccuracy"].update_count == 2
 
 
-def test_those_assigned_later_are_evaluated_alone() -> None:
+def test_evaluators_assigned_later_are_evaluated_by_eval() -> None:
     run = trainer()
     run.state.evaluators = Evaluator(label="late", dataloader=loader())
     run.eval()

@@ -18,7 +18,7 @@ class NeedsAll(Algorithm):
     __traits__ = Traits(sharding=Sharding.FULL_WEIGHTS, sharding_reason="It sorts them.")
 
 
-class Divides(SingleProcess):
+class Shards(SingleProcess):
     name = "divides"
     shards_weights = True
 
@@ -27,7 +27,7 @@ def test_algorithms_that_require_unsharded_parameters_raise() -> None:
     state = State(model=torch.nn.Linear(1, 1), algorithms=[NeedsAll()])
     check_algorithms(state, SingleProcess())
     with pytest.raises(ValueError, match=r"NeedsAll requires unsharded .* but divides shards them: It sorts them"):
-        check_algorithms(state, Divides())
+        check_algorithms(state, Shards())
 
 
 def run_identity() -> tuple[str, int, str]:
@@ -41,6 +41,6 @@ def run_identity() -> tuple[str, int, str]:
     )
 
 
-def test_all_have_the_name_and_the_seed_of_the_first(two_ranks: Ranks) -> None:
+def test_all_ranks_use_name_and_seed_of_rank_zero(two_ranks: Ranks) -> None:
     (name, seed, first), second = two_ranks.run(run_identity)
     assert (name, seed, "rank 0") == second == (name, seed, first)

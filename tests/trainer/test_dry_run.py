@@ -88,7 +88,7 @@ def test_training_starts_over_afterwards(data) -> None:
     assert recorder.events.count("batch_end") == 4
 
 
-def test_a_mistake_shows_and_leaves_the_trainer_as_it_was() -> None:
+def test_error_is_raised_and_leaves_the_trainer_unchanged() -> None:
     fail = At("eval_after_forward", lambda state: 1 / 0)
     trainer = trainer_of(dry_run=True, eval_dataloader=regression_data(1), callbacks=fail)
     with pytest.raises(ZeroDivisionError):
@@ -98,7 +98,7 @@ def test_a_mistake_shows_and_leaves_the_trainer_as_it_was() -> None:
     assert len(trainer.state.evaluators) == 1
 
 
-def test_it_returns_what_it_prints(capsys) -> None:
+def test_report_is_returned_and_printed(capsys) -> None:
     trainer = trainer_of()
     report = dry_run(trainer._run)
     assert capsys.readouterr().err == report

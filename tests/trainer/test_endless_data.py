@@ -79,7 +79,7 @@ def test_evaluation(make):
 
 
 @of_every_kind
-def test_an_evaluator_that_was_put_there(make):
+def test_evaluator_assigned_to_the_state(make):
     trainer = trainer_of(eval_dataloader=Evaluator(label="mine", dataloader=make(), subset_num_batches=2))
     trainer.state.evaluators[0].subset_num_batches = -1
     with pytest.raises(ValueError, match=r"'mine' never ends: .* Set subset_num_batches"):
@@ -107,7 +107,7 @@ def test_training_in_epochs(make):
 
 
 @of_every_kind
-def test_training_that_ends_by_itself(make):
+def test_training_stopped_by_a_callback(make):
     for arguments, number in (
         ({"max_duration": "5ba"}, 5),
         ({"max_duration": "6sp"}, 3),
@@ -121,7 +121,7 @@ def test_training_that_ends_by_itself(make):
 
 
 @pytest.mark.parametrize("limit", [{"batches": 3}, {"seconds": 0.0}])
-def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
+def test_long_epoch_over_data_of_unknown_length(limit, monkeypatch):
     for room in (batch_loading, evaluation_pass):
         watch = functools.partial(room.LongEpochWatch, **limit)
         monkeypatch.setattr(room, "LongEpochWatch", lambda message, watch=watch, **_: watch(message))
@@ -135,7 +135,7 @@ def test_a_long_pass_over_data_of_which_nothing_is_known(limit, monkeypatch):
     trainer_of().eval(BATCHES * 3)
 
 
-def test_data_of_unknown_length_that_ends_is_nothing_to_warn_of():
+def test_finite_data_of_unknown_length_does_not_warn():
     trainer = trainer_of(data=Unknown(6), max_duration="2ep", eval_dataloader=Unknown(5))
     trainer.fit()
     assert trainer.state.timestamp.batch == 12

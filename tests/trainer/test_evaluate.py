@@ -94,7 +94,7 @@ def test_eval_batches_before_fit_are_not_logged() -> None:
     assert [step for step, _ in log.series("metrics/eval/Squared")] == [4]
 
 
-def test_a_mistake_in_the_evaluation_is_found_before_training() -> None:
+def test_evaluation_errors_are_found_before_training() -> None:
     class Mistaken(TwoMetrics):
         def eval_forward(self, batch, outputs=None):
             raise KeyError("typo")
@@ -108,7 +108,7 @@ def test_a_mistake_in_the_evaluation_is_found_before_training() -> None:
 # ---------------------------------------------------------------------------------------------------- what
 
 
-def test_metrics_are_those_of_all_samples_whatever_the_batches() -> None:
+def test_metrics_are_independent_of_batch_sizes() -> None:
     data = [*regression_data(2, 5), *regression_data(1, 2, seed=4)]
     for microbatch in (None, 2):
         model, log = TwoMetrics(), Received()
@@ -271,7 +271,7 @@ class Frozen(ComposerModel):
 
 @pytest.mark.parametrize("fails", [None, KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("what", ["eval", "predict"])
-def test_everything_is_as_before_even_after_an_exception(what, fails) -> None:
+def test_state_is_restored_even_after_an_exception(what, fails) -> None:
     def maybe_fail(state) -> None:
         assert state.phase.mode is TrainerMode(what)
         assert not state.model.dropout.training
@@ -297,7 +297,7 @@ def test_everything_is_as_before_even_after_an_exception(what, fails) -> None:
     trainer.fit(duration="1ba")
 
 
-def test_evaluation_in_the_middle_of_training_changes_nothing_in_it() -> None:
+def test_evaluation_does_not_change_training() -> None:
     def train(**evaluation):
         torch.manual_seed(0)
         model = Frozen()

@@ -88,7 +88,7 @@ class Program:
             self.run(BLOCKS["evaluate"])
 
 
-def test_EventOrder_the_program_is_read() -> None:
+def test_EventOrder_documented_program_is_parsed() -> None:
     assert list(BLOCKS) == ["construct", "fit", "evaluate", "eval", "predict"]
 
     def names(lines: Lines) -> set[str]:

@@ -75,7 +75,7 @@ def test_values(value: Any, expected: Any) -> None:
     assert one(value) == expected
 
 
-def test_objects_inside_each_other() -> None:
+def test_nested_objects() -> None:
     holder = Holder(None)
     holder._inner = [holder]
     assert one(holder) == {"class": "Holder", "inner": ["Holder"], "more": {}}
@@ -85,18 +85,18 @@ def test_objects_inside_each_other() -> None:
     assert json.dumps(one(deep)).count("[") < 50
 
 
-def test_none_is_left_out() -> None:
+def test_no_argument_is_omitted() -> None:
     assert describe({"a": None, "b": 0}) == {"b": 0}
 
 
-def test_data_is_described_without_its_content() -> None:
+def test_data_is_described_without_its_contents() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=2, shuffle=True)
     found = one(loader)
     assert (found["batch_size"], found["sampler"]["class"]) == (2, "RandomSampler")
     assert found["dataset"] == {"class": "TensorDataset", "tensors": ["Tensor (3, 2) torch.float32"]}
 
 
-def test_arguments_that_an_object_passes_to_its_components() -> None:
+def test_arguments_passed_to_components() -> None:
     assert one(FileLogger("logs/{rank}.txt", capture_stdout=False))["filename"] == "logs/{rank}.txt"
     saver = one(CheckpointSaver("here", save_interval="5ba", mode="max"))
     assert saver["save_interval"]["interval"] == "5ba"

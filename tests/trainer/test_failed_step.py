@@ -115,7 +115,7 @@ def test_the_batch_is_trained_by_the_next_fit(loader: str, event: str) -> None:
 
 
 @pytest.mark.parametrize("event", ["batch_end", "batch_checkpoint", "epoch_end"])
-def test_a_batch_that_is_counted_is_not_trained_again(event: str) -> None:
+def test_counted_batch_is_not_trained_again(event: str) -> None:
     expected, counts = fitted(DATA, max_duration="2ep")
     found = fitted(DATA, callbacks=Once(event, NUM_BATCHES if event == "epoch_end" else 3), max_duration="2ep")
     assert found[1] == counts
@@ -138,7 +138,7 @@ def test_ctrl_c_in_a_notebook() -> None:
     assert torch.equal(found[0], expected)
 
 
-def test_an_optimizer_that_computes_gradients_itself() -> None:
+def test_optimizer_that_computes_gradients() -> None:
     def lbfgs_run(**more: Any):
         torch.manual_seed(0)
         model = Regression()
@@ -158,7 +158,7 @@ def test_an_optimizer_that_computes_gradients_itself() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_data_that_fail_to_be_fetched_are_fetched_again(workers: int) -> None:
+def test_failed_fetch_is_repeated(workers: int) -> None:
     expected, counts = fitted(DataLoader(Samples(), batch_size=2))
     # A copy of the data in a worker would fail again in every worker.
     data = Samples(bad=5 if workers == 0 else None)
@@ -168,7 +168,7 @@ def test_data_that_fail_to_be_fetched_are_fetched_again(workers: int) -> None:
     assert torch.equal(found[0], expected)
 
 
-def test_a_generator_that_failed_is_read_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_generator_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     expected, counts = fitted(Unsized(DATA))
     found = fitted(fails_once(DATA))
     assert found[1] == counts
@@ -176,7 +176,7 @@ def test_a_generator_that_failed_is_read_again(caplog: pytest.LogCaptureFixture)
     assert "Fetching the first 2 batches again" in caplog.text
 
 
-def test_data_that_can_be_read_once_and_fail() -> None:
+def test_failing_single_pass_iterator() -> None:
     data = iter(fails_once(DATA))
     trainer = trainer_of(data=data)
     with (
@@ -186,7 +186,7 @@ def test_data_that_can_be_read_once_and_fail() -> None:
         trainer.fit()
 
 
-def test_transforms_and_counts_that_fail() -> None:
+def test_failing_transforms_and_counts() -> None:
     for argument in ("batch_transforms", "get_num_samples_in_batch", "microbatch_transforms"):
         calls = []
 
@@ -221,7 +221,7 @@ class InDict(Regression):
         return super().loss(outputs, batch["parts"])
 
 
-def test_a_batch_that_was_edited_comes_as_it_was() -> None:
+def test_edited_batch_is_restored() -> None:
     def edited(**more: Any):
         data = Unsized([{"parts": [x, y]} for x, y in DATA])
         torch.manual_seed(0)

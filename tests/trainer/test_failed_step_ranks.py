@@ -77,14 +77,14 @@ RANKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", RANKS)
-def test_two_ranks_train_what_they_would_have(two_ranks: Ranks, way: str) -> None:
+def test_two_ranks_train_as_without_the_failure(two_ranks: Ranks, way: str) -> None:
     expected = two_ranks.run(in_ranks, None, RANKS[way])
     assert [counts for *_, counts in expected] == [[7, 27]] * 2
     for event in EVENTS:
         assert two_ranks.run(in_ranks, event, RANKS[way]) == expected, event
 
 
-def left_apart():
+def at_different_batches():
     event = ["after_train_batch", "batch_checkpoint"][dist.get_global_rank()]
     trainer = trainer_of(callbacks=Once(event, 2 + dist.get_global_rank()))
     with pytest.raises(BoomError):
@@ -93,5 +93,5 @@ def left_apart():
         trainer.fit()
 
 
-def test_ranks_that_are_batches_apart_raise(two_ranks: Ranks) -> None:
-    two_ranks.run(left_apart)
+def test_ranks_at_different_batches_raise(two_ranks: Ranks) -> None:
+    two_ranks.run(at_different_batches)

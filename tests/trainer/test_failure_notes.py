@@ -88,7 +88,7 @@ def conv(channels: int) -> Net:
         (classifier(), torch.randn(6, 4), ["one Tensor of shape (6, 4)", "Use a DataLoader"]),
     ],
 )  # fmt: skip
-def test_data_that_do_not_fit(model, loader, expected) -> None:
+def test_mismatched_data(model, loader, expected) -> None:
     notes = notes_of(model, loader)
     for part in expected:
         assert part in notes, notes
@@ -159,7 +159,7 @@ def loss_bce(self, outputs, batch):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_methods_that_do_not_fit(method, function, expected) -> None:
+def test_mismatched_methods(method, function, expected) -> None:
     mine = type("Mine", (Net,), {method: function})()
     mine.constant = torch.zeros(10, device="meta")
     notes = notes_of(mine)
@@ -201,7 +201,7 @@ def test_other_loops(run) -> None:
     assert "ComposerClassifier.forward had batch[0] float32 (4, 4), batch[1] int64 (4,)." in notes
 
 
-def test_an_evaluation_within_a_training_is_described_by_its_own_batch() -> None:
+def test_nested_evaluation_error_describes_its_own_batch() -> None:
     def run(trainer, loader):
         trainer.fit(eval_dataloader=DataLoader(TensorDataset(torch.zeros(2, 4), torch.zeros(2)), batch_size=2))
 
@@ -244,7 +244,7 @@ def test_notes_never_mask_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(error.__notes__) == 1
 
 
-def test_other_exceptions_stay_as_they_are() -> None:
+def test_other_exceptions_are_unchanged() -> None:
     class Mine(Net):
         def forward(self, batch):
             raise KeyError("mine")
@@ -252,7 +252,7 @@ def test_other_exceptions_stay_as_they_are() -> None:
     assert not hasattr(failed(lambda trainer, loader: trainer.fit(), Mine()), "__notes__")
 
 
-def test_nothing_is_looked_at_before_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_inspected_before_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure_notes, "facts_of", None)
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -118,7 +118,7 @@ def steps(trainer, number):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("done", [0, 4, 6], ids=["before", "in the middle", "between epochs"])
-def test_training_is_as_if_it_had_not_happened_bit_for_bit(name, done):
+def test_find_lr_leaves_training_unchanged_bit_for_bit(name, done):
     make, algorithms = CASES[name]
 
     def make_trainer():
@@ -159,7 +159,7 @@ def with_and_without(make, done, then):
         {"num_workers": 1, "persistent_workers": True, "kind": OwnLoader},
     ],
 )
-def test_the_place_in_the_data(arguments):
+def test_position_in_the_data_is_restored(arguments):
     def make():
         return build(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), data=pictures(**arguments))
 
@@ -198,7 +198,7 @@ class Stateful:
 
 
 @pytest.mark.parametrize("done", [0, 2])
-def test_loaders_that_keep_their_own_place(done):
+def test_stateful_loaders(done):
     def make():
         torch.manual_seed(1)
         return trainer_of(ComposerClassifier(nn.Linear(4, 3), num_classes=3), Stateful(), seed=1, max_duration="1ep")
@@ -219,7 +219,7 @@ def test_callbacks_see_nothing():
     assert log.series("loss/train/total")
 
 
-def test_rates_are_those_of_the_first_group_and_the_others_keep_their_ratio():
+def test_learning_rates_of_other_groups_keep_their_ratio():
     model = Regression()
     weight, bias = model.parameters()
     optimizer = torch.optim.SGD([{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.4}])
@@ -238,7 +238,7 @@ def test_rates_are_those_of_the_first_group_and_the_others_keep_their_ratio():
     assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
 
 
-def test_losses_are_those_of_a_custom_loop():
+def test_losses_match_a_custom_loop():
     model = Regression()
     twin = copy.deepcopy(model)
     data = regression_data(3)
@@ -252,7 +252,7 @@ def test_losses_are_those_of_a_custom_loop():
     assert found.losses == pytest.approx(losses)
 
 
-def test_suggestion_trains_and_the_test_stops_where_the_loss_explodes():
+def test_suggestion_trains_and_search_stops_when_loss_diverges():
     """On a quadratic loss, gradient descent diverges from a known rate on."""
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     data = [(x, x.sum(1, keepdim=True))]
@@ -268,7 +268,7 @@ def test_suggestion_trains_and_the_test_stops_where_the_loss_explodes():
 
 @pytest.mark.parametrize("number", [30, 100])
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
-def test_the_suggestion_lies_where_the_loss_falls(name, number):
+def test_suggestion_is_where_the_loss_falls(name, number):
     """Each of these optimizers learns at the rates between, and explodes or learns next to nothing outside."""
     x = torch.randn(1024, 8, generator=torch.Generator().manual_seed(0))
     data = DataLoader(TensorDataset(x, (x @ x[:8].T)[:, :3].argmax(1)), batch_size=64)
@@ -283,7 +283,7 @@ def test_the_suggestion_lies_where_the_loss_falls(name, number):
     assert 2e-3 < trainer.find_lr(num_batches=number).suggestion < 0.5
 
 
-def test_decay_is_that_of_an_optimizer_made_with_the_rate():
+def test_weight_decay_matches_a_new_optimizer_with_that_rate():
     """Relative decay would otherwise grow with the rate that is tried, a thousandfold."""
     model = Regression()
     twin = copy.deepcopy(model)
@@ -297,7 +297,7 @@ def test_decay_is_that_of_an_optimizer_made_with_the_rate():
     assert optimizer.param_groups[0]["initial_lr"] == 1e-6
 
 
-def test_an_error_leaves_everything_as_it_was():
+def test_error_restores_everything():
     class Fails(EMA):
         def batch_end(self, state, logger):
             if state.timestamp.batch.value == 3:

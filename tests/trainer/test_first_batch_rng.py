@@ -144,7 +144,7 @@ def test_saved_before_it_continues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", ["each time", "at first, shuffled", "stream", "batches"])
-def test_data_of_evaluations_are_what_they_were(data: str, tmp_path: Path) -> None:
+def test_evaluation_data_are_unchanged(data: str, tmp_path: Path) -> None:
     def evaluated(**more: Any):
         return made("at first", eval_dataloader=DATA[data](), eval_interval="2ba", **more)
 
@@ -160,7 +160,7 @@ def test_data_of_evaluations_are_what_they_were(data: str, tmp_path: Path) -> No
     assert found[0] == found[1]
 
 
-def test_data_that_draw_nothing_are_not_touched(tmp_path: Path) -> None:
+def test_data_without_random_state_are_unchanged(tmp_path: Path) -> None:
     class Counts(EachTime):
         touched = 0
 
@@ -180,7 +180,7 @@ def test_data_that_draw_nothing_are_not_touched(tmp_path: Path) -> None:
     assert Counts.touched == NUM_SAMPLES
 
 
-def test_other_data_are_watched_again() -> None:
+def test_new_data_are_tracked_again() -> None:
     trainer = made("at first")
     trainer.fit(duration="1ba")
     first = trainer.state.train_phase.first_batch_rng["train"].state

@@ -15,7 +15,7 @@ from tests.common import At, Received, Recorder, Regression, Unsized, regression
 
 
 def first_value(state) -> float:
-    """What tells the batch from the others."""
+    """Return a value that identifies the batch."""
     return state.batch[0].flatten()[0].item()
 
 
@@ -99,7 +99,7 @@ def test_evaluation_does_not_count_as_training_time(monkeypatch) -> None:
     assert trainer.state.eval_timestamp.total_wct == datetime.timedelta(seconds=100)
 
 
-def test_unsized_data_train_by_epochs_and_batches() -> None:
+def test_unsized_data_train_for_epochs_and_batches() -> None:
     recorder = Recorder()
     trainer = trainer_of(data=Unsized(regression_data(3)), max_duration="2ep", callbacks=recorder)
     assert trainer.state.dataloader_len is None
@@ -140,7 +140,7 @@ def test_a_duration_that_would_never_be_reached_raises(duration) -> None:
 
 @settings(max_examples=25)
 @given(stops=st.lists(st.integers(1, 7), min_size=1, max_size=5), sized=st.booleans())
-def test_stopping_anywhere_and_continuing_is_training_in_one_go(stops, sized) -> None:
+def test_stopping_and_continuing_matches_uninterrupted_training(stops, sized) -> None:
     """The same batches in the same order, hence the same weights bit for bit."""
 
     def train(pieces: list[int]):
@@ -161,7 +161,7 @@ def test_stopping_anywhere_and_continuing_is_training_in_one_go(stops, sized) ->
     assert parts.state.timestamp.sample == uninterrupted.state.timestamp.sample
 
 
-def test_a_second_fit_without_more_time_raises() -> None:
+def test_second_fit_without_more_duration_raises() -> None:
     trainer = trainer_of()
     trainer.fit()
     with pytest.raises(
@@ -197,7 +197,7 @@ def test_a_fraction_is_not_a_duration() -> None:
         trainer_of(max_duration="0.5dur")
 
 
-def test_reset_time_trains_the_same_again_from_where_the_weights_are() -> None:
+def test_reset_time_trains_again_from_current_weights() -> None:
     seen, recorder = At("before_forward", first_value), Recorder()
     trainer = trainer_of(max_duration="6ba", callbacks=[seen, recorder])
     trainer.fit()
@@ -225,7 +225,7 @@ def test_fit_takes_new_data_label_and_number_of_batches() -> None:
     }
 
 
-def test_new_data_in_the_middle_of_an_epoch_replace_the_rest_of_it() -> None:
+def test_new_data_within_an_epoch_replace_the_rest() -> None:
     seen = At("before_forward", first_value)
     trainer = trainer_of(max_duration="2ba", callbacks=seen)
     trainer.fit()

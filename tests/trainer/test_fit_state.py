@@ -29,7 +29,7 @@ def test_counters_and_losses_are_logged_at_the_step_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize("size", [None, 1])
-def test_train_metrics_are_those_of_the_epoch_so_far(size) -> None:
+def test_train_metrics_accumulate_over_the_epoch(size) -> None:
     """Exact at every step at which somebody looks, and at the end of an epoch where no one has; each starts over."""
     model, log = Regression(metrics=True), Received(flush_interval=2)
     data = regression_data(3, 2)
@@ -63,7 +63,7 @@ def test_train_metrics_are_not_computed_without_loggers(monkeypatch) -> None:
     assert trainer.state.train_metrics["MeanSquaredError"].total == 6
 
 
-def test_state_stands_as_the_last_batch_left_it() -> None:
+def test_state_is_kept_after_the_last_batch() -> None:
     trainer = trainer_of(data=regression_data(3))
     trainer.fit()
     assert torch.equal(trainer.state.batch[0], regression_data(3)[-1][0])
@@ -73,14 +73,14 @@ def test_state_stands_as_the_last_batch_left_it() -> None:
     assert list(trainer.state.total_loss_dict) == ["loss/train/total"]
 
 
-def test_the_model_trains_in_training_mode_however_it_was_given() -> None:
+def test_model_is_set_to_training_mode() -> None:
     modes = At("before_forward", lambda state: state.model.training)
     model = Regression().eval()
     trainer_of(model, max_duration="1ba", callbacks=modes).fit()
     assert modes.found == [True]
 
 
-def test_each_fit_asks_every_part_of_the_model_for_training_mode() -> None:
+def test_each_fit_sets_every_submodule_to_training_mode() -> None:
     """So that a part in evaluation mode trains, and one that refuses to, as frozen layers do, stays as it is."""
 
     class Frozen(torch.nn.BatchNorm1d):

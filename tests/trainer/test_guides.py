@@ -88,7 +88,7 @@ def test_a_classifier_as_composer_model_learns() -> None:
     assert (outputs.argmax(1) == targets).float().mean() > 0.9
 
 
-def test_the_same_with_algorithms_by_their_old_names() -> None:
+def test_algorithms_under_legacy_names() -> None:
     trainer = Trainer(
         model=ResNet18(),
         train_dataloader=pictures(),
@@ -254,6 +254,6 @@ def test_a_model_of_an_early_version(collection) -> None:
     assert model.training
 
 
-def test_hooks_under_their_old_event_names() -> None:
+def test_hooks_under_legacy_event_names() -> None:
     assert Event.TRAINING_START is Event.FIT_START
     assert Event.TRAINING_END is Event.FIT_END

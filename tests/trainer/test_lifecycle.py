@@ -93,7 +93,7 @@ def test_ManyTrainers_close_only_themselves() -> None:
     assert all(len(t.state.callbacks[0].series("loss/train/total")) == 4 for t in trainers[1::2])
 
 
-def test_a_model_that_outlives_its_trainer_keeps_none_of_it() -> None:
+def test_model_does_not_keep_its_trainer_alive() -> None:
     model = Regression()
     trainer = trainer_of(model)
     assert model.logger is trainer.logger
@@ -109,7 +109,7 @@ def test_a_model_that_outlives_its_trainer_keeps_none_of_it() -> None:
     assert model.logger is second.logger
 
 
-def test_two_trainers_in_turn_are_the_same_as_one_after_the_other() -> None:
+def test_interleaved_trainers_match_sequential_ones() -> None:
     def pair():
         return [trainer_of(Regression(), regression_data(seed=i), max_duration="4ba", seed=i) for i in (0, 1)]
 
@@ -146,7 +146,7 @@ def test_a_closed_trainer_raises() -> None:
     assert trainer.state.timestamp == before
 
 
-def test_leaving_the_block_closes_whatever_happens() -> None:
+def test_context_manager_always_closes() -> None:
     log: list[str] = []
     received = Received()
     with pytest.raises(KeyError), trainer_of(callbacks=Closing(log, "it"), loggers=received) as trainer:
@@ -157,7 +157,7 @@ def test_leaving_the_block_closes_whatever_happens() -> None:
     assert received.closed == 1
 
 
-def test_a_callback_that_cannot_close_does_not_keep_others_open(caplog) -> None:
+def test_failing_close_does_not_skip_other_callbacks(caplog) -> None:
     log: list[str] = []
     trainer = trainer_of(callbacks=[Closing(log, "bad", fails=True), Closing(log, "good")])
     trainer.close()
@@ -176,7 +176,7 @@ def test_callbacks_may_log_while_they_close() -> None:
     assert log.series("last") == [(4, 2.0)]
 
 
-def test_a_constructor_that_fails_closes_what_it_has_begun() -> None:
+def test_failing_constructor_closes_what_it_opened() -> None:
     log: list[str] = []
     with pytest.raises(ValueError, match="precision"):
         trainer_of(callbacks=Closing(log, "it"), precision="amp_fp16")
@@ -220,7 +220,7 @@ def test_an_exception_leaves_the_trainer_usable(error, event) -> None:
     assert log.closed == 1
 
 
-def test_an_exception_of_the_model_and_of_the_loss() -> None:
+def test_exception_in_forward_and_loss() -> None:
     class Fails(Regression):
         where = "forward"
 
@@ -299,7 +299,7 @@ def test_the_model_logs_through_the_trainer() -> None:
     assert [step for step, _ in log.series("mean")] == [0, 1, 2, 3]
 
 
-def test_callbacks_added_while_training_are_heard() -> None:
+def test_callbacks_added_while_training_run() -> None:
     late = Recorder()
     add = At("batch_end", lambda state: state.callbacks.append(late) if state.timestamp.batch == 3 else None)
     trainer_of(callbacks=add).fit()

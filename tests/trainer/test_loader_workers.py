@@ -49,7 +49,7 @@ def run(data, *durations, between=lambda: None, **arguments):
 
 @pytest.mark.parametrize("duration", ["1ep", "3ba", "7ba"])
 @pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
-def test_they_are_there_after_a_fit(kind, duration):
+def test_workers_stay_alive_after_fit(kind, duration):
     data = loader(kind)
     trainer = run(data, duration, eval_dataloader=(held_out := loader(kind)))
     for each in (data, held_out):
@@ -67,7 +67,7 @@ def test_they_are_there_after_a_fit(kind, duration):
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
-def test_they_end_with_the_loader_and_the_trainer(kind, fails):
+def test_workers_exit_with_the_loader_and_trainer(kind, fails):
     before, workers = set(multiprocessing.active_children()), set()
 
     class Notes(Callback):
@@ -87,7 +87,7 @@ def test_they_end_with_the_loader_and_the_trainer(kind, fails):
 
 @pytest.mark.parametrize("first", ["4ba", "3ba"])
 @pytest.mark.parametrize("between", ["nothing", "all", "one batch", "ended", "let go"])
-def test_the_next_fit_continues_whatever_was_done_with_them(between, first):
+def test_next_fit_continues_after_any_use_of_workers(between, first):
     straight = weights(run(loader(), "8ba"))
     data = loader()
     deeds = {
@@ -104,7 +104,7 @@ def test_the_next_fit_continues_whatever_was_done_with_them(between, first):
     assert data._iterator is not None
 
 
-def test_a_callback_that_iterates_gets_workers_of_its_own():
+def test_iterating_callback_gets_separate_workers():
     straight = weights(run(loader(), "8ba"))
     data, seen = loader(), []
 
@@ -119,7 +119,7 @@ def test_a_callback_that_iterates_gets_workers_of_its_own():
 
 
 @pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
-def test_workers_that_a_script_started_do_not_keep_the_old_dataset(kind):
+def test_workers_started_by_a_script_do_not_keep_the_old_dataset(kind):
     data, seen = loader(kind), []
     next(iter(data))
 
@@ -134,7 +134,7 @@ def test_workers_that_a_script_started_do_not_keep_the_old_dataset(kind):
     assert seen == [3.0, 9.0, 15.0, 21.0]
 
 
-def test_none_in_place_of_a_loader():
+def test_none_as_loader():
     evaluator = Evaluator(label="test", dataloader=None, device_eval_microbatch_size=1)
     assert (evaluator.dataloader.dataloader, evaluator.dataloader.__length__) == (None, None)
     trainer = trainer_of(eval_dataloader=evaluator)

@@ -215,7 +215,7 @@ def test_a_failing_close_of_a_tracker_is_reported(caplog) -> None:
     assert "Failing.close failed" in caplog.text
 
 
-def test_a_tracker_that_fails_at_init_is_a_mistake_of_the_set_up() -> None:
+def test_tracker_failing_at_init_raises() -> None:
     class Refused(Received):
         def init(self, state, logger):
             raise PermissionError("no such project")
@@ -224,6 +224,6 @@ def test_a_tracker_that_fails_at_init_is_a_mistake_of_the_set_up() -> None:
         trainer_of(loggers=Refused())
 
 
-def test_callbacks_that_fail_always_stop_training() -> None:
+def test_failing_callbacks_always_stop_training() -> None:
     with pytest.raises(ConnectionError):
         trainer_of(callbacks=At("batch_end", lambda state: (_ for _ in ()).throw(ConnectionError))).fit()

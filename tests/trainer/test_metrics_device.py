@@ -25,7 +25,7 @@ class Seeing(Regression):
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric:UserWarning")
-def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
+def test_metrics_receive_tensors_on_their_device(monkeypatch) -> None:
     # Meta stands for the host, and the CPU for the device.
     monkeypatch.setattr(train_metrics, "_metrics_device", lambda state: torch.device("meta"))
     monkeypatch.setattr("composer.trainer.train_metrics.compute_across_ranks", lambda *_: {})
@@ -46,7 +46,7 @@ def test_metrics_are_given_tensors_of_their_device(monkeypatch) -> None:
     ("kind", "has_float64", "expected"),
     [("cpu", True, "cpu"), ("cuda", True, "cuda"), ("xpu", True, "xpu"), ("xpu", False, "cpu"), ("mps", False, "cpu")],
 )
-def test_where_they_are_kept(kind, has_float64, expected, monkeypatch) -> None:
+def test_metrics_device(kind, has_float64, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(has_fp64=has_float64))
     state = SimpleNamespace(device=SimpleNamespace(torch_device=torch.device(kind)))
     metric = SimpleNamespace(metric_state={}, to=lambda device: device)

@@ -123,7 +123,7 @@ def test_AccumEquality_of_tokens_that_a_user_counts() -> None:
     assert_equal_gradients(Masked(dtype=DOUBLE), data, 2, accumulate_train_batch_on_tokens=True)
 
 
-def test_AccumEquality_of_a_part_without_tokens_that_a_user_counts() -> None:
+def test_AccumEquality_of_a_microbatch_without_user_counted_tokens() -> None:
     """Nothing but padding, where the counts are numbers."""
     data = DataSpec(
         [padded([0, 4, 2], 6)],
@@ -156,7 +156,7 @@ def test_weighting_by_samples_differs_where_tokens_are_ragged() -> None:
 
 @pytest.mark.parametrize(("batch_size", "grad_accum", "parts"), [(6, 1, 1), (6, 3, 3), (6, 4, 3), (5, 2, 2), (4, 9, 4)])
 def test_grad_accum_is_the_number_of_microbatches(batch_size, grad_accum, parts) -> None:
-    """As long as it divides the batch; otherwise no more than asked for."""
+    """If it divides the batch; otherwise at most the given size."""
     loader = torch.utils.data.DataLoader(torch.arange(batch_size * 8.0).reshape(-1, 4), batch_size=batch_size)
 
     class OfX(Regression):
@@ -174,7 +174,7 @@ def test_grad_accum_is_the_number_of_microbatches(batch_size, grad_accum, parts)
     assert trainer.state.grad_accum == parts
 
 
-def test_the_batch_is_complete_again_after_its_parts() -> None:
+def test_batch_is_restored_after_its_microbatches() -> None:
     sizes = {
         name: At(name, lambda s: len(s.batch[0])) for name in ("before_train_batch", "before_loss", "after_train_batch")
     }
@@ -182,7 +182,7 @@ def test_the_batch_is_complete_again_after_its_parts() -> None:
     assert [at.found for at in sizes.values()] == [[5], [2, 2, 1], [5]]
 
 
-def test_microbatch_transforms_apply_to_each_part() -> None:
+def test_microbatch_transforms_apply_to_each_microbatch() -> None:
     data = DataSpec(regression_data(1, 4), microbatch_transforms=lambda batch: (batch[0] + len(batch[0]), batch[1]))
     plain = place(regression_data(1, 4)[0][0])
     for size, expected in ((None, plain + 4), (2, plain + 2)):
@@ -194,7 +194,7 @@ def test_microbatch_transforms_apply_to_each_part() -> None:
 # ---------------------------------------------------------------------------------------------------- losses
 
 
-def test_named_losses_of_every_form() -> None:
+def test_every_type_of_named_losses() -> None:
     one, two = torch.tensor(1.0), torch.tensor([2.0, 4.0])
     cases: list[tuple[Any, float, dict[str, float]]] = [
         (one, 1.0, {}),
@@ -212,7 +212,7 @@ def test_named_losses_of_every_form() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, 1.0, "loss", [], ()])
-def test_a_loss_that_is_none_raises(loss) -> None:
+def test_loss_of_none_raises(loss) -> None:
     with pytest.raises(TypeError, match="The model's loss must be a tensor, or a sequence or mapping of tensors; got"):
         named_losses(loss)
 
@@ -229,7 +229,7 @@ def test_an_algorithm_may_scale_the_loss() -> None:
     assert logged == pytest.approx(3 * model.loss(model(place(data[0])), place(data[0])).item())
 
 
-def test_create_graph_where_an_algorithm_asks_for_it() -> None:
+def test_create_graph_if_an_algorithm_requires_it() -> None:
     class PenalizeGradient(Algorithm):
         backwards_create_graph = True
 
@@ -246,7 +246,7 @@ def test_create_graph_where_an_algorithm_asks_for_it() -> None:
         trainer_of(algorithms=PenalizeGradient(), lr=0.01).fit()
 
 
-def test_train_metrics_see_the_batch_as_it_came() -> None:
+def test_train_metrics_see_the_unedited_batch() -> None:
     """A method that edits targets for the loss does not change what is measured."""
 
     class Spoil(Algorithm):

@@ -59,13 +59,13 @@ def test_a_narrow_terminal_breaks_the_line_between_words(monkeypatch: pytest.Mon
     ]
 
 
-def test_a_quiet_trainer_says_nothing(capfd, caplog) -> None:
+def test_quiet_trainer_prints_nothing(capfd, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     trainer_of().fit()
     assert "trainable" not in "".join(capfd.readouterr()) + caplog.text
 
 
-def test_other_ranks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_print_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     trainer = trainer_of(loggers=ProgressBarLogger(stream))
     monkeypatch.setattr(dist, "get_global_rank", lambda: 8)  # the first of another node
@@ -74,7 +74,7 @@ def test_other_ranks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue()
 
 
-def test_all_of_it_on_request() -> None:
+def test_full_report_on_request() -> None:
     trainer = trainer_of(images(), labeled_data(), algorithms=BlurPool(min_channels=0))
     summary = trainer.model_summary()
     assert [layer.name for layer in summary.layers] == ["", "0", "1", "2", "2.conv", "3", "4"]
@@ -135,7 +135,7 @@ def test_trainer_and_state() -> None:
     assert "color:#" not in trainer._repr_html_()  # text and background are those of the page
 
 
-def test_a_bare_state_and_secrets() -> None:
+def test_state_without_trainer_and_secrets() -> None:
     assert "Linear" in Checked(State(nn.Linear(1, 1))._repr_html_()).text
     state = State(nn.Linear(1, 1), optimizers=torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1))
 
@@ -158,7 +158,7 @@ def test_a_bare_state_and_secrets() -> None:
         ([], [], "0 learning rates"),
     ],
 )
-def test_a_range_test(rates, losses, told) -> None:
+def test_find_lr_result(rates, losses, told) -> None:
     test = RangeTest(rates, losses, smoothing=0.1)
     html = test._repr_html_()
     assert told in Checked(html).text

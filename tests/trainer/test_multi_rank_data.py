@@ -86,7 +86,7 @@ def streamed(counts: list[int], epochs: int) -> Any:
 
 
 @pytest.mark.parametrize("counts", [(6, 3), (1, 7), (4, 4), (5, 0)])
-def test_processes_whose_own_data_differ_in_length(counts, two_ranks: Ranks) -> None:
+def test_per_rank_data_of_different_lengths(counts, two_ranks: Ranks) -> None:
     """Those that run out go along without counting, also one that never had a batch."""
     steps = -(-max(counts) // 2)
     for samples, gradients, numbers, epochs in two_ranks.run(streamed, list(counts), 2):
@@ -140,8 +140,8 @@ def measured(counts: list[int]) -> tuple[int, float]:
     return metric.update_count, float(metric.compute())
 
 
-def test_who_counts_nothing_goes_through_the_model_for_metrics_too(two_ranks: Ranks) -> None:
-    """Where weights are divided, others wait for that."""
+def test_rank_without_counted_samples_still_runs_forward_for_metrics(two_ranks: Ranks) -> None:
+    """With sharded weights, other ranks wait for that."""
     (first, value), (second, other) = two_ranks.run(measured, [5, 2])
     assert (first, second) == (5, 2)
     assert value == other
@@ -167,7 +167,7 @@ def lists(lengths: list[int], **arguments: Any) -> Any:
     return length, len(watch.losses), watch.samples[-1], int(trainer.state.timestamp.epoch)
 
 
-def test_the_length_of_an_epoch_is_agreed_upon(two_ranks: Ranks) -> None:
+def test_ranks_agree_on_the_epoch_length(two_ranks: Ranks) -> None:
     """Schedules go by it, so it has to be one."""
     assert two_ranks.run(lists, [3, 5]) == [(5, 10, 2 * (3 + 5) * 2, 2)] * 2
 
@@ -196,7 +196,7 @@ def own_generators() -> list[list[int]]:
     return watch.numbers
 
 
-def test_generators_that_differ_still_give_one_order(two_ranks: Ranks) -> None:
+def test_different_generators_give_one_order(two_ranks: Ranks) -> None:
     found = two_ranks.run(own_generators)
     assert sorted(flat(found[0] + found[1])) == list(range(8))
 
@@ -209,7 +209,7 @@ def interval_of_metrics() -> list[int]:
     return [step for step, _ in logs[0].series("metrics/train/MeanSquaredError")] if logs else []
 
 
-def test_metrics_are_computed_by_all_when_one_looks(two_ranks: Ranks) -> None:
+def test_metrics_are_computed_on_all_ranks_if_one_reads_them(two_ranks: Ranks) -> None:
     assert two_ranks.run(interval_of_metrics) == [[2, 5, 7], []]
 
 
@@ -220,7 +220,7 @@ def shown() -> str:
     return stream.getvalue()
 
 
-def test_the_summary_in_the_middle_of_an_epoch_has_the_metrics_of_all(two_ranks: Ranks) -> None:
+def test_summary_within_an_epoch_has_metrics_of_all_ranks(two_ranks: Ranks) -> None:
     """One process shows it, and computes nothing alone for it."""
     first, _ = two_ranks.run(shown)
     assert "train/MeanSquaredError" in first.rpartition("trained")[2]

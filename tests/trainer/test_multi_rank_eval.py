@@ -32,7 +32,7 @@ def evaluated(
 
 @pytest.mark.parametrize("sampler", [False, True])
 @pytest.mark.parametrize(("n", "size", "microbatch"), [(12, 3, None), (13, 3, 2), (1, 3, None), (7, 2, 1)])
-def test_metrics_are_those_of_one_process(n, size, microbatch, sampler, two_ranks: Ranks) -> None:
+def test_metrics_match_single_process(n, size, microbatch, sampler, two_ranks: Ranks) -> None:
     alone = evaluated(n, size, sampler, microbatch)
     steps = -(-n // (2 * size))
     for found in two_ranks.run(evaluated, n, size, sampler, microbatch):
@@ -51,7 +51,7 @@ def test_metrics_of_sharded_weights(n, size, microbatch, two_ranks: Ranks) -> No
         assert found["counts"] == [(n, -(-n // (2 * size)))]
 
 
-def test_a_subset_is_of_steps(two_ranks: Ranks) -> None:
+def test_subset_counts_steps(two_ranks: Ranks) -> None:
     alone = evaluated(12, 2, False, None, 4)
     for found in two_ranks.run(evaluated, 12, 2, False, None, 2):
         assert found["values"] == pytest.approx(alone["values"], rel=1e-6)
@@ -67,7 +67,7 @@ def of_streams(counts: list[int]) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("counts", [(6, 3), (0, 5)])
-def test_own_data_of_different_lengths(counts, two_ranks: Ranks) -> None:
+def test_per_rank_data_of_different_lengths(counts, two_ranks: Ranks) -> None:
     trainer, _ = run_of("regression", numbered(8, 2))
     trainer.eval(DataLoader(Numbered(sum(counts)), batch_size=100))
     alone = trainer.state.eval_metric_values["MeanSquaredError"].item()
@@ -86,7 +86,7 @@ def while_training() -> tuple[list[Any], list[Any]]:
     return recorder.events, [trainer.state.eval_metric_values["MeanSquaredError"].item(), *watch.losses]
 
 
-def test_evaluations_in_training(two_ranks: Ranks) -> None:
+def test_evaluations_while_training(two_ranks: Ranks) -> None:
     (events, values), (others, other_values) = two_ranks.run(while_training)
     assert events == others
     assert values == other_values
@@ -118,7 +118,7 @@ def test_predictions_come_in_order(n, size, two_ranks: Ranks) -> None:
         assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
 
 
-def test_predictions_that_no_one_wants_and_parts(two_ranks: Ranks) -> None:
+def test_unused_and_partial_predictions(two_ranks: Ranks) -> None:
     assert two_ranks.run(_predicted, 9, 2, {"return_outputs": False}) == [[], []]
     assert [len(found) for found in two_ranks.run(_predicted, 9, 2, {"subset_num_batches": 2})] == [4, 4]
 
@@ -132,5 +132,5 @@ def of_own_data() -> list[float]:
     return [output.item() / 4 for output in trainer.predict(Unsized(batches))]
 
 
-def test_predictions_of_own_data_follow_each_other_by_step_and_rank(two_ranks: Ranks) -> None:
+def test_predictions_of_per_rank_data_are_ordered_by_step_and_rank(two_ranks: Ranks) -> None:
     assert two_ranks.run(of_own_data) == [[1.0, 2.0, 11.0, 12.0, 21.0]] * 2

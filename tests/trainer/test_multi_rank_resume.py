@@ -17,7 +17,9 @@ from tests.trainer.multi_rank import Stream, flat, numbered, run_of, weights
 N = 53
 
 
-def part(size: int, load: str | None, steps: int | None, save: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+def rank_samples(
+    size: int, load: str | None, steps: int | None, save: str | None, arguments: dict[str, Any]
+) -> dict[str, Any]:
     """Train some steps, or the rest of the epoch, from a checkpoint to the next."""
     with warnings.catch_warnings():
         # Random numbers, which this training does not need, cannot be those of another number of processes.
@@ -48,7 +50,7 @@ def chain(
     for number, (size, batch_size, steps) in enumerate(plan):
         save = None if steps is None else str(folder / f"{number}.pt")
         given = (batch_size, path, steps, save, dict(arguments))
-        found.append([part(*given)] if size == 1 else ranks[size].run(part, *given))
+        found.append([rank_samples(*given)] if size == 1 else ranks[size].run(rank_samples, *given))
         path = save
     return found
 
@@ -71,7 +73,7 @@ def ranks(two_ranks: Ranks, four_ranks: Ranks) -> dict[int, Ranks]:
 )
 def test_WorldResize_weights_continue(plan, tmp_path, ranks) -> None:
     """With as many samples in a step as before, the steps are those of a run that no one stopped."""
-    straight = part(8, None, None, None, {})
+    straight = rank_samples(8, None, None, None, {})
     found = chain(plan, tmp_path, ranks)
     assert {index for one in found for rank in one for step in rank["numbers"] for index in step} == set(range(N))
     for rank in found[-1]:
@@ -112,7 +114,7 @@ def streamed(load: str | None, save: str | None) -> torch.Tensor:
     return weights(trainer)
 
 
-def test_own_data_continue_in_as_many_processes(tmp_path, two_ranks: Ranks) -> None:
+def test_per_rank_data_resume_with_the_same_world_size(tmp_path, two_ranks: Ranks) -> None:
     straight = two_ranks.run(streamed, None, None)
     two_ranks.run(streamed, None, str(tmp_path / "half.pt"))
     resumed = two_ranks.run(streamed, str(tmp_path / "half.pt"), None)
@@ -131,9 +133,9 @@ def loaded_and_saved(load: str, save: str) -> None:
     trainer.close()
 
 
-def test_a_place_that_was_not_taken_up_is_kept(tmp_path, ranks) -> None:
-    first = part(8, None, 3, str(tmp_path / "a.pt"), {})
+def test_position_that_was_not_resumed_is_kept(tmp_path, ranks) -> None:
+    first = rank_samples(8, None, 3, str(tmp_path / "a.pt"), {})
     ranks[2].run(loaded_and_saved, str(tmp_path / "a.pt"), str(tmp_path / "b.pt"))
-    rest = part(8, str(tmp_path / "b.pt"), None, None, {})
+    rest = rank_samples(8, str(tmp_path / "b.pt"), None, None, {})
     numbers = [index for step in first["numbers"] + rest["numbers"] for index in step]
     assert sorted(numbers) == list(range(N))

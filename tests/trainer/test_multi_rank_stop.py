@@ -41,5 +41,5 @@ def test_Preempt_of_two_ranks(name, stopped, folder) -> None:
     assert int(trainer.state.timestamp.batch) == found["batch"] > 0
 
 
-def test_a_second_signal_ends_each_process_at_once(stopped) -> None:
+def test_second_signal_exits_each_rank_immediately(stopped) -> None:
     assert stopped["twice"] == {"statuses": [143, 143], "files": 0, "batch": None}

@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed(stream, caplog, tmp_path) -> None:
     assert told(caplog) == [("INFO", line)]
     assert split(shown, line) == (1, 1)
     resumed.fit(duration="1ep")
-    assert split(shown, line)[0] == 1  # and is not told of the next training
+    assert split(shown, line)[0] == 1  # and is not reported for the next fit
 
 
 def test_weights_that_are_loaded(caplog, tmp_path) -> None:
@@ -102,7 +102,7 @@ def test_weights_that_are_loaded(caplog, tmp_path) -> None:
     assert told(caplog) == [("INFO", f"loaded the weights of {path}")]
 
 
-def test_another_duration_than_that_of_a_run_that_was_stopped(caplog, tmp_path) -> None:
+def test_stopped_run_with_another_duration(caplog, tmp_path) -> None:
     caplog.set_level(logging.INFO, "composer")
     shown: dict[str, Any] = {"save_folder": str(tmp_path), "callbacks": StopLate(), "autoresume": True}
     run(io.StringIO(), **shown).fit()
@@ -127,7 +127,7 @@ def test_a_loss_that_is_nan(stream, caplog) -> None:
     assert split(shown, line) == (1, 1)
 
 
-def test_a_quiet_run_says_nothing_but_in_the_logs(caplog, capfd) -> None:
+def test_quiet_run_only_writes_to_logs(caplog, capfd) -> None:
     caplog.set_level(logging.INFO, "composer")
     trainer_of(callbacks=StopLate(), max_duration="9ep").fit()
     assert told(caplog) == [("INFO", "stopped by StopLate: three are enough")]
@@ -141,7 +141,7 @@ def test_a_metric_that_was_never_evaluated_is_reported(tmp_path) -> None:
     assert rows["eval/CrossEntropy"] == rows["eval/MulticlassAccuracy"] == ["not", "evaluated"]
 
 
-def test_the_summary_of_a_resumed_run_has_the_values_of_before(tmp_path) -> None:
+def test_summary_of_a_resumed_run_has_earlier_values(tmp_path) -> None:
     shown: dict[str, Any] = {"save_folder": str(tmp_path), "autoresume": True, "eval_interval": "4ba"}
     first = run(io.StringIO(), **shown, max_duration="4ba")
     first.fit()
@@ -217,7 +217,7 @@ def test_an_interruption_is_one_line_without_a_traceback(name, by, code, kind, i
     assert not any("Traceback" in line or line.startswith("  File") or "KeyboardInterrupt" in line for line in lines)
 
 
-def test_an_interruption_without_a_folder_says_what_is_lost(interrupted) -> None:
+def test_interruption_without_save_folder_reports_the_loss(interrupted) -> None:
     status, lines, _ = interrupted("SIGINT-nowhere")
     assert status == -signal.SIGINT
     assert lines.count("interrupted by Ctrl-C; nothing was saved, as there is no save_folder") == 1
@@ -232,7 +232,7 @@ def test_an_interruption_without_a_folder_says_what_is_lost(interrupted) -> None
         ({"save_latest_filename": None}, "; give it as load_path to continue"),
     ],
 )
-def test_what_cannot_be_resumed_is_not_promised(arguments, end, tmp_path, caplog) -> None:
+def test_resume_is_not_promised_if_impossible(arguments, end, tmp_path, caplog) -> None:
     def stop(state):
         if state.timestamp.batch == 5:
             os.kill(os.getpid(), signal.SIGINT)

@@ -67,7 +67,7 @@ def test_learning_rate_of_step_k_is_the_schedule_at_k(name: str) -> None:
 
 
 @pytest.mark.parametrize("every_batch", [None, False])
-def test_schedules_move_with_epochs_by_default(every_batch) -> None:
+def test_schedules_step_every_epoch_by_default(every_batch) -> None:
     model = Regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     used, ends = At("after_train_batch", rates), At("epoch_end", rates)

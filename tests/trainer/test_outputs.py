@@ -138,7 +138,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_alive_but_between_forward_and_backward(kind: str, way: str) -> None:
+def test_activations_live_only_between_forward_and_backward(kind: str, way: str) -> None:
     live = watched_run(kind, **WAYS[way])
     for moment in ("forward", "eval forward", "predict forward", "step", "after fit", "after eval", "after predict"):
         assert live.at(moment) == {(0, 0, 0)}, (moment, live.seen)
@@ -206,7 +206,7 @@ class Reads(Algorithm):
         self.found.append(state.outputs is not None)
 
 
-def test_outputs_are_kept_for_those_who_may_read_them() -> None:
+def test_outputs_are_kept_for_possible_readers() -> None:
     reads = Reads()
     trainer_of(algorithms=reads).fit(duration="2ba")
     assert reads.found == [True, True]
@@ -216,7 +216,7 @@ def test_outputs_are_kept_for_those_who_may_read_them() -> None:
     assert reads.found == [True, True, True]
 
 
-def test_a_listener_that_comes_later_finds_outputs() -> None:
+def test_listener_added_later_finds_outputs() -> None:
     trainer, found = trainer_of(), []
     trainer.fit(duration="1ba")
     trainer.state.callbacks.append(At("batch_end", lambda state: found.append(state.outputs is not None)))
@@ -231,7 +231,7 @@ def test_gradients_of_outputs_can_be_read_after_backward() -> None:
     assert read.found == [(2, 1)]
 
 
-def test_an_evaluation_within_a_step_changes_nothing_of_it() -> None:
+def test_evaluation_within_a_step_does_not_change_it() -> None:
     def evaluate(state) -> None:
         before = (state.outputs, state.loss)
         trainer.eval()
@@ -247,7 +247,7 @@ def test_an_evaluation_within_a_step_changes_nothing_of_it() -> None:
     assert torch.equal(weights(trainer), weights(alone))
 
 
-def test_what_a_failed_step_left_goes_with_the_next_call() -> None:
+def test_leftovers_of_a_failed_step_are_freed_by_the_next_call() -> None:
     live = Live()
 
     def fail(state) -> None:

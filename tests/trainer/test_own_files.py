@@ -52,7 +52,7 @@ def edited(path: Path, target: Path, **entries: Any) -> str:
 
 @pytest.mark.parametrize("run_name", ["A", "B"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_fork_leaves_the_run_it_comes_from_alone(run_name, inside, tmp_path) -> None:
+def test_fork_does_not_touch_the_original_run(run_name, inside, tmp_path) -> None:
     a, b = tmp_path / "a", tmp_path / "a" / "b" if inside else tmp_path / "b"
     run(a, "A", "6ba")
     forked = run(b, run_name, "8ba", 1, load_path=str(a / "latest-rank0.pt"))
@@ -68,7 +68,7 @@ def test_a_fork_into_the_same_folder_with_another_name(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("run_name", ["A", None])
-def test_the_same_run_continues_removing(run_name, tmp_path) -> None:
+def test_resumed_run_continues_retention(run_name, tmp_path) -> None:
     """By autoresume or by the path, named or known by its folder alone."""
     run(tmp_path, run_name, "6ba", 2)
     assert listed(tmp_path) == OURS[1:]
@@ -79,7 +79,7 @@ def test_the_same_run_continues_removing(run_name, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_copied_folder_that_is_resumed(moved, tmp_path) -> None:
+def test_resume_from_a_copied_folder(moved, tmp_path) -> None:
     run(tmp_path / "a", "A", "6ba")
     (shutil.move if moved else shutil.copytree)(tmp_path / "a", tmp_path / "c", **({} if moved else {"symlinks": True}))
     run(tmp_path / "c", "A", "8ba", 1, autoresume=True)
@@ -100,7 +100,7 @@ def test_templates_with_the_name_of_the_run(tmp_path) -> None:
 
 @pytest.mark.parametrize("earlier_version", [False, True])
 @pytest.mark.parametrize("key", ["obsolete", "saved"])
-def test_what_a_checkpoint_lists_is_not_trusted(key, earlier_version, tmp_path) -> None:
+def test_file_list_in_a_checkpoint_is_not_trusted(key, earlier_version, tmp_path) -> None:
     """Absolute paths, ``..``, URIs, links, files of other names, of other kinds, and no names at all."""
     folder, other = tmp_path / "run", tmp_path / "other"
     run(folder, "A", "2ba")
@@ -134,7 +134,7 @@ def test_what_a_checkpoint_lists_is_not_trusted(key, earlier_version, tmp_path) 
 
 
 @pytest.mark.parametrize("entries", [{"saved": 3, "obsolete": "ab", "number": "x", "damaged": {}}, {"run_name": ["A"]}])
-def test_a_state_of_other_types(entries, tmp_path) -> None:
+def test_state_with_other_types(entries, tmp_path) -> None:
     run(tmp_path, "A", "2ba")
     run(tmp_path, "A", "4ba", 1, load_path=edited(tmp_path / "ep0-ba2-rank0.pt", tmp_path / "evil.pt", **entries))
     assert "ep0-ba2-rank0.pt" in listed(tmp_path)
@@ -153,7 +153,7 @@ def test_lists_of_earlier_versions(tmp_path) -> None:
     assert listed(tmp_path / "other") == ["ep0-ba2-rank0.pt", "ep0-ba4-rank0.pt", "latest-rank0.pt"]
 
 
-def test_the_checkpoint_that_was_loaded_stays_until_another_is_saved(tmp_path) -> None:
+def test_loaded_checkpoint_is_kept_until_the_next_save(tmp_path) -> None:
     run(tmp_path, "A", "2ba")
     path = edited(tmp_path / "ep0-ba2-rank0.pt", tmp_path / "evil.pt", saved=[], obsolete=["ep0-ba2-rank0.pt"])
     shutil.move(path, tmp_path / "ep0-ba2-rank0.pt")
@@ -163,7 +163,7 @@ def test_the_checkpoint_that_was_loaded_stays_until_another_is_saved(tmp_path) -
     assert "ep0-ba2-rank0.pt" in listed(tmp_path)
 
 
-def test_a_folder_that_is_a_link(tmp_path) -> None:
+def test_folder_behind_a_symlink(tmp_path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to("disk")
     run(tmp_path / "run", "A", "4ba", 1)
@@ -197,7 +197,7 @@ def test_at_a_uri(faulty) -> None:
 
 
 @pytest.mark.parametrize("earlier_version", [False, True])
-def test_what_a_checkpoint_lists_of_a_uri_is_not_trusted(earlier_version, faulty, tmp_path) -> None:
+def test_file_list_of_a_uri_is_not_trusted(earlier_version, faulty, tmp_path) -> None:
     root, folder = Folder("faulty://bucket"), Folder("faulty://bucket/run")
     run(tmp_path / "here", "A", "2ba")
     for name in ("other/ep0-ba0-rank0.pt", "run/notes.txt", "run/ep0-ba1-rank0.pt/thesis.tex", "ep0-ba0-rank0.pt"):
@@ -288,7 +288,7 @@ def test_names_with_folders(filename, place, tmp_path, faulty) -> None:
     assert there() == sorted([name(epoch=0, batch=6), name(epoch=1, batch=8), link])
 
 
-def test_two_savers_know_their_own(tmp_path) -> None:
+def test_two_savers_track_their_own_files(tmp_path) -> None:
     """Whatever the order in which they are given."""
 
     def savers() -> list[CheckpointSaver]:
@@ -304,7 +304,7 @@ def test_two_savers_know_their_own(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("by_callback", [False, True])
-def test_OwnFilesOnly_a_checkpoint_from_elsewhere_lists_nothing_of_ours(by_callback, tmp_path) -> None:
+def test_OwnFilesOnly_foreign_checkpoint_removes_nothing(by_callback, tmp_path) -> None:
     """Even by the names of our own files, with the name of our own run."""
     run(tmp_path / "ours", "night", "6ba")
     before = listed(tmp_path / "ours")

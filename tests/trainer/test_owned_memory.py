@@ -44,7 +44,7 @@ def by_assignment(parameter: nn.Parameter, memory: Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [by_data, by_set, by_assignment])
-def test_other_memory_is_copied(change: Callable[[nn.Parameter, Tensor], None]) -> None:
+def test_shared_memory_is_copied(change: Callable[[nn.Parameter, Tensor], None]) -> None:
     run, parameter = run_with_gradient()
     memory = torch.full((1, 2), 3.0)  # such as a graph's
     change(parameter, memory)
@@ -53,7 +53,7 @@ def test_other_memory_is_copied(change: Callable[[nn.Parameter, Tensor], None]) 
     assert gradient_of(parameter).tolist() == [[3.0, 3.0]]
 
 
-def test_a_copy_is_not_copied_again() -> None:
+def test_copies_are_not_copied_again() -> None:
     run, parameter = run_with_gradient()
     first = gradient_of(parameter)
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_a_copy_is_not_copied_again() -> None:
         assert parameter.grad is first
 
 
-def test_nothing_is_written_on_tensors_or_kept() -> None:
+def test_tensors_are_neither_modified_nor_kept() -> None:
     run, parameter = run_with_gradient()
     assert not vars(gradient_of(parameter))
     gone = weakref.ref(gradient_of(parameter))

@@ -153,7 +153,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=repr)
-def test_the_peak_is_that_of_a_loop_by_hand(setting: Setting) -> None:
+def test_peak_matches_a_manual_loop(setting: Setting) -> None:
     """Over it are the generator's states: at the begin of the epoch, of an evaluation, and what follows each."""
     by_hand, ours = peak(train_by_hand, setting), peak(train, setting)
     assert ours - by_hand <= (4 if setting.evaluation else 2) * RNG + SCALARS
@@ -162,7 +162,7 @@ def test_the_peak_is_that_of_a_loop_by_hand(setting: Setting) -> None:
 
 @pytest.mark.parametrize("mode", ["eval", "predict"])
 @pytest.mark.parametrize("features", [4, 4096])
-def test_the_peak_of_a_pass_is_that_of_a_loop_by_hand(mode: str, features: int) -> None:
+def test_peak_of_an_evaluation_pass_matches_a_manual_loop(mode: str, features: int) -> None:
     def by_hand(setting: Setting, module: nn.Module, data: Fresh) -> None:
         evaluate_by_hand(setting, module, data)
 
@@ -176,7 +176,7 @@ def test_the_peak_of_a_pass_is_that_of_a_loop_by_hand(mode: str, features: int) 
         assert peak(ours, setting) - peak(by_hand, setting) <= 2 * RNG + SCALARS
 
 
-def test_what_is_kept_shows() -> None:
+def test_retained_memory_is_measured() -> None:
     """The comparison finds outputs that somebody keeps over the next step."""
     kept = At("after_forward", lambda state: state.outputs.detach())
     setting = Setting(features=4, microbatch=32)
@@ -205,7 +205,7 @@ def kept(setting: Setting, *algorithms: Algorithm, number: int = 4) -> list[int]
     ],
     ids=["EMA", "SWA", "PostHocEMA"],
 )
-def test_averages_hold_as_many_copies_as_they_say(algorithm: Any, copies: int, statistics: bool) -> None:
+def test_averages_hold_the_documented_number_of_copies(algorithm: Any, copies: int, statistics: bool) -> None:
     setting = Setting(optimizer="sgd")
     module = make_module(setting.features)
     one = sum(tensor.nbytes for tensor in (*module.parameters(), *(module.buffers() if statistics else ())))
@@ -213,6 +213,6 @@ def test_averages_hold_as_many_copies_as_they_say(algorithm: Any, copies: int, s
 
 
 @pytest.mark.parametrize("setting", SETTINGS[2::3], ids=repr)
-def test_no_step_adds_to_what_is_kept(setting: Setting) -> None:
+def test_memory_does_not_grow_with_steps(setting: Setting) -> None:
     ends = kept(setting, number=8)
     assert len(set(ends[2:])) == 1

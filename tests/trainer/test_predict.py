@@ -31,7 +31,7 @@ def test_subset_and_no_outputs() -> None:
     assert len(trainer.predict(Unsized(regression_data(3)), subset_num_batches=9)) == 3
 
 
-def test_outputs_keep_their_form() -> None:
+def test_outputs_keep_their_structure() -> None:
     class Pair(NamedTuple):
         value: torch.Tensor
         name: str
@@ -81,7 +81,7 @@ def test_evaluation_mode_and_precision() -> None:
     assert model.training
 
 
-def test_training_time_stands_still() -> None:
+def test_training_time_does_not_advance() -> None:
     log = Received()
     trainer = trainer_of(loggers=log)
     trainer.fit(duration="2ba")

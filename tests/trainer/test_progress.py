@@ -23,7 +23,7 @@ def run_of(**counts: int) -> Run:
 
 
 @given(batches=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8), epochs=st.integers(0, 3))
-def test_counts_add_up(batches, epochs) -> None:
+def test_counts_are_summed(batches, epochs) -> None:
     run = run_of()
     for _ in range(epochs):
         for run.samples, run.tokens in batches:
@@ -39,7 +39,7 @@ def test_counts_add_up(batches, epochs) -> None:
         assert (timestamp.batch_in_epoch, timestamp.sample_in_epoch, timestamp.token_in_epoch) == (0, 0, 0)
 
 
-def test_what_is_logged() -> None:
+def test_logged_values() -> None:
     run = run_of(samples=3)
     advance(run)
     assert time_metrics(run) == {
@@ -84,7 +84,7 @@ def test_iterations(length, epochs_needed) -> None:
 
 @settings(max_examples=20)
 @given(size=st.none() | st.integers(1, 4), max_duration=st.integers(1, 9))
-def test_the_timestamp_counts_a_batch_from_batch_end_on(size, max_duration) -> None:
+def test_timestamp_advances_at_batch_end(size, max_duration) -> None:
     counts = {
         event: At(event, lambda s: s.timestamp.count(TimeUnit.BATCH))
         for event in (
@@ -105,7 +105,7 @@ def test_the_timestamp_counts_a_batch_from_batch_end_on(size, max_duration) -> N
     assert counts["batch_end"].found == counts["batch_checkpoint"].found == after
 
 
-def test_samples_and_tokens_are_those_that_the_data_gave() -> None:
+def test_samples_and_tokens_are_those_of_the_data() -> None:
     """Not those that are left after an algorithm has selected some."""
 
     def select(state) -> None:
@@ -135,7 +135,7 @@ def endless():
     [(None, 1), (lambda batch: 0, 100), (lambda batch: {"total": 0}, 100)],
     ids=["the default", "a function", "a function of a mapping"],
 )
-def test_endless_data_whose_tokens_no_one_counts(counter, batches) -> None:
+def test_endless_data_without_token_counts(counter, batches) -> None:
     class Data:
         def __iter__(self):
             return endless()

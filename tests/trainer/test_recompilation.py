@@ -124,12 +124,12 @@ def test_each_method_compiles_as_often_as_declared(case: Case) -> None:
     assert found.is_unsharded is (case.name not in BREAKS), dict(counters["graph_break"])
 
 
-def test_the_tables_name_methods() -> None:
+def test_declaration_tables_name_existing_methods() -> None:
     assert {*MORE, *BREAKS} <= {case.name for case in CASES}
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_a_break_is_found() -> None:
+def test_graph_break_is_detected() -> None:
     class Breaks(nn.Module):
         def forward(self, x):
             torch._dynamo.graph_break()
@@ -208,7 +208,7 @@ CHANGING: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]], Callable[[
 
 
 @pytest.mark.parametrize("what", CHANGING)
-def test_numbers_that_change_in_each_step_are_compiled_at_most_once_more(what: str) -> None:
+def test_changing_scalars_recompile_at_most_once(what: str) -> None:
     torch.manual_seed(0)
     make, data, methods, steps = CHANGING[what]
     found = compiled(make(), data(), *methods(), max_duration="4ep")
@@ -216,7 +216,7 @@ def test_numbers_that_change_in_each_step_are_compiled_at_most_once_more(what: s
     assert found.is_unsharded
 
 
-def test_a_batch_of_one_sample_has_a_graph_of_its_own() -> None:
+def test_batch_of_one_sample_has_a_separate_graph() -> None:
     """As PyTorch always has it: sizes of 1 are not generalized."""
     data = [cut(batch, size) for batch, size in zip(labeled_data(6, 8), (8, 8, 4, 5, 1, 3), strict=True)]
     assert compiled(dense(), data).steps == [1, 3, 5]

@@ -51,7 +51,7 @@ def test_resuming_from_a_store_is_exact(faulty, save_async) -> None:
     assert [name.partition("-")[2] for name in folder.names()] == ["ba8-rank0.pt", "rank0.pt.symlink"]
 
 
-def test_transfers_that_fail_now_and_then(faulty) -> None:
+def test_transient_transfer_failures(faulty) -> None:
     arguments = {"save_folder": FOLDER, "run_name": "night", "save_interval": "2ba", "schedulers": None}
     trainer = build(shuffled(), max_duration="4ba", **arguments)
     saver = trainer.state.callbacks[-1]
@@ -70,7 +70,7 @@ def test_wrong_credentials_are_reported_before_training(faulty) -> None:
         run(max_duration="2ba")
 
 
-def test_a_store_that_begins_to_refuse_ends_the_training(faulty) -> None:
+def test_store_rejecting_uploads_stops_training(faulty) -> None:
     trainer = build(shuffled(), save_folder=FOLDER, run_name="night", save_interval="2ba", max_duration="8ba")
     faulty.puts.append(PermissionError("quota"))
     with pytest.raises(PermissionError, match="quota"):
@@ -131,7 +131,7 @@ def test_uris_in_names_bring_their_logger(faulty, tmp_path) -> None:
     assert "[metric]" in Folder("faulty://bucket").read_text("night/log.txt")
 
 
-def test_the_state_at_an_exception_goes_there_too(faulty) -> None:
+def test_exception_checkpoint_is_uploaded(faulty) -> None:
     from composer.core import Callback
 
     class Fails(Callback):
@@ -160,8 +160,8 @@ def test_traces_go_to_a_bucket(faulty, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-def test_processes_killed_at_any_moment_come_to_the_same_end(tmp_path) -> None:
-    """After each, the link names a whole checkpoint, of a time that never goes back; at last nothing is left over."""
+def test_processes_killed_at_random_reach_the_same_result(tmp_path) -> None:
+    """After each kill, the link names a complete checkpoint and never moves back; no partial files remain."""
     command = [sys.executable, "-m", "tests.trainer.killed_while_uploading", str(tmp_path / "ck"), "12"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

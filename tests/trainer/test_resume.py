@@ -109,7 +109,7 @@ def _expected_words(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def compare(make: Any, folder: Path, stops: Any, **arguments: Any) -> None:
-    """Train straight on, saving after each batch and epoch; then go on from each of these, and compare."""
+    """Train straight on, saving after each batch and epoch; then resume from each of these, and compare."""
     straight = build(make(), save_folder=str(folder), save_interval=lambda state, event: True, **arguments)
     losses = At("batch_end", lambda state: state.total_loss_dict["loss/train/total"].item())
     straight.state.callbacks.append(losses)
@@ -171,7 +171,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("unit", ["2ep", "12ba", "44sp"])
-def test_resuming_ends_where_the_straight_run_does(unit, tmp_path) -> None:
+def test_resumed_run_matches_uninterrupted_run(unit, tmp_path) -> None:
     data = DataLoader(TensorDataset(torch.randn(SAMPLES, 4), torch.arange(SAMPLES) % CLASSES), BATCH)
     arguments: dict[str, Any] = {"max_duration": unit, "schedulers": CosineAnnealingScheduler()}
     arguments |= {"eval_dataloader": data, "eval_interval": "3ba"}
@@ -184,7 +184,7 @@ def test_resuming_ends_where_the_straight_run_does(unit, tmp_path) -> None:
     assert accuracies[0] == accuracies[1]
 
 
-def test_training_does_not_depend_on_how_often_it_is_evaluated() -> None:
+def test_training_is_independent_of_evaluation_interval() -> None:
     data = DataLoader(Augmented(), BATCH, shuffle=True)
     ends = []
     for interval in ("1ba", "6ba"):

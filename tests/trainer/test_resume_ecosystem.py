@@ -199,4 +199,4 @@ def test_ResumeAnywhere_for_the_data_of_others(kind, tmp_path, caplog) -> None:
         assert torch.equal(weights(resumed), expected)
         resumed.close()
     del straight, resumed
-    gc.collect()  # what the packages leave open is to be told here
+    gc.collect()  # report here what the packages leave open

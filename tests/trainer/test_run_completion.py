@@ -170,7 +170,7 @@ class NoStep(Callback):
 
 
 @pytest.mark.parametrize("event", ["eval_start", "eval_batch_start", "eval_batch_end"])
-def test_the_last_evaluation_that_was_cut_off_is_made(event, tmp_path) -> None:
+def test_interrupted_last_evaluation_is_repeated(event, tmp_path) -> None:
     arguments: dict[str, Any] = {"max_duration": "12ba", "eval_interval": "12ba"}
     straight = command(tmp_path / "straight", **arguments)
     straight.fit()
@@ -186,7 +186,7 @@ def test_the_last_evaluation_that_was_cut_off_is_made(event, tmp_path) -> None:
     assert outcome(last)[3:] == outcome(resumed)[3:]
 
 
-def test_one_that_stops_in_an_evaluation_that_is_cut_off_is_not_trained_further(tmp_path) -> None:
+def test_run_stopped_in_an_interrupted_evaluation_is_not_trained_further(tmp_path) -> None:
     def evaluators() -> list[Evaluator]:
         return [Evaluator(label=label, dataloader=DataLoader(Augmented(), 11)) for label in ("eval", "second")]
 
@@ -204,7 +204,7 @@ def test_one_that_stops_in_an_evaluation_that_is_cut_off_is_not_trained_further(
     again(tmp_path, eval_dataloader=evaluators(), match="stopped by ThresholdStopper")
 
 
-def test_a_signal_is_not_an_end(tmp_path) -> None:
+def test_signal_does_not_complete_a_run(tmp_path) -> None:
     straight = command(tmp_path / "straight")
     straight.fit()
     with pytest.raises(SystemExit):
@@ -214,7 +214,7 @@ def test_a_signal_is_not_an_end(tmp_path) -> None:
     assert outcome(resumed) == outcome(straight)
 
 
-def test_more_is_trained_where_it_is_asked_for(tmp_path) -> None:
+def test_longer_duration_trains_further(tmp_path) -> None:
     first = command(tmp_path, StopAt("batch_end", 3))
     first.fit()
     with pytest.raises(ValueError, match="nothing left to train: it was stopped by StopAt: it is enough"):
@@ -250,7 +250,7 @@ def test_a_duration_of_fit_is_complete_too(tmp_path) -> None:
         assert int(run(StopAt("batch_end", 4)).state.timestamp.batch) == 4
 
 
-def test_the_schedules_of_a_run_whose_duration_was_set_are_those_of_its_plan(tmp_path) -> None:
+def test_changed_duration_keeps_the_planned_schedules(tmp_path) -> None:
     from composer.optim import LinearScheduler
 
     def run(folder: Path, *callbacks: Callback) -> Trainer:
@@ -265,7 +265,7 @@ def test_the_schedules_of_a_run_whose_duration_was_set_are_those_of_its_plan(tmp
     assert torch.equal(weights(resumed), weights(straight))
 
 
-def test_a_run_without_a_checkpoint_to_resume_gets_none_at_its_end(tmp_path) -> None:
+def test_run_without_saver_saves_no_final_checkpoint(tmp_path) -> None:
     for number, arguments in enumerate(({"save_interval": 0}, {"save_weights_only": True, "save_interval": "100ba"})):
         folder = tmp_path / str(number)
         trainer = build(shuffled(), save_folder=str(folder), **arguments)
@@ -274,7 +274,7 @@ def test_a_run_without_a_checkpoint_to_resume_gets_none_at_its_end(tmp_path) -> 
         assert not list(folder.glob("ep*"))
 
 
-def test_checkpoints_of_before_ends_were_saved_load(tmp_path) -> None:
+def test_checkpoints_without_completion_state_load(tmp_path) -> None:
     first = build(shuffled(), save_folder=str(tmp_path), callbacks=StopAt("batch_end", 4))
     first.fit()
     path = tmp_path / "ep0-ba4-rank0.pt"
@@ -314,13 +314,13 @@ def test_RestartIdempotent_where_one_rank_asked_to_stop(rank, tmp_path, two_rank
     first, second = two_ranks.run(on_ranks, str(tmp_path), rank)
     for found in (first, second):
         assert found[0] == found[1]
-        assert found[0][0] == 3  # told with the batch after
+        assert found[0][0] == 3  # reduced with the next batch
         assert found[0][2]
         assert found[0][3]
     assert first[0][1:] == second[0][1:]
 
 
-def test_savers_of_the_user_save_the_end_too(tmp_path) -> None:
+def test_custom_savers_save_completion_too(tmp_path) -> None:
     savers = [CheckpointSaver(tmp_path / name, save_interval="100ba") for name in ("a", "b")]
     run = build(shuffled(), callbacks=[*savers, StopAt("batch_checkpoint", 3)])
     run.fit()

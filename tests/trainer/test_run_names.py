@@ -55,7 +55,7 @@ def test_a_run_of_any_name_is_resumed(run_name: str, uri: bool, tmp_path: Path, 
 
 @pytest.mark.parametrize("source", ["run_name", "COMPOSER_RUN_NAME", "RUN_NAME"])
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "x\0", "..\\x", "a/", "a:b", "é" * 128, "x/" + "y" * 256])
-def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) -> None:
+def test_run_names_with_path_traversal(source: str, name: str, monkeypatch) -> None:
     if "\0" in name and source != "run_name":
         pytest.skip("the system has no such variables")
     arguments = {"run_name": name} if source == "run_name" else {}
@@ -65,7 +65,7 @@ def test_names_of_runs_that_lead_elsewhere(source: str, name: str, monkeypatch) 
         trainer(**arguments)
 
 
-def test_what_is_wrong_with_the_name_of_a_run() -> None:
+def test_invalid_run_name_errors() -> None:
     for name, told in {
         "a/": "ends in a slash",
         "a:b": "begins with a drive, 'a:'",
@@ -105,7 +105,7 @@ def test_a_run_is_resumed_from_padded_names_without_the_link(of_batch: str, tmp_
     ],
     ids=range(8),
 )
-def test_names_of_files_that_lead_elsewhere(make: Any, name: str, tmp_path: Path, monkeypatch) -> None:
+def test_file_names_with_path_traversal(make: Any, name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"Pass a name inside of it"):
         make(name)
@@ -127,12 +127,12 @@ def test_names_of_files_that_lead_elsewhere(make: Any, name: str, tmp_path: Path
     ],
     ids=range(8),
 )
-def test_remote_names_that_lead_elsewhere(make: Any, name: str) -> None:
+def test_remote_names_with_path_traversal(make: Any, name: str) -> None:
     with pytest.raises(ValueError, match=r"remote_file_name=.* Pass a name inside of it"):
         make(name)
 
 
-def test_a_folder_above_is_the_users_choice(tmp_path: Path, monkeypatch) -> None:
+def test_save_folder_may_be_a_parent_folder(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     uploader = RemoteUploaderDownloader(f"memory://{tmp_path.name}/prefix")
@@ -142,7 +142,7 @@ def test_a_folder_above_is_the_users_choice(tmp_path: Path, monkeypatch) -> None
     assert "prefix/runs/night/ep1-ba2-rank0.pt" in uploader.remote_backend.list_objects("prefix")
 
 
-def test_a_run_that_gets_another_name_later(tmp_path: Path, monkeypatch) -> None:
+def test_run_renamed_later(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = trainer(save_folder="here", save_filename="{run_name}-ep{epoch}.pt")
     run.state.run_name = "../other"

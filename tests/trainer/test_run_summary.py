@@ -14,7 +14,7 @@ from composer.trainer.run_summary import Summary
 from tests.common import Regression, classifier, labeled_data, regression_data, trainer_of
 
 
-def told(**arguments) -> list[str]:
+def lines_printed(**arguments) -> list[str]:
     stream = io.StringIO()
     arguments = {"console_stream": stream, "log_to_console": True, "console_log_interval": "1000ba", **arguments}
     trainer_of(**arguments).fit()
@@ -25,9 +25,9 @@ def told(**arguments) -> list[str]:
 
 def test_reports_amounts_and_speed() -> None:
     assert re.fullmatch(
-        r"trained 2 epochs, 8 batches, 16 samples in \d+\.\d s, [\d,]+ samples/s", told(max_duration="2ep")[0]
+        r"trained 2 epochs, 8 batches, 16 samples in \d+\.\d s, [\d,]+ samples/s", lines_printed(max_duration="2ep")[0]
     )
-    assert told(max_duration="1ba")[0].startswith("trained 1 batch, 2 samples in ")
+    assert lines_printed(max_duration="1ba")[0].startswith("trained 1 batch, 2 samples in ")
 
 
 def test_reports_only_what_this_fit_did() -> None:
@@ -39,8 +39,8 @@ def test_reports_only_what_this_fit_did() -> None:
     assert "trained 3 batches, 6 samples in " in stream.getvalue()
 
 
-def test_reports_the_best_by_what_the_metric_says_is_better() -> None:
-    lines = told(
+def test_reports_the_best_by_metric_direction() -> None:
+    lines = lines_printed(
         model=classifier(),
         data=labeled_data(),
         eval_dataloader=labeled_data(2, seed=2),
@@ -55,11 +55,11 @@ def test_reports_the_best_by_what_the_metric_says_is_better() -> None:
     assert len(rows["loss/train"]) == 1
 
 
-def test_reports_where_things_are(tmp_path) -> None:
+def test_reports_output_paths(tmp_path) -> None:
     class Keeper(Callback):
         __location__ = "s3://bucket/here"
 
-    lines = told(callbacks=Keeper(), save_folder=str(tmp_path))
+    lines = lines_printed(callbacks=Keeper(), save_folder=str(tmp_path))
     assert lines[-2].split() == ["Keeper", "s3://bucket/here"]
     assert lines[-1].split() == ["CheckpointSaver", str(tmp_path / "ep1-ba4-rank0.pt")]
 
@@ -69,7 +69,7 @@ def test_a_quiet_trainer_reports_nothing(capfd) -> None:
     assert "trained" not in "".join(capfd.readouterr())
 
 
-def test_values_that_are_no_numbers_are_left_out() -> None:
+def test_non_numeric_values_are_omitted() -> None:
     trainer = trainer_of(Regression(metrics=True), regression_data())
     summary = Summary(trainer.state.timestamp)
     summary.record(1, {"metrics/eval/Confusion": torch.ones(2, 2), "metrics/eval/Custom": 0.5})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.checkpoint.dividing import full
 from torch import nn
 from torchmetrics import Metric
 
@@ -16,7 +17,6 @@ from composer.callbacks import CheckpointSaver
 from composer.loggers import RemoteUploaderDownloader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
-from tests.checkpoint.dividing import full
 from tests.common import At, classifier, labeled_data, trainer_of, weights
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled
@@ -82,7 +82,7 @@ def test_save_folder_and_a_saver_are_both_honored(tmp_path) -> None:
         ),
     ],
 )
-def test_two_savers_that_would_write_the_same(one, other, what, tmp_path, monkeypatch) -> None:
+def test_two_savers_with_the_same_files(one, other, what, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     Path("linked").symlink_to("run")
@@ -98,7 +98,7 @@ def test_save_folder_with_a_saver_of_the_same_folder(tmp_path) -> None:
         build(shuffled(), save_folder=str(tmp_path), callbacks=CheckpointSaver(tmp_path, save_interval="2ba"))
 
 
-def test_savers_that_differ(tmp_path) -> None:
+def test_different_savers(tmp_path) -> None:
     savers = [
         CheckpointSaver(tmp_path / "a"),
         CheckpointSaver(tmp_path / "b"),
@@ -188,7 +188,7 @@ def keeping(folder: Any, **arguments: Any) -> CheckpointSaver:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("where", ["here", "faulty"])
-def test_the_best_is_kept_and_comes_back(where, asynchronous, tmp_path, faulty) -> None:
+def test_best_checkpoint_is_kept_and_loaded(where, asynchronous, tmp_path, faulty) -> None:
     folder = str(tmp_path) if where == "here" else "faulty://bucket/best"
     saver, seen = keeping(folder, asynchronous=asynchronous), Weights()
     assert saver.best_checkpoint is None
@@ -207,7 +207,7 @@ def test_the_best_is_kept_and_comes_back(where, asynchronous, tmp_path, faulty) 
         run.load_best()
 
 
-def test_the_best_of_what_an_earlier_process_saved(tmp_path) -> None:
+def test_best_checkpoint_of_an_earlier_process(tmp_path) -> None:
     scored(keeping(tmp_path), max_duration="3ba").fit()
     Fixed.number = 3
     saver = keeping(tmp_path)
@@ -217,13 +217,13 @@ def test_the_best_of_what_an_earlier_process_saved(tmp_path) -> None:
     assert saver.best_checkpoint == (str(tmp_path / "ep0-ba2-rank0.pt"), pytest.approx(0.9))
 
 
-def test_each_nth_alone(tmp_path) -> None:
+def test_keep_every_nth_only(tmp_path) -> None:
     saver = CheckpointSaver(tmp_path, save_interval="1ba", keep_every=2, latest_filename=None)
     scored(saver).fit()
     assert listed(tmp_path) == ["ep0-ba1-rank0.pt", "ep0-ba3-rank0.pt", "ep0-ba4-rank0.pt"]
 
 
-def test_averages_come_back_with_the_weights(tmp_path) -> None:
+def test_averages_are_restored_with_the_weights(tmp_path) -> None:
     """The value is theirs: an evaluation after the loading uses them again."""
     averages: list[torch.Tensor] = []
     seen = At("eval_batch_start", lambda state: averages.append(weights_in(state)))
@@ -240,14 +240,14 @@ def weights_in(state: Any) -> torch.Tensor:
     return torch.cat([p.detach().flatten().clone() for p in state.model.parameters()])
 
 
-def test_a_best_with_weights_only_says_what_is_missing(tmp_path) -> None:
+def test_best_weights_only_checkpoint_reports_missing_state(tmp_path) -> None:
     run = scored(keeping(tmp_path, weights_only=True, filename="{batch}.pt"), algorithms=EMA(half_life="1ba"))
     run.fit()
     with pytest.warns(ComposerWarning, match="only weights; the state of EMA"):
         run.load_best()
 
 
-def test_what_load_best_needs(tmp_path) -> None:
+def test_load_best_requirements(tmp_path) -> None:
     run = trainer_of(callbacks=CheckpointSaver(tmp_path / "a"))
     run.fit()
     with pytest.raises(ValueError, match="callbacks=CheckpointSaver"):

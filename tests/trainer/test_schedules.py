@@ -53,12 +53,12 @@ falling = [1 - k / 8 for k in range(8)]
 
 
 @pytest.mark.parametrize("t_max", ["1dur", "2ep", "8ba", "16sp"])
-def test_the_rate_of_step_k_is_the_schedule_at_k(t_max) -> None:
+def test_learning_rate_of_step_k_is_the_schedule_at_k(t_max) -> None:
     assert follow(LinearScheduler(t_max=t_max)) == pytest.approx(falling)
 
 
 @pytest.mark.parametrize("max_duration", ["2ep", "8ba", "16sp"])
-def test_shares_of_any_duration(max_duration) -> None:
+def test_fractions_of_any_duration(max_duration) -> None:
     assert follow(LinearScheduler(), max_duration=max_duration) == pytest.approx(falling)
 
 
@@ -83,12 +83,12 @@ def test_data_without_length() -> None:
     assert follow(LinearScheduler(), data=Unsized(regression_data())) == pytest.approx([1] * 4 + [0.5] * 4)
 
 
-def test_the_first_rate_is_there_when_the_trainer_is() -> None:
+def test_initial_learning_rate_is_set_by_the_constructor() -> None:
     trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("2ba"))
     assert rates(trainer.state) == [0.0]
 
 
-def test_equals_a_loop_by_hand() -> None:
+def test_matches_a_manual_loop() -> None:
     model = Regression()
     twin = copy.deepcopy(model)
     trainer = trainer_of(model, schedulers=CosineAnnealingWithWarmupScheduler("2ba"), max_duration="2ep")
@@ -116,7 +116,7 @@ def test_ways_to_step(every_batch, expected) -> None:
     )
 
 
-def test_one_of_torch_among_them_goes_by_epochs() -> None:
+def test_mixed_torch_scheduler_steps_by_epochs() -> None:
     model = TwoLayers()
     first, second = model.optimizers()
     used = At("after_train_batch", rates)
@@ -125,7 +125,7 @@ def test_one_of_torch_among_them_goes_by_epochs() -> None:
     assert used.found == [pytest.approx([0.02, 0.01])] * 4 + [pytest.approx([0.01, 0.005])] * 4
 
 
-def test_without_schedules_nothing_moves() -> None:
+def test_without_schedules_learning_rate_is_constant() -> None:
     assert follow(None) == [1.0] * 8
     assert follow([]) == [1.0] * 8
 
@@ -141,13 +141,13 @@ def test_ratios(by_fit, max_duration, ratio) -> None:
     assert follow(max_duration=max_duration, **arguments) == pytest.approx([1] * 4 + [0.5] * 4)
 
 
-def test_a_ratio_and_a_schedule_as_long_as_the_run() -> None:
+def test_ratio_with_a_full_length_schedule() -> None:
     schedule = CosineAnnealingWithWarmupScheduler("2ba", t_max="16ba")
     expected = CosineAnnealingWithWarmupScheduler("2ba").preview("8ba")[:-1]
     assert follow(schedule, max_duration="16ba", scale_schedule_ratio=0.5) == pytest.approx(expected)
 
 
-def test_a_ratio_scales_what_is_to_come() -> None:
+def test_ratio_scales_the_remaining_schedule() -> None:
     used = At("after_train_batch", rates)
     trainer = trainer_of(callbacks=used, lr=1.0)
     trainer.fit()
@@ -209,7 +209,7 @@ def test_schedules_that_are_given_to_fit_replace_the_others() -> None:
     assert found == pytest.approx([0.5] * 8)
 
 
-def test_data_and_duration_that_come_with_fit() -> None:
+def test_data_and_duration_passed_to_fit() -> None:
     used = At("after_train_batch", rates)
     trainer = trainer_of(schedulers=LinearScheduler(), max_duration=None, callbacks=used, lr=1.0)
     trainer.state.train_dataloader = None
@@ -224,7 +224,7 @@ def test_the_default_optimizer_has_schedules_too() -> None:
     assert [rate for (rate,) in used.found] == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
-def test_what_is_impossible_raises_before_training() -> None:
+def test_impossible_schedules_raise_before_training() -> None:
     message = wrong(ValueError, schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="2ba"))
     assert "is impossible in this run: t_max='2ba' is 2ba, less than the run of 4ba" in message
     trainer = trainer_of(schedulers=CosineAnnealingWithWarmupScheduler("1ba", t_max="3ba"), max_duration=None)
@@ -232,7 +232,7 @@ def test_what_is_impossible_raises_before_training() -> None:
         trainer.fit(duration="4ba")
 
 
-def test_a_warm_up_longer_than_the_run_is_a_warning() -> None:
+def test_warmup_longer_than_the_run_warns() -> None:
     """A configuration of a long run is tried with one batch."""
     used = At("after_train_batch", rates)
     with pytest.warns(ComposerWarning, match="t_warmup='10ba' is 10ba, longer than the run of 1ba"):
@@ -244,7 +244,7 @@ def test_a_warm_up_longer_than_the_run_is_a_warning() -> None:
     assert [rate for (rate,) in used.found] == pytest.approx([0, 0.1 * lr, 0.2 * lr])
 
 
-def test_stopping_early_in_a_rise() -> None:
+def test_stopping_early_during_warmup() -> None:
     stop = At("batch_start", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
     for every_batch in (True, False):
         trainer = trainer_of(
@@ -258,7 +258,7 @@ def test_stopping_early_in_a_rise() -> None:
         assert trainer.state.timestamp.batch == 3
 
 
-def test_a_dry_run_of_a_long_rise(capsys) -> None:
+def test_dry_run_of_a_long_warmup(capsys) -> None:
     used = At("after_train_batch", rates)
     trainer = trainer_of(
         schedulers=CosineAnnealingWithWarmupScheduler("6ba"), max_duration="2ep", dry_run=True, callbacks=used
@@ -326,7 +326,7 @@ def test_groups_and_hyperparameters() -> None:
         assert (body["weight_decay"], head["weight_decay"]) == pytest.approx((0.1 * (1 + k / 8), 0.1))
 
 
-def test_types_that_are_no_schedules() -> None:
+def test_invalid_schedule_types() -> None:
     assert wrong(TypeError, schedulers="cosine").startswith("schedulers: 'cosine' is not a schedule. Use one from")
     expected = "schedulers: got the class LinearScheduler; give an object of it: LinearScheduler(...)."
     assert wrong(TypeError, schedulers=LinearScheduler) == expected
@@ -343,7 +343,7 @@ def test_schedules_of_torch() -> None:
     assert "CosineAnnealingScheduler has nothing to set, because ExponentialLR set every learning rate" in message
 
 
-def whole_cosine(optimizer) -> CosineAnnealingLR:
+def full_cosine(optimizer) -> CosineAnnealingLR:
     return CosineAnnealingLR(optimizer, 32)
 
 
@@ -360,7 +360,7 @@ def test_lengths_of_torch_schedules() -> None:
         )
         trainer.fit()
 
-    for make, max_duration in ((lambda o: OneCycleLR(o, 1e-3, total_steps=32), "8ep"), (whole_cosine, "32ba")):
+    for make, max_duration in ((lambda o: OneCycleLR(o, 1e-3, total_steps=32), "8ep"), (full_cosine, "32ba")):
         with pytest.warns(ComposerWarning, match="was made for 32 steps, but is stepped with every epoch, 8 times"):
             fit(make, max_duration)
     with pytest.raises(ValueError, match=r"OneCycleLR was made for 8 steps, but would be stepped 32 times"):
@@ -380,7 +380,7 @@ def test_schedules_by_epoch_keep_their_value_within_an_epoch() -> None:
     assert [rate for (rate,) in used.found] == pytest.approx([1] * 4 + [0.5] * 2)
 
 
-def test_a_custom_schedule_sees_a_run() -> None:
+def test_custom_schedule_receives_a_state() -> None:
     class Own(ComposerScheduler):
         def __plan__(self, horizon):
             assert horizon.total is not None
@@ -390,7 +390,7 @@ def test_a_custom_schedule_sees_a_run() -> None:
     assert follow(Own()) == pytest.approx([0.5] * 8)
 
 
-def test_a_rate_that_is_a_tensor_stays_one() -> None:
+def test_tensor_learning_rate_stays_a_tensor() -> None:
     model = Regression()
     lr = torch.tensor(1e-3)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, foreach=False)

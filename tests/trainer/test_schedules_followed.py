@@ -132,7 +132,7 @@ def test_continuing_from_a_checkpoint_is_exact(tmp_path, every_batch, batch) -> 
 
 
 @pytest.mark.parametrize("batch", [4, 11])
-def test_schedules_that_fit_gets_continue_from_a_checkpoint_too(tmp_path, batch) -> None:
+def test_schedules_passed_to_fit_resume_from_a_checkpoint(tmp_path, batch) -> None:
     straight, expected = scheduled(True, in_fit=True)
     path = str(tmp_path / "checkpoint.pt")
     save = At("batch_checkpoint", lambda state: state.timestamp.batch == batch and straight.save_checkpoint(path))
@@ -145,7 +145,7 @@ def test_schedules_that_fit_gets_continue_from_a_checkpoint_too(tmp_path, batch)
     assert torch.equal(weights(resumed), weights(straight))
 
 
-def test_schedules_of_torch_that_fit_gets_continue_too(tmp_path) -> None:
+def test_torch_schedulers_passed_to_fit_resume(tmp_path) -> None:
     def made(trainer):
         return torch.optim.lr_scheduler.StepLR(trainer.state.optimizers[0], 1, 0.5)
 
@@ -160,7 +160,7 @@ def test_schedules_of_torch_that_fit_gets_continue_too(tmp_path) -> None:
     assert found.found == used.found[8:]
 
 
-def test_schedules_that_no_one_gives_again_are_reported_when_training_begins(tmp_path) -> None:
+def test_missing_schedules_on_resume_are_reported(tmp_path) -> None:
     trainer = trainer_of()
     trainer.fit(schedulers=torch.optim.lr_scheduler.ConstantLR(trainer.state.optimizers[0]))
     path = trainer.save_checkpoint(str(tmp_path / "checkpoint.pt"))

@@ -150,7 +150,7 @@ def test_a_run_in_a_script(produced: Callable[..., bytes]) -> None:
     assert log.hyperparameters["save_folder"] == "vault://me:***@host/{run_name}"
     assert log.hyperparameters["input_key"] == log.hyperparameters["algorithms"]["input_key"] == "image"
     assert log.hyperparameters["hf_token"] == "***"
-    # What the saver itself keeps has a test of its own.
+    # What the saver itself keeps is tested separately.
     Vault.store.clear()
     found = produced(log.hyperparameters, given[0].seen)  # pyright: ignore[reportAttributeAccessIssue]
     assert b"me:***@host" in found
@@ -245,7 +245,7 @@ def test_errors(name: str, produced: Callable[..., bytes]) -> None:
     check(produced(said))
 
 
-def test_what_fails_behind_the_training(produced: Callable[..., bytes]) -> None:
+def test_background_failures(produced: Callable[..., bytes]) -> None:
     Vault.refused.add("put")
     saver = CheckpointSaver(f"vault://me:{CANARY}@host/run", on_failure="warn")
     with Trainer(**arguments(callbacks=saver, loggers=Client(CANARY, fails=True))) as trainer:
@@ -256,7 +256,7 @@ def test_what_fails_behind_the_training(produced: Callable[..., bytes]) -> None:
     check(found)
 
 
-def test_a_method_with_a_secret_is_the_same_after_loading(tmp_path: Path) -> None:
+def test_algorithm_with_a_secret_is_restored(tmp_path: Path) -> None:
     trainer = Trainer(**arguments(algorithms=Method(CANARY), progress_bar=False))
     path = trainer.save_checkpoint(str(tmp_path / "a.pt"))
     assert path is not None

@@ -14,7 +14,7 @@ from composer.algorithms import EMA
 from composer.callbacks import CheckpointSaver
 from composer.checkpoint.load import read_checkpoint
 from composer.warnings import ComposerWarning
-from tests.checkpoint.dividing import equal, full
+from tests.checkpoint.sharding import equal, full
 from tests.common import At
 from tests.trainer.killed_while_uploading import Far
 from tests.trainer.resuming import STEPS, Augmented, build
@@ -46,7 +46,7 @@ def data() -> DataLoader[Any]:
 
 
 def state_of(made: Trainer) -> dict[str, torch.Tensor]:
-    """Weights, buffers and the averages of EMA, whole."""
+    """Full weights, buffers and EMA averages."""
     found = {name: full(value) for name, value in made.state.model.state_dict().items()}
     for method in made.state.algorithms:
         found |= {f"average of {name}": full(value) for name, value in method.state_dict().get("averages", {}).items()}
@@ -54,7 +54,7 @@ def state_of(made: Trainer) -> dict[str, torch.Tensor]:
 
 
 def parameters(made: Trainer) -> dict[str, torch.Tensor]:
-    """What all processes have the same of, whole."""
+    """Full state that is equal on all ranks."""
     return {name: value for name, value in state_of(made).items() if "running" not in name}
 
 
@@ -121,7 +121,7 @@ def saved(folder: str, how: str) -> dict[str, torch.Tensor]:
         return state_of(made)
 
 
-def gone_on(path: str, how: str, **arguments: Any) -> tuple[dict[str, torch.Tensor], int, float, bool]:
+def resumed(path: str, how: str, **arguments: Any) -> tuple[dict[str, torch.Tensor], int, float, bool]:
     """What was loaded, and how far training comes; what random numbers there are then."""
     with trainer(how, algorithms=method(), max_duration="6ba", load_path=path, **arguments) as made:
         loaded = state_of(made)
@@ -138,11 +138,11 @@ def gone_on(path: str, how: str, **arguments: Any) -> tuple[dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("how", ["ddp", "full", "sharded"])
-def test_other_numbers_of_processes_continue(how, tmp_path, two_ranks, four_ranks) -> None:
+def test_other_world_sizes_resume(how, tmp_path, two_ranks, four_ranks) -> None:
     expected = two_ranks.run(saved, str(tmp_path), how)[0]
     path = str(tmp_path / LATEST)
-    answers = four_ranks.run(gone_on, path, how)
-    for loaded, batches, _, finite in [*answers, *([gone_on(path, how)] if how == "ddp" else [])]:
+    answers = four_ranks.run(resumed, path, how)
+    for loaded, batches, _, finite in [*answers, *([resumed(path, how)] if how == "ddp" else [])]:
         assert equal(loaded, expected)
         assert batches == 6
         assert finite
@@ -151,7 +151,7 @@ def test_other_numbers_of_processes_continue(how, tmp_path, two_ranks, four_rank
 
 
 def alone(path: str) -> tuple[bool, int]:
-    """A checkpoint of sharded weights in a training that does not divide them."""
+    """A checkpoint of sharded weights in a run that does not shard them."""
     made = build(data(), algorithms=method(), max_duration="6ba", load_path=path)
     weights = read_checkpoint(path)["state"]["model"]
     same = equal({name: value.clone() for name, value in made.state.model.state_dict().items()}, weights)
@@ -162,16 +162,16 @@ def alone(path: str) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("how", ["full", "sharded"])
-def test_weights_come_together_and_are_split_again(how, tmp_path, two_ranks) -> None:
+def test_weights_are_unsharded_and_resharded(how, tmp_path, two_ranks) -> None:
     two_ranks.run(saved, str(tmp_path / "two"), how)
     assert alone(str(tmp_path / "two" / LATEST)) == (True, 6)
     with build(data(), max_duration="3ba", save_folder=str(tmp_path / "one"), algorithms=method()) as one:
         one.fit()
-    for loaded, *_ in two_ranks.run(gone_on, str(tmp_path / "one" / LATEST), how):
+    for loaded, *_ in two_ranks.run(resumed, str(tmp_path / "one" / LATEST), how):
         assert equal(loaded, state_of(one))
 
 
-def first_alone(path: str) -> dict[str, torch.Tensor]:
+def rank_zero_only(path: str) -> dict[str, torch.Tensor]:
     """Only rank 0 sees the file."""
     hidden = path if dist.get_global_rank() == 0 else "nowhere/latest.pt"
     fsdp = {"load_monolith_rank0_only": True, "sync_module_states": True}
@@ -181,7 +181,7 @@ def first_alone(path: str) -> dict[str, torch.Tensor]:
 
 def test_rank_zero_reads_for_all(tmp_path, two_ranks) -> None:
     expected = two_ranks.run(saved, str(tmp_path), "full")[0]
-    for loaded in two_ranks.run(first_alone, str(tmp_path / LATEST)):
+    for loaded in two_ranks.run(rank_zero_only, str(tmp_path / LATEST)):
         assert equal(loaded, expected)
 
 
@@ -197,7 +197,7 @@ def kept(folder: str) -> list[str]:
         return [Path(path).name for path in made.saved_checkpoints]
 
 
-def test_which_folders_are_kept(tmp_path, two_ranks) -> None:
+def test_retained_folders(tmp_path, two_ranks) -> None:
     expected = ["night-001", "night-004", "night-005"]
     assert two_ranks.run(kept, str(tmp_path)) == [expected] * 2
     assert sorted(path.name for path in tmp_path.iterdir()) == [LATEST, *expected]
@@ -224,14 +224,14 @@ def in_part(folder: str) -> tuple[bool, list[str], int, bool]:
     return same, names, int(made.state.timestamp.batch), other
 
 
-def test_weights_alone(tmp_path, two_ranks) -> None:
+def test_weights_only(tmp_path, two_ranks) -> None:
     for same, names, batch, other in two_ranks.run(in_part, str(tmp_path)):
         assert same and other
         assert names == ["integrations", "model"]
         assert batch == 0
 
 
-def far_away(uri: str) -> tuple[bool, str, list[str]]:
+def remote_store(uri: str) -> tuple[bool, str, list[str]]:
     """Each process sends its part; the training continues from there."""
     arguments: dict[str, Any] = {
         "save_folder": uri,
@@ -250,9 +250,9 @@ def far_away(uri: str) -> tuple[bool, str, list[str]]:
         return equal(parameters(again), expected), path, [Path(one).name for one in again.saved_checkpoints]
 
 
-def test_elsewhere(tmp_path, two_ranks) -> None:
+def test_remote_save_folder(tmp_path, two_ranks) -> None:
     uri = f"{Far.protocol}://{tmp_path}/run"
-    for same, path, paths in two_ranks.run(far_away, uri):
+    for same, path, paths in two_ranks.run(remote_store, uri):
         assert same
         assert path == f"{uri}/ep0-ba6"
         assert paths == ["ep1-ba10", "ep1-ba12"]

@@ -54,7 +54,7 @@ class EarlyStopping:
     """As Lightning's."""
 
 
-def test_misplaced() -> None:
+def test_names_of_another_argument() -> None:
     assert wrong(callbacks=[MixUp()]).startswith("callbacks: MixUp is an algorithm; give it as algorithms=. Got MixUp(")
     assert "EarlyStopper is a callback; give it as callbacks=" in wrong(algorithms=EarlyStopper("a"))
     assert "CSVLogger is a logger; give it as loggers=" in wrong(algorithms=[CSVLogger()])
@@ -73,7 +73,7 @@ def test_misplaced() -> None:
     assert wrong(callbacks=[EarlyStopping()]).endswith(" Use composer.callbacks.EarlyStopper.")
 
 
-def test_names_that_are_not_there() -> None:
+def test_unknown_names() -> None:
     assert wrong(callbacks="lr_montor") == (
         "callbacks: no Callback has the name 'lr_montor'. Did you mean 'lr_monitor'?"
     )

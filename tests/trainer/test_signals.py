@@ -118,7 +118,7 @@ def test_ctrl_c_saves_and_the_trainer_can_continue(tmp_path, capfd) -> None:
     assert int(trainer.state.timestamp.batch) == STEPS
 
 
-def test_handlers_are_there_only_while_checkpoints_may_be_lost(tmp_path) -> None:
+def test_handlers_are_installed_only_while_checkpoints_may_be_lost(tmp_path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = At("batch_end", lambda state: signal.getsignal(signal.SIGTERM))
     for arguments in ({}, {"save_folder": str(tmp_path / "a"), "save_on_signals": ()}):
@@ -138,7 +138,7 @@ def test_a_trainer_in_another_thread_trains_without_handlers(tmp_path) -> None:
     assert int(trainer.state.timestamp.batch) == STEPS
 
 
-def test_a_second_signal_ends_the_process_at_once(tmp_path) -> None:
+def test_second_signal_exits_immediately(tmp_path) -> None:
     script = (
         "from tests.trainer.stopping import start, wait\n"
         "import os, signal, sys, time; from pathlib import Path\n"
@@ -153,14 +153,14 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path) -> None:
     assert done.stdout.split() == ["143", "True"]
 
 
-def test_copies_of_a_signal_are_one_request() -> None:
+def test_duplicate_signals_are_one_request() -> None:
     with Interruption([signal.SIGUSR1]) as interruption:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR1)  # would end this process
         assert interruption.signum == signal.SIGUSR1
 
 
-def test_interruption_is_left_at_the_next_check() -> None:
+def test_interruption_is_raised_at_the_next_check() -> None:
     with Interruption([signal.SIGUSR1]) as interruption:
         interruption.check()
         os.kill(os.getpid(), signal.SIGUSR1)

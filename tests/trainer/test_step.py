@@ -49,7 +49,7 @@ def train_by_hand(model, optimizer, data, epochs: int = 1) -> list[float]:
     ],
     ids=["SGD", "AdamW", "Adagrad"],
 )
-def test_training_equals_a_hand_written_loop_bit_for_bit(make) -> None:
+def test_training_matches_a_manual_loop_bit_for_bit(make) -> None:
     model = Regression()
     twin = copy.deepcopy(model)
     log = Received()
@@ -112,7 +112,7 @@ def test_which_optimizers_get_a_closure() -> None:
     assert not may_use_closure(torch.optim.AdamW)
 
 
-def test_an_optimizer_of_the_users_own_may_evaluate_twice() -> None:
+def test_custom_optimizer_may_evaluate_twice() -> None:
     """Sharpness-aware minimisation: the gradient at the point that is worst nearby moves the weights."""
 
     class Sharp(torch.optim.SGD):
@@ -147,7 +147,7 @@ def test_an_optimizer_of_the_users_own_may_evaluate_twice() -> None:
     torch.testing.assert_close(model.linear.weight, twin.linear.weight)
 
 
-def test_an_optimizer_of_the_users_own_whose_step_takes_nothing() -> None:
+def test_custom_optimizer_with_step_without_arguments() -> None:
     class Plain(torch.optim.Optimizer):
         def __init__(self, parameters):
             super().__init__(parameters, {})
@@ -165,7 +165,7 @@ def test_an_optimizer_of_the_users_own_whose_step_takes_nothing() -> None:
     torch.testing.assert_close(ours.linear.weight, theirs.linear.weight)
 
 
-def test_an_optimizer_that_needs_a_closure_next_to_one_that_does_not() -> None:
+def test_closure_optimizer_next_to_one_without() -> None:
     model = TwoLayers()
     before = copy.deepcopy(model.state_dict())
     optimizers = [torch.optim.SGD(model.first.parameters(), lr=0.1), lbfgs(model.second.parameters())]
@@ -179,7 +179,7 @@ def test_an_optimizer_that_needs_a_closure_next_to_one_that_does_not() -> None:
 # ---------------------------------------------------------------------------------------------------- scaling
 
 
-def test_scaled_gradients_give_the_same_weights_and_are_unscaled_where_callbacks_look() -> None:
+def test_scaled_gradients_are_unscaled_for_callbacks() -> None:
     plain, scaled = Regression(), Regression()
     scaled.load_state_dict(plain.state_dict())
     expected, found = (At("after_train_batch", lambda s: s.model.linear.weight.grad.clone()) for _ in range(2))
@@ -192,7 +192,7 @@ def test_scaled_gradients_give_the_same_weights_and_are_unscaled_where_callbacks
     torch.testing.assert_close(scaled.linear.weight, plain.linear.weight)
 
 
-def test_a_step_whose_scaled_gradients_overflow_is_left_out_and_counted() -> None:
+def test_overflowing_step_is_skipped_and_counted() -> None:
     data = regression_data(3)
     data[1] = (data[1][0] * float("inf"), data[1][1])
     model = Regression()

@@ -39,16 +39,16 @@ def ends(cases: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_request_of_one_process_is_known_to_all_with_the_next_batch(rank: int, two_ranks: Ranks) -> None:
+def test_stop_request_of_one_rank_reaches_all_with_the_next_batch(rank: int, two_ranks: Ranks) -> None:
     cases = [
-        # Said after the second batch, told with the third.
+        # Requested after the second batch, reduced with the third.
         ("3ep", ("batch_end", 2, rank)),
         ("12ba", ("batch_end", 2, rank)),
         ("48sp", ("batch_end", 2, rank)),
-        # Said while the third is in work, which has been told of already.
+        # Requested during the third, which has been reduced already.
         ("3ep", ("before_forward", 2, rank)),
         ("3ep", ("fit_start", 0, rank)),
-        # Said after the last batch of an epoch, told with the first of the next.
+        # Requested after the last batch of an epoch, reduced with the first of the next.
         ("3ep", ("batch_end", 4, rank)),
         ("3ep", ("epoch_end", 4, rank)),
         # Said too late to matter.
@@ -58,7 +58,7 @@ def test_a_request_of_one_process_is_known_to_all_with_the_next_batch(rank: int,
     assert two_ranks.run(ends, cases) == [expected] * 2
 
 
-def test_who_decide_alike_stop_as_one_process_does(two_ranks: Ranks) -> None:
+def test_identical_requests_stop_like_a_single_process(two_ranks: Ranks) -> None:
     cases = [
         ("3ep", ("batch_end", 2, None, True)),
         ("3ep", ("before_forward", 2, None, True)),
@@ -69,7 +69,7 @@ def test_who_decide_alike_stop_as_one_process_does(two_ranks: Ranks) -> None:
     assert two_ranks.run(ends, cases) == [expected] * 2
 
 
-def test_a_single_process_sends_nothing() -> None:
+def test_single_process_does_not_communicate() -> None:
     assert ends([("3ep", ("batch_end", 2, None)), ("3ep", ("fit_start", 0, None))]) == [(2, 0), (0, 0)]
 
 
@@ -82,11 +82,11 @@ def asked_at_the_end() -> tuple[int, int]:
         return first, trainer.state.timestamp.batch.value
 
 
-def test_a_request_does_not_outlive_the_training(two_ranks: Ranks) -> None:
+def test_stop_request_does_not_outlive_fit(two_ranks: Ranks) -> None:
     assert two_ranks.run(asked_at_the_end) == [(4, 7)] * 2
 
 
-def share(batches: list[Any]) -> list[Any]:
+def local_data(batches: list[Any]) -> list[Any]:
     rank, size = dist.get_global_rank(), dist.get_world_size()
     return [tuple(part[rank::size] for part in batch) for batch in batches]
 
@@ -100,7 +100,7 @@ def stopped_by(kind: str) -> tuple[int, float]:
         "threshold on batch": lambda: ThresholdStopper("MeanSquaredError", "train", 2, comp="less", stop_on_batch=True),
         "early on eval": lambda: EarlyStopper("MeanSquaredError", "eval", "less", min_delta=0.3, patience=1),
     }
-    batches = share(regression_data(4, 8))
+    batches = local_data(regression_data(4, 8))
     with trainer_of(
         Regression(metrics=True),
         batches,
@@ -130,7 +130,7 @@ def stopped_on_uneven_data() -> int:
         return trainer.state.timestamp.batch.value
 
 
-def test_metrics_of_uneven_data_stop_all_at_the_same_batch(two_ranks: Ranks) -> None:
+def test_metrics_of_uneven_data_stop_all_ranks_at_the_same_batch(two_ranks: Ranks) -> None:
     first, second = two_ranks.run(stopped_on_uneven_data)
     assert first == second < 120
 
@@ -147,7 +147,7 @@ def broken_on_one(rank: int) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_nan_in_one_process_ends_all_at_the_same_batch(rank: int, two_ranks: Ranks) -> None:
+def test_nan_on_one_rank_stops_all_at_the_same_batch(rank: int, two_ranks: Ranks) -> None:
     assert two_ranks.run(broken_on_one, rank) == [("The loss of batch 2 (epoch 0) is NaN. ", 3)] * 2
 
 
@@ -194,7 +194,7 @@ def failing(folder: str) -> tuple[list[str], int]:
     return fails.asked, len(list(Path(folder).glob("exception-*")))
 
 
-def test_a_failing_process_does_not_wait(two_ranks: Ranks, tmp_path: Path) -> None:
+def test_failing_rank_does_not_wait(two_ranks: Ranks, tmp_path: Path) -> None:
     # Both fail in the same place, or one would be left waiting here.
     assert two_ranks.run(failing, str(tmp_path)) == [([], 0)] * 2
     assert len(list(tmp_path.glob("*.csv"))) == 2

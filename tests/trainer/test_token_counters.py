@@ -64,7 +64,7 @@ def by_hand(batch: Any, weights: list[float] | None = None) -> torch.Tensor:
     name=st.sampled_from(sorted(COUNTERS)),
     size=st.sampled_from([None, 1, 2, 4, "auto"]),
 )
-def test_whatever_is_counted_the_gradient_is_that_of_the_full_batch(lengths, name, size) -> None:
+def test_gradient_matches_the_full_batch_for_any_counter(lengths, name, size) -> None:
     batch = padded(lengths, 5)
     (found,), timestamp = trained(spec_of([batch], name), size)
     torch.testing.assert_close(found, by_hand(batch), rtol=0, atol=1e-12)
@@ -88,7 +88,7 @@ def on_this_rank(by_tokens: bool | None) -> list[Any]:
     ]
 
 
-def test_also_of_two_ranks(two_ranks: Ranks) -> None:
+def test_gradient_matches_the_full_batch_on_two_ranks(two_ranks: Ranks) -> None:
     whole = [batch_of(step, [0, 1]) for step in range(len(STEPS))]
     for results in two_ranks.run(on_this_rank, None):
         for name, size, found, timestamp in results:
@@ -117,7 +117,7 @@ def test_two_ranks_weight_by_samples_where_tokens_are_not_tracked(two_ranks: Ran
     ("name", "weights"),
     [("zero", [1, 1]), ("tensor of 0", [1, 1]), ("constant", [1, 1]), ("uneven", None), ("tensor", None)],
 )
-def test_where_it_is_asked_for_the_users_counts_are_the_weights(name: str, weights: list[float] | None) -> None:
+def test_user_counts_are_loss_weights_on_request(name: str, weights: list[float] | None) -> None:
     batch = padded([5, 2], 5)
     expected = weights or batch["input_ids"].sum(1).tolist()
     (found,), _ = trained(spec_of([batch], name), 1, accumulate_train_batch_on_tokens=True)
@@ -127,7 +127,7 @@ def test_where_it_is_asked_for_the_users_counts_are_the_weights(name: str, weigh
 
 
 @pytest.mark.parametrize("by_tokens", [None, False, True])
-def test_without_labels_a_count_of_0_trains(by_tokens: bool | None) -> None:
+def test_zero_count_without_labels_trains(by_tokens: bool | None) -> None:
     data, model = regression_data(2, 4, dtype=DOUBLE), Regression(dtype=DOUBLE)
     expected, _ = trained(data, None, model)
     for size in (None, 3):
@@ -136,7 +136,7 @@ def test_without_labels_a_count_of_0_trains(by_tokens: bool | None) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_the_users_function_reads_nothing_of_the_device() -> None:
+def test_custom_counter_does_not_read_from_the_device() -> None:
     """The weights are counted on the device, of the labels, by no one who waits for them."""
     counter = on_host_of("input_ids", lambda batch: int((batch["input_ids"] != 0).sum()))
     made = trainer_of(
@@ -166,7 +166,7 @@ class Drops(Algorithm):
 
 
 @pytest.mark.parametrize("by_tokens", [None, True])
-def test_a_method_may_drop_what_the_counter_reads(by_tokens: bool | None) -> None:
+def test_algorithm_may_drop_entries_read_by_the_counter(by_tokens: bool | None) -> None:
     batch = padded([5, 2], 5) | {"mask": torch.ones(2, 5, dtype=torch.long)}
     spec = DataSpec(
         [batch],
@@ -203,7 +203,7 @@ def test_a_method_may_drop_what_the_counter_reads(by_tokens: bool | None) -> Non
         ({"other": 2}, ValueError),
     ],
 )
-def test_what_is_not_a_number_of_tokens_raises(value: Any, error: type[Exception]) -> None:
+def test_invalid_number_of_tokens_raises(value: Any, error: type[Exception]) -> None:
     spec = DataSpec([padded([5, 2], 5)], get_num_tokens_in_batch=lambda batch: value)
     shown = value["total"] if isinstance(value, dict) and "total" in value else value
     text = "without 'total'" if isinstance(value, dict) and "other" in value else repr(shown)
@@ -214,13 +214,13 @@ def test_what_is_not_a_number_of_tokens_raises(value: Any, error: type[Exception
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), torch.tensor(-2.0)])
-def test_what_is_not_a_number_of_samples_raises(value: Any) -> None:
+def test_invalid_number_of_samples_raises(value: Any) -> None:
     with pytest.raises(ValueError, match="get_num_samples_in_batch must return a number of 0 or more, but returned"):
         trained(DataSpec([padded([5, 2], 5)], get_num_samples_in_batch=lambda batch: value), None)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan")])
-def test_what_is_not_a_number_of_targets_raises(value: Any) -> None:
+def test_invalid_number_of_targets_raises(value: Any) -> None:
     spec = DataSpec([padded([5, 2], 5)], get_num_tokens_in_batch=lambda b: {"total": 9, "loss_generating": value})
     with pytest.raises(ValueError, match="get_num_tokens_in_batch must return a number of 0 or more, but returned"):
         trained(spec, 1, accumulate_train_batch_on_tokens=True)
@@ -246,7 +246,7 @@ class Default(DataSpec):
 
 @pytest.mark.parametrize("kind", [OneArgument, TwoArguments, Default, "assigned"], ids=str)
 @pytest.mark.parametrize("by_tokens", [None, True])
-def test_methods_of_the_users_count_with_one_argument(kind: Any, by_tokens: bool | None) -> None:
+def test_custom_counters_with_one_argument(kind: Any, by_tokens: bool | None) -> None:
     batch = padded([5, 2], 5)
     spec = DataSpec([batch]) if kind == "assigned" else kind([batch])
     if kind == "assigned":

@@ -60,7 +60,7 @@ def test_without_a_seed_torch_manual_seed_is_enough() -> None:
     assert not torch.equal(first, other)
 
 
-def test_what_the_set_up_draws_does_not_change_training() -> None:
+def test_random_state_used_in_setup_does_not_change_training() -> None:
     class Draws(Callback):
         def init(self, state, logger):
             torch.rand(10)
@@ -111,7 +111,7 @@ def test_bfloat16_on_the_cpu(spelling) -> None:
     assert half_values == pytest.approx(values, rel=2e-2)
 
 
-def test_float32_turns_an_outer_autocast_off_where_no_one_asked_for_it() -> None:
+def test_float32_disables_an_outer_autocast() -> None:
     dtypes = At("after_forward", lambda state: state.outputs.dtype)
     trainer = trainer_of(callbacks=dtypes, precision="fp32")
     trainer.fit()
@@ -149,7 +149,7 @@ def test_the_order_of_construction() -> None:
     assert model.linear.bias is None
 
 
-def test_algorithms_are_ordered_and_passes_are_used() -> None:
+def test_algorithms_are_ordered_by_passes() -> None:
     order = []
 
     class Note(Algorithm):
@@ -167,7 +167,7 @@ def test_algorithms_are_ordered_and_passes_are_used() -> None:
     assert "".join(order) == "abccbaacb"
 
 
-def test_two_algorithms_that_mix_the_loss_are_warned_about() -> None:
+def test_two_loss_mixing_algorithms_warn() -> None:
     class Other(MixUp):
         pass
 
@@ -180,7 +180,7 @@ def test_two_algorithms_that_mix_the_loss_are_warned_about() -> None:
 # ---------------------------------------------------------------------------------------------------- loggers
 
 
-def test_the_destinations_that_are_asked_for(capsys) -> None:
+def test_requested_destinations(capsys) -> None:
     def kinds(**arguments):
         trainer = Trainer(model=Regression(), **arguments)
         return [type(destination) for destination in trainer.logger.destinations]
@@ -194,7 +194,7 @@ def test_the_destinations_that_are_asked_for(capsys) -> None:
     assert kinds(progress_bar=False, log_to_console=True, loggers=ConsoleLogger()) == [ConsoleLogger]
 
 
-def test_lines_on_the_console(capsys) -> None:
+def test_console_lines(capsys) -> None:
     trainer = trainer_of(log_to_console=True, console_stream="stdout", console_log_interval="2ba")
     trainer.fit()
     trainer.close()
@@ -294,7 +294,7 @@ def test_no_train_data_is_needed_to_evaluate_and_predict() -> None:
     assert Event.EVAL_STANDALONE_END in recorder.events
 
 
-def test_all_that_fit_needs_may_be_given_to_fit() -> None:
+def test_fit_accepts_everything_it_needs() -> None:
     model = Regression()
     trainer = Trainer(model=model, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), progress_bar=False)
     trainer.fit(train_dataloader=regression_data(), duration="3ba")

@@ -56,7 +56,7 @@ FIRST = [(4, False, 4), (0.5, False, 0.5), (None, False, 2), ("auto", True, 2)]
 
 
 @pytest.mark.parametrize(("given", "is_auto", "found"), FIRST)
-def test_the_first_size(given, is_auto, found):
+def test_initial_size(given, is_auto, found):
     first = home._get_initial_device_train_microbatch_size
     assert first(given, is_auto, DataLoader([1, 2, 3], batch_size=2)) == found
     assert first(given, is_auto, None) == (found if isinstance(given, (int, float)) else None)
@@ -65,7 +65,7 @@ def test_the_first_size(given, is_auto, found):
 @pytest.mark.parametrize(
     ("given", "is_auto", "error"), [(None, False, ValueError), ("auto", True, AttributeError), ("x", False, ValueError)]
 )
-def test_what_has_no_first_size(given, is_auto, error):
+def test_types_without_initial_size(given, is_auto, error):
     with pytest.raises(error, match="device_train_microbatch_size"):
         home._get_initial_device_train_microbatch_size(given, is_auto, [1])
 

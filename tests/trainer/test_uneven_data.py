@@ -29,7 +29,7 @@ def steps(lists: list[list[Any]]) -> list[tuple[Any, bool]]:
         found.append((batch, uneven_inputs.is_idle))
 
 
-def test_who_has_no_batch_takes_the_last_one(two_ranks: Ranks) -> None:
+def test_rank_without_a_batch_reuses_its_last_one(two_ranks: Ranks) -> None:
     both = two_ranks.run(steps, [["a", "b", "c"], ["d"]])
     assert both == [
         [("a", False), ("b", False), ("c", False)],
@@ -37,10 +37,10 @@ def test_who_has_no_batch_takes_the_last_one(two_ranks: Ranks) -> None:
     ]
 
 
-def test_who_never_had_one_is_given_one(two_ranks: Ranks) -> None:
+def test_rank_that_never_had_a_batch_receives_one(two_ranks: Ranks) -> None:
     both = two_ranks.run(steps, [[], [{"x": 1}, {"x": 2}]])
     assert both == [[({"x": 1}, True), ({"x": 1}, True)], [({"x": 1}, False), ({"x": 2}, False)]]
 
 
-def test_where_no_one_has_any(two_ranks: Ranks) -> None:
+def test_no_rank_has_a_batch(two_ranks: Ranks) -> None:
     assert two_ranks.run(steps, [[], []]) == [[], []]

@@ -29,7 +29,7 @@ def refused(**arguments) -> str:
 
 
 @pytest.mark.parametrize("name", ["accumulate_grad_batches", "gradient_accumulation_steps"])
-def test_gradient_accumulation_gives_the_number(name) -> None:
+def test_gradient_accumulation_error_gives_the_number(name) -> None:
     message = refused(model=Regression(), train_dataloader=loader(8), **{name: 3})
     assert message == (
         f"Trainer has no argument {name!r}. Use device_train_microbatch_size=3, which cuts each batch of 8 samples "
@@ -42,7 +42,7 @@ def test_gradient_accumulation_gives_the_number(name) -> None:
         trainer_of(data=loader(8)).fit(**{name: 2})
 
 
-def test_all_unknown_arguments_come_before_the_model() -> None:
+def test_unknown_arguments_are_reported_before_the_model() -> None:
     assert refused(max_epochs=1, accelerator="gpu") == (
         "Trainer has no argument 'max_epochs'. Use max_duration='1ep'. Also unknown: 'accelerator'. Use device='gpu'. "
         "The argument 'model' is missing."
@@ -106,7 +106,7 @@ def test_a_property_that_fails_keeps_its_error() -> None:
         _ = trainer.half
 
 
-def test_the_class_is_looked_at_as_before() -> None:
+def test_class_attributes_are_unchanged() -> None:
     signature = inspect.signature(Trainer)
     assert next(iter(signature.parameters)) == "model"
     assert signature.parameters["model"].default is inspect.Parameter.empty
@@ -152,7 +152,7 @@ def test_subclasses_have_their_own_arguments() -> None:
         ("find_lr", (), {"end_lr": 1.0}, "Use max_lr."),
     ],
 )  # fmt: skip
-def test_each_method_answers_for_itself(method, values, arguments, message) -> None:
+def test_each_method_checks_its_own_arguments(method, values, arguments, message) -> None:
     trainer = trainer_of()
     things = {"model": trainer.state.model, "loader": loader(), "x": torch.zeros(4, 4), "y": torch.zeros(4, 1)}
     with pytest.raises(TypeError) as raised:

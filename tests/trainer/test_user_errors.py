@@ -90,7 +90,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_others_raise_gets_no_note(stage: str) -> None:
+def test_errors_of_user_code_get_no_note(stage: str) -> None:
     """Every message in every class, wherever users' code may raise it: an explanation would be a false one."""
     chosen = torch.Generator().manual_seed(len(stage))
     for text in FOREIGN:
@@ -114,7 +114,7 @@ def _notes_at(stage: str, error: Exception) -> list[str]:
     raise AssertionError(f"{stage} did not raise")
 
 
-def test_a_worker_that_fails_gets_no_note() -> None:
+def test_failing_worker_gets_no_note() -> None:
     boom = Boom()
     boom.error = RuntimeError("Expected all tensors to be on the same device, but found index 7 is out of bounds")
     assert notes_of(Net(), DataLoader(boom, batch_size=4, num_workers=1)) == ""
@@ -134,7 +134,7 @@ def test_a_worker_that_fails_gets_no_note() -> None:
         lambda self, outputs, batch: None + 1,
     ],
 )
-def test_mistakes_of_another_type_get_no_remedy(function) -> None:
+def test_errors_of_other_types_get_no_remedy(function) -> None:
     """In the loss, with outputs and targets that go together: none of the rules is about it."""
     notes = notes_of(type("Mine", (Net,), {"loss": function})())
     assert notes in (
@@ -143,7 +143,7 @@ def test_mistakes_of_another_type_get_no_remedy(function) -> None:
     )
 
 
-def test_the_module_within_a_classifier_is_the_one_named() -> None:
+def test_error_names_the_module_within_a_classifier() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:
             super().__init__()

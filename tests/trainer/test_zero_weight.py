@@ -184,8 +184,8 @@ SIZES = [None, 4, 2, "auto"]
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("form", sorted(LOSSES))
 @pytest.mark.parametrize("size", SIZES)
-def test_a_batch_in_which_nothing_counts_adds_exactly_0(size, form, on_device) -> None:
-    """Also where it goes through the model whole, as the second of these does; the others are not touched."""
+def test_batch_of_weight_zero_adds_exactly_0(size, form, on_device) -> None:
+    """Also for a batch that is not split, such as the second; the others are not touched."""
     data = masked_data([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]], on_device)
     torch.manual_seed(0)
     model = Masked(form)
@@ -218,7 +218,7 @@ def test_samples_are_not_counted_if_the_batch_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tokens_that_no_one_can_count_raise(size) -> None:
+def test_uncountable_tokens_raise(size) -> None:
     """To take them as none would mean to train nothing."""
     with (
         trainer_of(
@@ -233,7 +233,7 @@ def test_tokens_that_no_one_can_count_raise(size) -> None:
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_loss_that_counts_and_is_nan_stays_nan(on_device) -> None:
+def test_nonzero_weight_nan_loss_stays_nan(on_device) -> None:
     """Of a batch in two parts, one of which has no target; an error of the user's is not hidden."""
     data = masked_data([[1, 0, 0, 0], [0, 0, 1, 1]], on_device)
     data.dataloader[1]["x"][2] = float("nan")
@@ -244,7 +244,7 @@ def test_a_loss_that_counts_and_is_nan_stays_nan(on_device) -> None:
     assert [math.isnan(loss) for loss in losses] == [False, True]
 
 
-def test_nothing_is_left_behind_where_gradients_were_masked() -> None:
+def test_masked_gradients_leave_nothing_behind() -> None:
     """A second backward pass of the user's own has its gradients."""
     model, data = Masked(), masked_data([[0, 1]], False)
     gradients(model, data, 1)
@@ -268,7 +268,7 @@ MASKS = [[[0, 1, 0, 0, 1], [1, 0, 0, 1], [0, 0, 1]], [[0, 0, 0], [0, 0, 1, 1]]]
 FSDP = {"parallelism_config": {"fsdp": {}}}
 
 
-def of_a_rank(inside: bool, on_device: bool, form: str, ways: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+def run_on_rank(inside: bool, on_device: bool, form: str, ways: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
     found = []
     for size, arguments in ways:
         torch.manual_seed(0)
@@ -297,13 +297,13 @@ def test_AccumEquality_of_masked_means_on_two_ranks(two_ranks: Ranks, inside, on
     ways = [(size, {"ddp_sync_strategy": sync}) for size in (None, 2) for sync in [None, *map(str, DDPSyncStrategy)]]
     ways += [(size, FSDP) for size in (None, 2)]
     ways.append((2, {**FSDP, "ddp_sync_strategy": "single_auto_sync"}))
-    for found in two_ranks.run(of_a_rank, inside, on_device, form, ways, timeout=120):
+    for found in two_ranks.run(run_on_rank, inside, on_device, form, ways, timeout=120):
         assert len(found) == len(ways)
         for one in found:
             assert_equal(one, expected)
 
 
-def steps_of_a_rank(on_device: bool, ways: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+def steps_on_rank(on_device: bool, ways: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
     """Batches in which nothing counts on this rank, on the other one, and on both."""
     masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 1]], [[1, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
     found = []
@@ -316,11 +316,11 @@ def steps_of_a_rank(on_device: bool, ways: list[tuple[Any, dict[str, Any]]]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_batch_in_which_nothing_counts_adds_exactly_0_on_two_ranks(two_ranks: Ranks, on_device) -> None:
+def test_batch_of_weight_zero_adds_exactly_0_on_two_ranks(two_ranks: Ranks, on_device) -> None:
     torch.manual_seed(0)
     expected, losses = gradients(Masked(), masked_data([[1, 0, 1, 1]], False), None)
     ways = [(size, arguments) for size in SIZES for arguments in ({}, FSDP)]
-    for found in two_ranks.run(steps_of_a_rank, on_device, ways, timeout=120):
+    for found in two_ranks.run(steps_on_rank, on_device, ways, timeout=120):
         assert len(found) == len(ways)
         for steps, logged in found:
             assert not steps[1].any()

@@ -127,8 +127,8 @@ def _explain_store_failure(rank: int, address: str, port: int, timeout: float) -
             except OSError as error:
                 return (
                     f"{where}: rank 0 cannot listen on port {port} ({error.strerror}). Another program uses it, "
-                    f"perhaps an earlier run that has not exited. Set MASTER_PORT to a free port on all ranks, or start them "
-                    f"with `composer -n N script.py`, which finds one."
+                    f"perhaps an earlier run that has not exited. Set MASTER_PORT to a free port on all ranks, or "
+                    f"start them with `composer -n N script.py`, which finds one."
                 )
             return f"{where}: rank 0 cannot connect to itself at this address; it must be an address of rank 0's host."
         probe.settimeout(5)
@@ -153,6 +153,6 @@ def _describe_missing_ranks(store: Store, keys: list[str], timeout: float) -> st
     missing = describe_ranks(set(range(len(keys))) - set(joined))
     return (
         f"{missing.capitalize()} of {len(keys)} did not join the rendezvous within {timeout:g} s. {len(joined)} "
-        f"joined, from {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}. Check that all ranks have started, with the "
-        f"same MASTER_ADDR and MASTER_PORT and each with a different RANK."
+        f"joined, from {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}. Check that all ranks have "
+        f"started, with the same MASTER_ADDR and MASTER_PORT and each with a different RANK."
     )

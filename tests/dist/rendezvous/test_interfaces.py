@@ -1,4 +1,4 @@
-"""Which network interface leads to the other nodes."""
+"""Choose the network interface for other nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _none_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is not asked")
-def test_interfaces_are_those_that_the_system_names() -> None:
+def test_interfaces_match_the_system() -> None:
     assert interface_of("127.0.0.1") == "lo"
     names = {name for name, _ in interfaces._addresses()}
     assert names <= {name for _, name in socket.if_nameindex()}
@@ -35,7 +35,7 @@ def test_interfaces_are_those_that_the_system_names() -> None:
     assert interface_of("198.51.100.1") is None
 
 
-def test_an_address_of_this_machine_is_what_can_be_listened_on() -> None:
+def test_address_of_this_host_accepts_listeners() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert is_local_address("127.0.0.1")
@@ -45,7 +45,7 @@ def test_an_address_of_this_machine_is_what_can_be_listened_on() -> None:
     assert not is_local_address("no-such-host.invalid")
 
 
-def test_loopback_tells_nothing_of_other_machines() -> None:
+def test_loopback_does_not_identify_other_hosts() -> None:
     assert source_address("127.0.0.1") is None
     assert source_address("::1") is None
     assert source_address("no-such-host.invalid") is None
@@ -53,14 +53,14 @@ def test_loopback_tells_nothing_of_other_machines() -> None:
     assert not os.environ["GLOO_SOCKET_IFNAME"]
 
 
-def test_the_first_host_that_tells_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_informative_host_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interfaces, "source_address", {"a": None, "b": "10.0.0.1", "c": "10.0.1.1"}.get)
     monkeypatch.setattr(interfaces, "interface_of", {"10.0.0.1": "eth0", "10.0.1.1": "ib0"}.get)
     choose_interface(["a", "b", "c"])
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
-def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_choice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     monkeypatch.setattr(interfaces, "source_address", lambda host: pytest.fail("asked"))
     choose_interface(["a"])
@@ -68,7 +68,7 @@ def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is not asked")
-def test_loopback_for_one_node_gives_way_to_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_is_used_for_one_node_only(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_loopback()
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
     monkeypatch.setattr(interfaces, "source_address", {"a": "10.0.0.1"}.get)
@@ -79,7 +79,7 @@ def test_loopback_for_one_node_gives_way_to_other_nodes(monkeypatch: pytest.Monk
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
-def test_names_of_this_machine() -> None:
+def test_names_of_this_host() -> None:
     assert resolves_to_this_host("localhost")
     assert is_loopback("localhost")
     assert not is_loopback("198.51.100.1")

@@ -1,4 +1,4 @@
-"""Connections that end when the other side falls silent."""
+"""Keep-alive: connections time out if the other side stops responding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_connections_to_the_port(pair: tuple[socket.socket, int]) -> None:
     assert limit(client) == 1500
 
 
-def test_other_files_stay_open_and_none_is_left(pair: tuple[socket.socket, int]) -> None:
+def test_other_files_stay_open_and_none_leaks(pair: tuple[socket.socket, int]) -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
     set_keepalive(pair[1], 1)
     assert sorted(Path("/proc/self/fd").iterdir()) == before

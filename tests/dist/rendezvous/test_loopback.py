@@ -7,7 +7,7 @@ import socket
 from composer.dist.rendezvous.loopback import get_free_tcp_port
 
 
-def test_one_can_listen_there() -> None:
+def test_free_port_accepts_listeners() -> None:
     # Another program may take the port in between; not ten times in a row.
     for _ in range(10):
         with socket.socket() as server:

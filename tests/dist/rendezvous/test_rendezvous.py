@@ -85,19 +85,19 @@ def test_a_port_in_use_is_reported(at, taken) -> None:
         join_rendezvous(0, 2, 5)
 
 
-def test_nobody_listens(at, taken) -> None:
+def test_nothing_listens(at, taken) -> None:
     at("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RuntimeError, match=r"rank 1 could not connect to rank 0 within 0\.2 s \(Connection refused\)"):
         join_rendezvous(1, 2, 0.2)
 
 
-def test_a_name_that_does_not_exist(at) -> None:
+def test_unknown_host_name(at) -> None:
     at("no-such-host.invalid", 29500)
     with pytest.raises(RuntimeError, match=r"MASTER_ADDR='no-such-host\.invalid'.*cannot resolve the name"):
         join_rendezvous(1, 2, 0.2)
 
 
-def test_rank_zero_that_does_not_know_itself(at, monkeypatch) -> None:
+def test_rank_zero_cannot_resolve_its_own_name(at, monkeypatch) -> None:
     def refuse(*args: Any, **more: Any) -> None:
         raise torch_dist.DistNetworkError("timed out")
 
@@ -121,7 +121,7 @@ def test_on_one_node_the_store_listens_on_loopback(at, monkeypatch, address, loc
     assert [one.ip for one in listening if one.port == port_of(store)] == ["127.0.0.1"]
 
 
-def test_somebody_else_answers(at, taken, monkeypatch) -> None:
+def test_port_serves_another_protocol(at, taken, monkeypatch) -> None:
     def refuse(*args: Any, **more: Any) -> None:
         raise torch_dist.DistNetworkError("timed out")
 
@@ -132,7 +132,7 @@ def test_somebody_else_answers(at, taken, monkeypatch) -> None:
         join_rendezvous(1, 2, 0.2)
 
 
-def test_rank_zero_ends_while_others_wait(monkeypatch) -> None:
+def test_rank_zero_exits_while_others_wait(monkeypatch) -> None:
     class Gone:
         def check(self, keys: list[str]) -> bool:
             raise torch_dist.DistNetworkError("Broken pipe")
@@ -140,7 +140,7 @@ def test_rank_zero_ends_while_others_wait(monkeypatch) -> None:
     assert rendezvous._describe_missing_ranks(Gone(), ["a", "b"], 3).startswith("Rank 0 exited during the rendezvous")
 
 
-def test_what_the_environment_lacks(at, monkeypatch) -> None:
+def test_missing_environment_variables(at, monkeypatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.raises(MissingEnvironmentError, match=r"world size is 2, .* variable MASTER_ADDR is not set"):
         join_rendezvous(0, 2, 1)

@@ -41,7 +41,7 @@ def contents(model: nn.Module) -> list[torch.Tensor | None]:
     ]
 
 
-def test_each_batch_can_be_run_again() -> None:
+def test_every_batch_can_be_replayed() -> None:
     """Also after it is known which buffers change, more often than once."""
     model = Mixed()
     replay = BatchRollback(State(model=model))
@@ -86,7 +86,7 @@ def grow(model: nn.Module) -> None:
     model.table.data = torch.cat([model.table.data, torch.ones(1)])
 
 
-def write_uncounted(model: nn.Module) -> None:
+def write_without_version_bump(model: nn.Module) -> None:
     model.table.data.add_(1)
 
 
@@ -108,26 +108,26 @@ def values_of_passes(model: Large, batches: int) -> None:
 
 @pytest.mark.parametrize("since", [0, 1, 3, 4, 5])
 @pytest.mark.parametrize("kind", sorted(WRITES))
-def test_a_large_buffer_may_change_from_any_batch_on(kind, since) -> None:
+def test_large_buffer_may_change_in_any_batch(kind, since) -> None:
     model = Large(since, WRITES[kind])
     values_of_passes(model, 7)
     assert (len(model.table) if kind == "grown" else model.table[0]) == (2**18 if kind == "grown" else 0) + 7 - since
 
 
 @pytest.mark.parametrize("since", [0, 2])
-def test_a_large_buffer_that_is_written_uncounted_in_the_first_batches(since) -> None:
-    model = Large(since, write_uncounted)
+def test_large_buffer_written_without_version_bump_early(since) -> None:
+    model = Large(since, write_without_version_bump)
     values_of_passes(model, 7)
     assert model.table[0] == 7 - since
 
 
-def test_a_large_buffer_that_is_written_uncounted_later_raises() -> None:
+def test_large_buffer_written_without_version_bump_later_raises() -> None:
     """Rather than left with the values of a batch that was half done."""
     with pytest.raises(RuntimeError, match=r"buffer 'table' of Large cannot be restored: .*`.data`"):
-        values_of_passes(Large(4, write_uncounted), 7)
+        values_of_passes(Large(4, write_without_version_bump), 7)
 
 
-def test_small_buffers_may_be_written_uncounted_from_any_batch_on() -> None:
+def test_small_buffers_may_be_written_without_version_bump() -> None:
     """As batch normalization writes its running statistics."""
     norm = nn.BatchNorm1d(2, momentum=None)
     replay = BatchRollback(State(model=norm))
@@ -142,7 +142,7 @@ def test_small_buffers_may_be_written_uncounted_from_any_batch_on() -> None:
     assert norm.num_batches_tracked == 3
 
 
-def test_a_buffer_that_the_forward_pass_makes_is_made_again() -> None:
+def test_buffer_created_in_forward_is_recreated() -> None:
     """In whatever batch: the second time it is not there either."""
 
     class Lazy(nn.Module):
@@ -163,7 +163,7 @@ def test_a_buffer_that_the_forward_pass_makes_is_made_again() -> None:
     assert model.seen == 3
 
 
-def test_a_buffer_of_overlapping_memory_is_left_alone() -> None:
+def test_overlapping_buffer_is_left_alone() -> None:
     """Nobody can write it, nor has to."""
     model = nn.Module()
     model.register_buffer("expanded", torch.ones(()).expand(4))

@@ -59,7 +59,7 @@ def test_without_a_failure_it_is_the_full_batch() -> None:
     assert evaluator.device_eval_microbatch_size == 8
 
 
-def test_the_failure_of_a_later_part_divides_what_is_left() -> None:
+def test_failure_of_a_later_microbatch_splits_the_rest() -> None:
     seen = At("eval_after_forward", lambda state: len(state.batch[0]))
 
     class Later(Limited):
@@ -89,7 +89,7 @@ def test_other_errors_are_raised() -> None:
         evaluated(Wrong(2), regression_data(1, 4), "auto")
 
 
-def test_it_grows_when_there_is_room_again(monkeypatch) -> None:
+def test_size_grows_when_memory_is_free(monkeypatch) -> None:
     monkeypatch.setattr(size_cache, "_PATIENCE", 1)
     model = Limited(2)
     sizes = At("eval_after_forward", lambda state: len(state.batch[0]))
@@ -98,7 +98,7 @@ def test_it_grows_when_there_is_room_again(monkeypatch) -> None:
     assert sizes.found == [2, 2, 2, 2, 4, 4, 4, 4, 8]
 
 
-def test_it_is_found_while_training_too() -> None:
+def test_size_is_found_while_training() -> None:
     model = Limited(2)
     evaluator = Evaluator(label="test", dataloader=regression_data(2, 8), device_eval_microbatch_size="auto")
     trainer_of(model, eval_dataloader=evaluator, max_duration="2ep").fit()
@@ -114,7 +114,7 @@ def on_two(arguments) -> tuple[float, list[int]]:
     return value, model.failures
 
 
-def test_each_rank_finds_its_own(two_ranks: Ranks) -> None:
+def test_each_rank_finds_its_own_size(two_ranks: Ranks) -> None:
     (one, none), (two, failures) = two_ranks.run(on_two, {})
     assert one == two
     assert (none, failures) == ([], [8, 4])
@@ -125,5 +125,5 @@ def refused() -> None:
         on_two({"parallelism_config": {"fsdp": {}}})
 
 
-def test_it_raises_where_weights_are_gathered(two_ranks: Ranks) -> None:
+def test_raises_if_weights_are_all_gathered(two_ranks: Ranks) -> None:
     two_ranks.run(refused)

@@ -57,16 +57,16 @@ NOT = [
 
 
 @pytest.mark.parametrize("error", RUN_OUT, ids=lambda error: str(error)[:40])
-def test_errors_that_say_so(error) -> None:
+def test_out_of_memory_errors(error) -> None:
     assert is_out_of_memory(error)
 
 
 @pytest.mark.parametrize("error", NOT, ids=lambda error: str(error)[:40])
-def test_errors_that_do_not(error) -> None:
+def test_other_errors(error) -> None:
     assert not is_out_of_memory(error)
 
 
-def test_a_real_one_of_the_host() -> None:
+def test_real_host_out_of_memory_error() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**62, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)
@@ -87,19 +87,19 @@ def raised(inner: Exception, outer: Exception, how: str) -> Exception:
 
 
 @pytest.mark.parametrize(("how", "expected"), [("from", True), ("while", True), ("from None", False)])
-def test_what_an_error_was_raised_from_counts(how, expected) -> None:
+def test_causes_of_an_error_are_inspected(how, expected) -> None:
     """As compilers do that fail while they try kernels."""
     error = raised(torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("backend failed"), how)
     assert is_out_of_memory(error) is expected
 
 
-def test_a_circle_of_causes_ends() -> None:
+def test_cyclic_causes() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert not is_out_of_memory(one)
 
 
-def test_free_releases_what_the_functions_held_and_keeps_the_error() -> None:
+def test_free_releases_frame_locals_and_keeps_the_error() -> None:
     held: list[weakref.ref] = []
 
     def deep() -> None:
@@ -124,7 +124,7 @@ def test_free_releases_what_the_functions_held_and_keeps_the_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["from", "while", "from None", "group"])
-def test_free_releases_what_other_errors_hold(how) -> None:
+def test_free_releases_locals_of_chained_errors(how) -> None:
     held: list[weakref.ref] = []
 
     def fail(message: str) -> None:

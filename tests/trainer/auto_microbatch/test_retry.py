@@ -14,7 +14,7 @@ from composer import Algorithm, DataSpec
 from composer.algorithms import EMA, SAM, GradientClipping
 from composer.trainer.auto_microbatch import sizes as size_cache
 from tests.common import At, Received, Regression, TwoLayers, regression_data, trainer_of, weights
-from tests.running_out import Limit, RunsOut, StepsRunOut, digest, train
+from tests.simulated_oom import Limit, RunsOut, StepsRunOut, digest, train
 
 PLACES = ["forward", "loss", "backward", "step"]
 
@@ -89,7 +89,7 @@ def test_a_short_last_batch_is_not_a_new_size() -> None:
         assert [size for _, size in log.series("trainer/device_train_microbatch_size")] == expected
 
 
-def test_the_old_spelling() -> None:
+def test_legacy_spelling() -> None:
     torch.manual_seed(0)
     trainer = trainer_of(RunsOut(Limit("forward", 4)), regression_data(2, 8), grad_accum="auto")
     assert trainer.state.auto_microbatching
@@ -97,7 +97,7 @@ def test_the_old_spelling() -> None:
     assert trainer.state.device_train_microbatch_size == 4
 
 
-def test_fit_takes_it_too_and_a_number_ends_it() -> None:
+def test_fit_accepts_auto_and_a_number_disables_it() -> None:
     model = RunsOut(Limit("forward", 4))
     trainer = trainer_of(model, regression_data(2, 8), device_train_microbatch_size=2)
     trainer.fit(device_train_microbatch_size="auto")
@@ -136,7 +136,7 @@ def test_sizes_are_remembered_by_shape() -> None:
     assert model.failures == [(8, 4), (4, 6)]  # the largest begins with what the one before could
 
 
-def test_it_grows_when_there_is_room_again(monkeypatch) -> None:
+def test_size_grows_when_memory_is_free(monkeypatch) -> None:
     monkeypatch.setattr(size_cache, "_PATIENCE", 2)
     found, sizes, failures = train(Limit("forward", 2, until=2), "auto")
     assert (sizes, failures) == ([2, 2, 4, 4, 4, 8], [8, 4])
@@ -144,7 +144,7 @@ def test_it_grows_when_there_is_room_again(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["forward", "step"])
-def test_a_try_that_fails_changes_nothing_and_is_put_off(monkeypatch, where) -> None:
+def test_failed_larger_size_changes_nothing_and_is_postponed(monkeypatch, where) -> None:
     monkeypatch.setattr(size_cache, "_PATIENCE", 1)
     found, sizes, failures = train(Limit(where, 4), "auto")
     assert sizes == [4] * 6
@@ -278,7 +278,7 @@ def test_MicrobatchOOM_of_a_compiled_model() -> None:
     assert limit.failures == [8]
 
 
-def test_a_batch_that_a_method_was_editing_is_as_it_came() -> None:
+def test_batch_edited_by_an_algorithm_is_restored() -> None:
     """Edited in place before the loss, which fails, so that it is not put back."""
 
     class Shift(Algorithm):
@@ -327,7 +327,7 @@ def test_metrics_of_training_count_each_sample_once() -> None:
     assert found == [24, 24, 24]
 
 
-def test_what_a_failed_pass_held_is_freed() -> None:
+def test_memory_of_a_failed_pass_is_freed() -> None:
     held: list[weakref.ref] = []
 
     class Holding(RunsOut):
@@ -353,7 +353,7 @@ def test_what_a_failed_pass_held_is_freed() -> None:
     assert alive.found == [[], [False], [False]]
 
 
-def test_nothing_is_changed_by_the_search_of_an_iterable_that_counts_its_samples() -> None:
+def test_search_does_not_change_iterables_that_count_samples() -> None:
     data = DataSpec(regression_data(2, 8), get_num_samples_in_batch=lambda batch: len(batch[0]))
     trainer = trainer_of(RunsOut(Limit("loss", 3)), data, device_train_microbatch_size="auto")
     trainer.fit()
@@ -369,7 +369,7 @@ def test_out_of_memory_is_logged(caplog) -> None:
     ]
 
 
-def test_synchronized_batch_normalization_of_one_process_is_taken() -> None:
+def test_sync_batchnorm_in_single_process_is_accepted() -> None:
     model = RunsOut(Limit("forward", 4))
     model.norm = nn.SyncBatchNorm(8).eval()
     trainer = trainer_of(model, regression_data(1, 8), device_train_microbatch_size="auto")

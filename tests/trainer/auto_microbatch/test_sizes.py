@@ -12,13 +12,13 @@ from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, shape_of
 SMALL, LARGE, OTHER = ((3, 8, 8), ()), ((3, 16, 8), ()), ((64,), ())
 
 
-def test_shapes_leave_out_the_samples() -> None:
+def test_shapes_exclude_the_batch_dimension() -> None:
     assert shape_of((torch.ones(8, 3, 4), torch.ones(8))) == ((3, 4), ())
     assert shape_of({"a": torch.ones(8, 2), "b": ["text"], "c": {"d": torch.ones(4, 5)}}) == ((2,), (5,))
     assert shape_of(torch.ones(8)) == ((),)
 
 
-def test_shapes_that_cover_others() -> None:
+def test_covering_shapes() -> None:
     sizes = MicrobatchSizes()
     sizes.fail(SMALL, 8)
     assert sizes.choose(SMALL, 8) == 4
@@ -34,7 +34,7 @@ def test_batches_of_multiple_lengths_without_a_failure() -> None:
     assert not sizes.has_room(SMALL, 16)
 
 
-def test_a_size_to_begin_with() -> None:
+def test_initial_size() -> None:
     sizes = MicrobatchSizes(start=4)
     assert sizes.choose(SMALL, 8) == 4
     assert sizes.has_room(SMALL, 8)
@@ -48,7 +48,7 @@ def test_a_larger_size_is_at_most_the_batch() -> None:
     assert sizes.choose(SMALL, 32) == 6
 
 
-def test_patience_grows_with_each_failed_try() -> None:
+def test_patience_grows_with_each_failure() -> None:
     sizes = MicrobatchSizes(start=4)
     waits = []
     for _ in range(9):
@@ -75,7 +75,7 @@ def test_the_search_ends_at_a_size_that_fits_and_is_more_than_half_of_one_that_d
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_there_is_nothing_below_one(size) -> None:
+def test_size_is_at_least_one(size) -> None:
     sizes = MicrobatchSizes()
     sizes.fail(SMALL, size)
     assert sizes.choose(SMALL, 8) == 1

@@ -20,7 +20,7 @@ class Box:
         self.__dict__.update(attributes)
 
 
-def test_everything_comes_back_into_the_same_objects():
+def test_state_is_restored_in_place():
     inner = [1, 2]
     box = Box(
         number=1,
@@ -103,7 +103,7 @@ def test_generators_and_odd_tensors():
 
 
 @pytest.mark.parametrize("make", [lambda: State(model=nn.Linear(1, 1)), Callback])
-def test_what_is_referred_to_only_is_left_alone(make):
+def test_unowned_objects_are_left_alone(make):
     other = make()
     box = Box(other=other)
     snapshot = ObjectSnapshot([box])

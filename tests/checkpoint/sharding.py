@@ -1,4 +1,4 @@
-"""Small runs whose weights are divided among processes, for tests of checkpoints; called in those processes."""
+"""Small runs with sharded weights (FSDP, HSDP, tensor parallel), for checkpoint tests; called on each rank."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from composer.core.checkpoint_folders import CheckpointFolders
 
 
 def mesh(*sizes: int) -> DeviceMesh:
-    """All processes as a mesh, in a row by default."""
+    """A device mesh over all ranks, one-dimensional by default."""
     names = ("tensor",) if not sizes else ("replicate", "shard")
     return init_device_mesh("cpu", sizes or (torch_dist.get_world_size(),), mesh_dim_names=names)
 
 
 def network(seed: int = 0) -> nn.Sequential:
-    """Rows that divide unevenly, fewer of them than processes, and buffers."""
+    """A network with rows that shard unevenly, fewer rows than ranks, and buffers."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
 
 
 def run(seed: int = 0, how: str = "fsdp", steps: int = 2, *, folders: bool = False) -> State:
-    """A run after some steps on the same data everywhere, so that what it has become does not depend on the number."""
+    """A run after some steps on the same data on every rank, so that the result does not depend on the world size."""
     model = network(seed)
     if how == "tensor":
         parallelize_module(model, mesh(), {"0": ColwiseParallel()})
@@ -43,7 +43,7 @@ def run(seed: int = 0, how: str = "fsdp", steps: int = 2, *, folders: bool = Fal
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         inputs = torch.randn(4, 3, generator=generator)
-        if how == "tensor":  # the layers behind it would have to be divided to fit
+        if how == "tensor":  # the following layers would have to be sharded, too
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter)
         else:
@@ -54,23 +54,23 @@ def run(seed: int = 0, how: str = "fsdp", steps: int = 2, *, folders: bool = Fal
 
 
 def full(tensor: Any) -> Tensor:
-    """A tensor as a whole."""
+    """Return the full tensor."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
 def weights(state: State) -> dict[str, Tensor]:
-    """Everything in the model, whole."""
+    """Return the full state of the model."""
     return {name: full(value) for name, value in state.model.state_dict().items()}
 
 
 def moments(state: State) -> dict[str, Tensor]:
-    """Everything that the optimizer keeps, whole."""
+    """Return the full optimizer states."""
     kept = state.optimizers[0].state_dict()["state"]
     return {f"{number}.{name}": full(value) for number, values in kept.items() for name, value in values.items()}
 
 
-def kinds(state: State) -> dict[str, str]:
-    """How everything that the optimizer keeps is divided."""
+def placements(state: State) -> dict[str, str]:
+    """Return the placements of the optimizer states."""
     kept = state.optimizers[0].state_dict()["state"]
     return {
         f"{number}.{name}": str(getattr(value, "placements", None))
@@ -80,5 +80,5 @@ def kinds(state: State) -> dict[str, str]:
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether names and values are the same."""
+    """Return whether names and values are equal."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -29,7 +29,7 @@ def adopt_orphans() -> None:
 
 
 def end(patience: float = PATIENCE) -> list[str]:
-    """End the processes below this one that are nobody's any more; return their command lines.
+    """End orphaned child processes; return their command lines.
 
     Args:
         patience: Seconds that they have to end by themselves.
