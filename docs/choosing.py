@@ -17,6 +17,9 @@ DOMAINS = {"vision": "Vision", "language": "Language", "any": "Any domain"}
 _MARK = re.compile(r"^<!-- choose: (\w+) -->$", flags=re.MULTILINE)
 
 
+_LOADING = "slower data loading (with `on_device=True`: none)"
+
+
 class Choice(NamedTuple):
     """What a reader compares before opening the page of a method."""
 
@@ -28,7 +31,7 @@ class Choice(NamedTuple):
 
 CHOICES: dict[str, Choice] = {
     # ---------------------------------------------------------------------------------------------- vision
-    "AugMix": Choice("vision", "slower data loading", "higher under noise, blur and weather", "robust classifiers"),
+    "AugMix": Choice("vision", _LOADING, "higher under noise, blur and weather", "robust classifiers"),
     "BlurPool": Choice("vision", "slightly slower steps", "higher", "CNNs with strided layers"),
     "ChannelsLast": Choice("vision", "faster steps", "unchanged", "CNNs, with any other method"),
     "ColOut": Choice("vision", "faster steps", "slightly lower, or higher in long runs", "large images"),
@@ -39,7 +42,7 @@ CHOICES: dict[str, Choice] = {
     "LowPrecisionGroupNorm": Choice("vision", "faster steps on a GPU", "unchanged", "mixed precision, group norm"),
     "PatchDropout": Choice("vision", "faster steps", "slightly lower", "vision transformers, large images"),
     "ProgressiveResizing": Choice("vision", "faster early in the run", "about the same", "CNN classifiers"),
-    "RandAugment": Choice("vision", "slower data loading", "higher in long runs", "large models, many epochs"),
+    "RandAugment": Choice("vision", _LOADING, "higher in long runs", "large models, many epochs"),
     "SqueezeExcite": Choice("vision", "slower steps", "higher", "CNNs that need accuracy more than speed"),
     "WeightStandardization": Choice("vision", "slightly slower steps", "higher", "group norm, or small batches"),
     # -------------------------------------------------------------------------------------------- language

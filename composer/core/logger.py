@@ -307,7 +307,7 @@ class Logger:
         nan_since = copy_to_host(pending, self._state.total_loss_dict)
         if nan_since is not None and not self._nan_reported:
             self._nan_reported = True
-            self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor stops a run there)", urgent=True)
+            self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)", urgent=True)
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
         for destination, queue in queues:
             entries = queue.copy()

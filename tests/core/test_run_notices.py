@@ -93,8 +93,8 @@ def test_a_nan_loss_is_reported_once(caplog) -> None:
     logger.flush()
     logger.enqueue({"loss/train/total": nan}, 5)
     logger.flush()
-    assert logger.notices.texts == ["loss is NaN since batch 2 (NaNMonitor stops a run there)"]
+    assert logger.notices.texts == ["loss is NaN since batch 2 (NaNMonitor raises an error there)"]
     logger.begin()  # of another training
     logger.enqueue({"loss/train/total": nan}, 6)
     logger.flush()
-    assert logger.notices.texts[1:] == ["loss is NaN since batch 6 (NaNMonitor stops a run there)"]
+    assert logger.notices.texts[1:] == ["loss is NaN since batch 6 (NaNMonitor raises an error there)"]

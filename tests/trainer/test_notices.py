@@ -122,7 +122,7 @@ def test_a_loss_that_is_nan(stream, caplog) -> None:
     caplog.set_level(logging.INFO, "composer")
     shown = stream()
     run(shown, callbacks=At("batch_start", poison)).fit()
-    line = "loss is NaN since batch 5 (NaNMonitor stops a run there)"
+    line = "loss is NaN since batch 5 (NaNMonitor raises an error there)"
     assert told(caplog) == [("WARNING", line)]
     assert split(shown, line) == (1, 1)
 
