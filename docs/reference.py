@@ -7,13 +7,16 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import pkgutil
+import re
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 
 from composer.core.callback import Callback
 from composer.optim import ComposerScheduler
-from docs.text import api, summary, table
+from docs.text import api, first_paragraph, summary, table
 
 __all__ = ["exports", "leaf_pages", "members", "own_names", "public_modules", "reference_pages"]
 
@@ -66,9 +69,9 @@ def leaf_pages(package: str, title: str) -> dict[str, str]:
         watchers = [name for name in names if _is_watcher(getattr(module, name))]
         heading = next(iter(watchers), names[0])
         path = f"{folder}/{module.__name__.rpartition('.')[2]}.md"
-        pages[path] = f"# {heading}\n\n{summary(module)}\n\n{members(module, level=2)}\n"
-        rows.append((f"[{heading}]({path.partition('/')[2]})", summary(getattr(module, heading))))
-    about = f"# {title}\n\n{summary(importlib.import_module(package))}\n\n"
+        pages[path] = f"# {heading}\n\n{_introduction(module)}\n\n{members(module, level=2)}\n"
+        rows.append((f"[{heading}]({path.partition('/')[2]})", _description(f"{module.__name__}.{heading}")))
+    about = f"# {title}\n\n{_introduction(importlib.import_module(package))}\n\n"
     pages[f"{folder}/index.md"] = about + table(["name", "what it does"], rows) + "\n"
     return pages
 
@@ -123,9 +126,9 @@ def reference_pages() -> dict[str, str]:
         paths.sort(key=lambda path: _rank(_value(path), path.rpartition(".")[2]))
         package = importlib.import_module(f"composer.{name}")
         listed = [_listed(path) for path in paths]
-        parts = [f"# composer.{name}", summary(package), table(["name", "import", "what it is"], listed)]
+        parts = [f"# composer.{name}", _introduction(package), table(["name", "import", "what it is"], listed)]
         pages[f"reference/{name}.md"] = "\n\n".join([*parts, *(api(path, level=2) for path in paths)]) + "\n"
-        rows.append((f"[composer.{name}]({name}.md)", summary(package)))
+        rows.append((f"[composer.{name}]({name}.md)", _introduction(package)))
     about = (
         "# API reference\n\nThe public classes and functions by package; every one has an anchor. Methods, schedules, "
         "callbacks and loggers have pages of their own: [methods](../methods/index.md), "
@@ -142,8 +145,41 @@ def _value(path: str) -> object:
 
 def _listed(path: str) -> tuple[str, str, str]:
     """A link to the reference of an object, how to import it, and what it is."""
-    name, value = path.rpartition(".")[2], _value(path)
-    return f"[{name}](#{path})", f"`from {exports()[path]} import {name}`", summary(value) if callable(value) else ""
+    name = path.rpartition(".")[2]
+    return f"[{name}](#{path})", f"`from {exports()[path]} import {name}`", _description(path)
+
+
+def _introduction(module: ModuleType) -> str:
+    """What a module or package is for, without a last sentence that introduces a list of its modules.
+
+    >>> import composer.trainer
+    >>> _introduction(composer.trainer)
+    'The `Trainer` and its loops.'
+    """
+    return re.sub(r"\s*(?:(?<=\.)|^)[^.]*(?::|\bin reading order\b[^.]*\.?)$", "", summary(module))
+
+
+def _description(path: str) -> str:
+    """The first sentence about an object. A constant has it below its assignment; its docstring is that of its type."""
+    module, _, name = path.rpartition(".")
+    value = _value(path)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return summary(value)
+    return _constant_descriptions(sys.modules[module]).get(name, "")
+
+
+@functools.cache
+def _constant_descriptions(module: ModuleType) -> dict[str, str]:
+    """The first sentences of the docstrings below the assignments of a module, by name."""
+    found: dict[str, str] = {}
+    for node, below in itertools.pairwise(ast.parse(inspect.getsource(module)).body):
+        match node, below:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = first_paragraph(text)
+    return found
 
 
 def _rank(value: object, name: str) -> tuple[int, str]:

@@ -10,6 +10,7 @@ __all__ = [
     "SECTIONS",
     "api",
     "as_markdown",
+    "first_paragraph",
     "grouped_arguments",
     "papers",
     "prose",
@@ -49,7 +50,12 @@ def _clean(documented: object) -> str:
 
 def summary(documented: object) -> str:
     """Return the first sentence of a docstring, in one line."""
-    return " ".join(as_markdown(_clean(documented).split("\n\n")[0]).split())
+    return first_paragraph(_clean(documented))
+
+
+def first_paragraph(text: str) -> str:
+    """Return the first paragraph of a docstring as Markdown, in one line."""
+    return " ".join(as_markdown(text.split("\n\n", maxsplit=1)[0]).split())
 
 
 def prose(documented: object) -> str:

@@ -75,6 +75,7 @@ GPU_AVAILABLE_FLOPS: dict[str, dict[str, float]] = {
     # as each of its two cores is a device
     "trn1": _row(23.75, 95, 95, 95),
 }
+"""Peak FLOP/s of each accelerator by number format, for model FLOPs utilization (MFU)."""
 """Peak FLOP/s of one accelerator by name and number format."""
 
 

@@ -12,8 +12,8 @@ __all__ = ["Event"]
 class Event(StrEnum):
     """An event of the loop. In the pseudocode of the loop below, an event fires where its name appears.
 
-    Indented lines repeat. ``for epoch`` runs until ``max_duration`` is reached; if that is in the middle of an epoch,
-    the events below ``end of epoch`` do not fire. ``evaluate`` stands for the block of that name and runs if an
+    Lines under a ``for`` repeat. ``for epoch`` runs until ``max_duration`` is reached; if that is in the middle of an
+    epoch, the events below ``end of epoch`` do not fire. ``evaluate`` stands for the block of that name and runs if an
     evaluator is due. The last ``BEFORE_DATALOADER`` of an epoch finds no further batch; it does not fire if
     ``max_duration`` is reached with the last batch of the epoch.
 

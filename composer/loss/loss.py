@@ -125,3 +125,4 @@ loss_registry: dict[str, Callable[..., Tensor]] = {
     "dice_loss": dice_loss,
     "soft_cross_entropy": soft_cross_entropy,
 }
+"""The loss functions by name."""

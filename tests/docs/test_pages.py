@@ -109,6 +109,12 @@ def test_the_reference_shows_public_names_only(documented):
     assert {name for name in documented if "._" in name} <= set(exports())
 
 
+def test_constants_and_packages_are_described_in_their_own_words(pages):
+    assert "| Peak FLOP/s of each accelerator" in pages["callbacks/index.md"]
+    assert "| A value that the json module can serialize. |" in pages["reference/core.md"]
+    assert [name for name, page in pages.items() if "dict()" in page or "in reading order" in page] == []
+
+
 def test_the_arguments_of_trainer_are_grouped_in_the_order_of_the_signature():
     names = list(inspect.signature(Trainer).parameters)
     places = [names.index(first) for first in TRAINER_GROUPS]
@@ -168,6 +174,18 @@ def test_choosing_methods_compares_every_method(pages):
     tables = page.partition("## Vision")[2].partition("## Which methods conflict")[0]
     assert sorted(re.findall(r"^\| \[(\w+)\]\(methods/", tables, flags=re.M)) == sorted(files)
     assert sorted(re.findall(r"^\| \[(\w+)\]\(", pages["methods/index.md"], flags=re.M)) == sorted(files)
+
+
+def test_readme_lists_methods_by_the_same_domains():
+    listed = (
+        (Path(__file__).resolve().parents[2] / "README.md").read_text().partition("| Methods |")[2].partition("\n")[0]
+    )
+    parts = re.split(r"Images:|Text:|Any model:", listed)[1:]
+    for part, domain in zip(parts, choosing.DOMAINS, strict=True):
+        named = set(re.findall(r"`([A-Z]\w+)`", part))
+        assert named == {name for name, choice in choosing.CHOICES.items() if choice.domain == domain} - {
+            "SequencePacking"
+        }
 
 
 def test_step_times_are_relative_to_the_step_without_a_method(tmp_path):
