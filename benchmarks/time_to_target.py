@@ -159,7 +159,7 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
         f"One thread; {seeds} seeds, paired: for a seed, every choice of methods starts from the same weights and sees "
         "the data in the same order, and the choices train in turn. Seconds are CPU time of training, without "
         "evaluations, until the first of about 12 evaluations on the test split that reaches the target: mean and "
-        "half the 95 % confidence interval; wall is the same in wall time.",
+        "half the 95 % confidence interval; wall is the same in wall-clock time.",
         "Ratios are geometric means over the seeds with which both reached the target, with their 95 % confidence "
         "interval, from Student's distribution of the logarithms. For a recipe without a method, a ratio above 1 means "
         "that the method saves time.",
@@ -234,7 +234,7 @@ def summarize(task: Task, curves: dict[str, list[Curve]]) -> tuple[list[list[Any
     what = f"{task.name}: time to the target by the recipe, times the baseline's, upper end of the interval"
     ratio = ratio_interval(times["recipe"], times["baseline"])
     missing = sum(time is None for name in ("baseline", "recipe") for time in times[name])
-    doubt = f"{missing} runs did not get to the target" if missing else ""
+    doubt = f"{missing} runs did not reach the target" if missing else ""
     if not doubt and len(times["recipe"]) == 1:
         doubt = "of one seed there is no interval"
     return rows, Goal(what, ratio[2] if ratio else math.inf, 1.0, doubt=doubt)
