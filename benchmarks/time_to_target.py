@@ -234,7 +234,7 @@ def summarize(task: Task, curves: dict[str, list[Curve]]) -> tuple[list[list[Any
     what = f"{task.name}: time to the target by the recipe, times the baseline's, upper end of the interval"
     ratio = ratio_interval(times["recipe"], times["baseline"])
     missing = sum(time is None for name in ("baseline", "recipe") for time in times[name])
-    doubt = f"{missing} runs did not reach the target" if missing else ""
+    doubt = f"{missing} runs did not get to the target" if missing else ""
     if not doubt and len(times["recipe"]) == 1:
         doubt = "of one seed there is no interval"
     return rows, Goal(what, ratio[2] if ratio else math.inf, 1.0, doubt=doubt)
