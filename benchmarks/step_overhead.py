@@ -142,16 +142,16 @@ def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str
     notes = [
         f"A multilayer perceptron {NUM_FEATURES}-64-{NUM_CLASSES}, batches of {BATCH_SIZE}, SGD, one thread, fp32, "
         f"device {device}; {steps} steps measured with the {clock} clock after a warm-up.",
-        f"{rounds} rounds; in each, every contender in turn starts a new process, which trains {repeats} times in each "
-        "setting.",
+        f"{rounds} rounds; in each, every contender in turn starts a new process, which trains "
+        f"{'once' if repeats == 1 else f'{repeats} times'} in each setting.",
         "Median and half the interquartile range of all runs; 'over raw' and the ratio are medians over the rounds, "
-        "each relative to the raw loop of the same round; 'least over raw' compares the fastest runs of both.",
+        "each relative to the raw loop of the same round; 'minimum over raw' compares the fastest runs of both.",
         "bare: no progress bar, loggers, metrics or callbacks. full: a progress bar on a terminal, a linear schedule "
         "stepped each batch, torchmetrics' MulticlassAccuracy updated each batch, three callbacks at the end of a "
         "batch. Both are relative to the bare hand-written loop; 'the same by hand' is that loop with all features of "
         "full, with tqdm.",
     ]
-    columns = ["microseconds a step", "median", "spread", "least", "over raw", "least over raw", "times raw"]
+    columns = ["µs per step", "median", "spread", "minimum", "over raw", "minimum over raw", "times raw"]
     title = "Cost of a training step over a hand-written loop"
     return Report("step_overhead", title, columns, rows, goals, notes, samples, environment.describe(device))
 

@@ -159,7 +159,7 @@ def measure(names: Iterable[str] = tuple(TASKS), seeds: int = 5, tuning_seeds: I
         f"One thread; {seeds} seeds, paired: for a seed, every choice of methods starts from the same weights and sees "
         "the data in the same order, and the choices train in turn. Seconds are CPU time of training, without "
         "evaluations, until the first of about 12 evaluations on the test split that reaches the target: mean and "
-        "half the 95 % confidence interval; wall is the same in wall time.",
+        "half the 95 % confidence interval; wall is the same in wall-clock time.",
         "Ratios are geometric means over the seeds with which both reached the target, with their 95 % confidence "
         "interval, from Student's distribution of the logarithms. For a recipe without a method, a ratio above 1 means "
         "that the method saves time.",
