@@ -29,7 +29,7 @@ from tests.design import ROOT
 
 def test_sections() -> None:
     report = collect_env()
-    assert list(report) == ["versions", "accelerators", "host", "launcher", "extras"]
+    assert list(report) == ["versions", "accelerators", "machine", "launcher", "extras"]
     assert report["versions"]["composer"] == __version__
     assert report["versions"]["torch"] == torch.__version__
     assert report["versions"]["python"].startswith(platform.python_version())

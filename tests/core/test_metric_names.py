@@ -97,7 +97,7 @@ def test_types() -> None:
             make(3)
     with pytest.raises(TypeError, match=r"pass ThresholdStopper\('eval/Acc', threshold=\.\.\.\)"):
         ThresholdStopper("eval/Acc", 0.9)
-    with pytest.raises(TypeError, match="threshold must be given"):
+    with pytest.raises(TypeError, match="threshold is required"):
         ThresholdStopper("eval/Acc")
     with pytest.raises(TypeError, match="dataloader_label must be a string"):
         EarlyStopper("Acc", 3)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 SCRIPTS = {
-    "char_gpt.py": ["--steps", "16", "--batch-size", "4"],
+    "char_gpt.py": ["--steps", "24", "--batch-size", "4"],
     "bert_pretraining.py": ["--steps", "24", "--batch-size", "4"],
     "resume_after_kill.py": ["--epochs", "1", "--width", "16", "--kill-at", "60"],
     "distributed/digits.py": ["--strategy", "deepspeed", "--width", "16", "--duration", "20ba"],
