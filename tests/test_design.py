@@ -130,7 +130,8 @@ def test_size(path) -> None:
 def test_exceptions_are_still_needed() -> None:
     lengths = {
         (relative(path), name): length
-        for path in python_files("composer", "examples", "benchmarks", "tests")
+        for path in [ROOT / file for file in sorted({file for file, _ in LONGER_FUNCTIONS})]
+        if path.exists()
         for name, _, length in functions(path.read_text())
     }
     stale = [key for key in LONGER_FUNCTIONS if lengths.get(key, 0) <= MAX_FUNCTION_LINES]

@@ -45,7 +45,7 @@ def test_small_orders_match_torch() -> None:
     assert Permutation(100, 5).slice(0, 100) == expected
 
 
-@pytest.mark.parametrize("n", [(1 << 20) + 1, (1 << 21) - 1, 1 << 21, 10_000_019])
+@pytest.mark.parametrize("n", [(1 << 20) + 1, (1 << 21) - 1, 1 << 21, pytest.param(10_000_019, marks=pytest.mark.slow)])
 def test_large_orders_are_permutations(n) -> None:
     order = Permutation(n, seed=3)
     numbers = np.concatenate([order.slice(start, start + n // 8) for start in range(0, n, n // 7)])
