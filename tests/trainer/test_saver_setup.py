@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checkpoint.dividing import full
+from tests.checkpoint.sharding import full
 from torch import nn
 from torchmetrics import Metric
 
