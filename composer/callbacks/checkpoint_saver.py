@@ -95,6 +95,8 @@ class CheckpointSaver(SaverSettings, Callback):
     False
     """
 
+    writes_output = True
+
     def __init__(
         self,
         folder: str | Path = "{run_name}/checkpoints",

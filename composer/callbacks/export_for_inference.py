@@ -44,6 +44,8 @@ class ExportForInferenceCallback(Callback):
     <ExportFormat.ONNX: 'onnx'>
     """
 
+    writes_output = True
+
     def __init__(
         self,
         save_format: str | ExportFormat,

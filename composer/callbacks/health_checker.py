@@ -92,6 +92,8 @@ class HealthChecker(Callback):
     300
     """
 
+    writes_output = True
+
     def __init__(
         self,
         threshold: float = 10,

@@ -51,6 +51,8 @@ class MemorySnapshot(Callback):
     Time(2, TimeUnit.BATCH)
     """
 
+    writes_output = True
+
     folder, filename = Forwarded("files"), Forwarded("files")
     remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
 

@@ -67,6 +67,8 @@ class MLPerfCallback(Callback):
     'submission/results/8x accelerator/resnet/result_0.txt'
     """
 
+    writes_output = True
+
     def __init__(
         self,
         root_folder: str | Path,

@@ -56,6 +56,8 @@ class OOMObserver(Callback):
     1000
     """
 
+    writes_output = True
+
     folder, filename = Forwarded("files"), Forwarded("files")
     remote_file_name, overwrite = Forwarded("files"), Forwarded("files")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from composer.core.hooks import Hooks
 from composer.core.serializable import Serializable
@@ -29,6 +29,10 @@ class Callback(Hooks, Serializable):
     >>> _ = engine.run_event("epoch_start")
     Epoch 0
     """
+
+    #: Whether it writes files or sends messages. Commands that only try a run, such as ``composer verify``, leave such
+    #: callbacks out.
+    writes_output: ClassVar[bool] = False
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         """Handle any event by calling the method named after it.

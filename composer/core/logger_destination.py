@@ -36,6 +36,8 @@ class LoggerDestination(Callback):
     0 {'loss': tensor(0.5000)}
     """
 
+    writes_output = True
+
     __flush_interval__: int = 1
 
     @property

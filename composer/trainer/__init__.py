@@ -26,6 +26,7 @@
 - ``compilation``: ``torch.compile``.
 - ``default_optimizer``: the optimizer if none is given.
 - ``extract_hparams``, ``model_report``, ``run_summary``: logged hyperparameters, model summary, final table.
+- ``overrides``: change the trainers of a program from outside, for commands such as ``composer verify``.
 - ``_trainer_names``, ``third_party_loops``: attributes and helpers that scripts of 0.32 use.
 """
 

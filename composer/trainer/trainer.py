@@ -59,6 +59,7 @@ from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
+from composer.trainer.overrides import run_overrides
 from composer.trainer.predict import predict
 from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_summary import Summary
@@ -289,6 +290,8 @@ class Trainer(TrainerNames):
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        if run_overrides(Trainer.__init__, self, {**arguments, **unknown}):
+            return
         raise_if_unknown(Trainer.__init__, unknown, data=train_dataloader)
         check_arguments(arguments)
         schedules.check_ratio(scale_schedule_ratio, schedulers)
@@ -466,7 +469,10 @@ class Trainer(TrainerNames):
                 already reached its end.
             RuntimeError: The trainer is closed.
         """
-        check_arguments(locals())
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "positional", "unknown")}
+        if not positional and run_overrides(Trainer.fit, self, {**arguments, **unknown}):
+            return
+        check_arguments(arguments)
         data = self.state.train_dataloader if train_dataloader is None else train_dataloader
         raise_if_unknown(Trainer.fit, unknown, positional, data)
         schedules.check_ratio(scale_schedule_ratio, schedulers)

@@ -1,0 +1,31 @@
+"""Trials: short runs of a user's training program, each in a process of its own, with stated changes and a record.
+
+Commands such as ``composer verify`` are made of trials. The modules, in reading order:
+
+- ``target``: the training program: a script, a module, or a function that returns a Trainer.
+- ``assignments``: changes of the Trainer's arguments as text, such as ``optimizers.lr=0.001``.
+- ``trial``: what to run, and the record of it.
+- ``probe``: what a trial measures.
+- ``isolation``: what a trial must not do, such as to write into the folders of the run.
+- ``worker``: the process of a trial.
+- ``processes``: start the processes of a trial, end them in time, leave none behind.
+- ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.
+- ``display``: the progress on the terminal.
+"""
+
+from __future__ import annotations
+
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "Assignment": "composer.trials.assignments",
+        "Probe": "composer.trials.probe",
+        "Record": "composer.trials.trial",
+        "Study": "composer.trials.study",
+        "Target": "composer.trials.target",
+        "Trial": "composer.trials.trial",
+        "TrialDisplay": "composer.trials.display",
+    },
+)

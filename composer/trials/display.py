@@ -1,0 +1,107 @@
+"""The progress of a study on the terminal: a line for each trial, and an estimate of the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from composer.trials.trial import Record, Trial
+
+__all__ = ["TrialDisplay"]
+
+_STYLES = {"completed": "green", "failed": "red", "out_of_memory": "yellow", "timed_out": "yellow", "killed": "red"}
+
+
+class TrialDisplay:
+    """Prints a line for each trial that has ended, and shows the running ones in a terminal.
+
+    Args:
+        total: Number of trials.
+        stream: Where to write; None for stderr.
+        describe: What to say of a record, after its name and time; by default the outcome and the error.
+
+    >>> with TrialDisplay(1, stream=sys.stdout) as display:
+    ...     display.ended(None, Record("bf16", "0f", "completed", 3.21), known=False)
+    bf16                           3.2 s  completed
+    """
+
+    def __init__(
+        self, total: int, stream: TextIO | None = None, describe: Callable[[Record], str] | None = None
+    ) -> None:
+        self._console = Console(file=sys.stderr if stream is None else stream, highlight=False, soft_wrap=True)
+        self._describe = _outcome if describe is None else describe
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID = self._progress.add_task("trials", total=total, left="")
+        self._total, self._measured, self._ended = total, 0, 0
+        self._began = time.monotonic()
+        self._running: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Show the progress."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove it; the lines remain."""
+        self._progress.stop()
+
+    def started(self, trial: Trial) -> None:
+        """Name a trial that has started.
+
+        Args:
+            trial: The trial.
+        """
+        self._running.append(trial.name)
+        self._update()
+
+    def ended(self, trial: Any, record: Record, *, known: bool) -> None:
+        """Print the line of a trial.
+
+        Args:
+            trial: The trial.
+            record: Its record.
+            known: Whether the record is that of an earlier start.
+        """
+        self._ended += 1
+        self._measured += not known
+        if record.name in self._running:
+            self._running.remove(record.name)
+        style = _STYLES[record.outcome]
+        earlier = " (measured before)" if known and record.seconds else ""
+        self._console.print(
+            f"{record.name:<26}{record.seconds:>8.1f} s  [{style}]{self._describe(record)}[/{style}]{earlier}"
+        )
+        self._update()
+
+    def _update(self) -> None:
+        """Show what runs, and the estimate."""
+        left = ""
+        if self._measured:
+            each = (time.monotonic() - self._began) / self._measured
+            left = f"about {each * (self._total - self._ended):.0f} s left"
+        self._progress.update(
+            self._task, description=", ".join(self._running) or "trials", completed=self._ended, left=left
+        )
+
+
+def _outcome(record: Record) -> str:
+    """Return the outcome, with the reason of one that did not complete."""
+    words = record.outcome.replace("_", " ")
+    return words if record.is_completed else f"{words}: {record.error}"

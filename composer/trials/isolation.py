@@ -1,0 +1,69 @@
+"""Isolation: what a trial must not do: write into the folders of the run, log to its trackers, or take its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from composer.core.callback import Callback
+from composer.trainer.short_names import instances
+
+__all__ = ["ENVIRONMENT", "environment", "isolated"]
+
+# Set in the processes of a trial, to the name of the trial, so that a script can tell.
+ENVIRONMENT = "COMPOSER_TRIAL"
+
+
+def isolated(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return arguments of :class:`.Trainer` without checkpoints, loggers, displays and callbacks that write.
+
+    Args:
+        arguments: All arguments that the program passes.
+        name: Name of the trial, used as name of the run.
+
+    >>> changed = isolated({"run_name": "best", "save_folder": "out", "callbacks": ["lr_monitor"]}, "bf16")
+    >>> changed["run_name"], changed["save_folder"], changed["callbacks"]
+    ('trial-bf16', None, [LRMonitor()])
+    """
+    callbacks = instances("callbacks", arguments.get("callbacks"), Callback)
+    return {
+        **arguments,
+        "callbacks": [callback for callback in callbacks if not callback.writes_output],
+        "run_name": f"trial-{name}",
+        "loggers": None,
+        "progress_bar": False,
+        "log_to_console": False,
+        "log_traces": False,
+        "auto_log_hparams": False,
+        "save_folder": None,
+        "autoresume": False,
+        "save_on_signals": (),
+        "save_on_exception": False,
+        "profiler": None,
+        "dry_run": False,
+        "eval_batches_before_fit": 0,
+    }
+
+
+def environment(name: str, folder: Path) -> dict[str, str]:
+    """Return the environment of the processes of a trial: trackers that the script itself starts record nothing.
+
+    Args:
+        name: Name of the trial.
+        folder: Folder of the trial.
+
+    >>> environment("bf16", Path("study"))["COMPOSER_TRIAL"]
+    'bf16'
+    """
+    others = {key: value for key, value in os.environ.items() if key not in ("COMPOSER_RUN_NAME", "RUN_NAME")}
+    return {
+        **others,
+        ENVIRONMENT: name,
+        "WANDB_MODE": "disabled",
+        "COMET_START_MODE": "disabled",
+        "MLFLOW_TRACKING_URI": (folder / "mlflow").absolute().as_uri(),
+        "NEPTUNE_MODE": "debug",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,56 @@
+"""Probes: what a trial measures. A probe sees the arguments of the trainer, and runs ``fit`` in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["Probe"]
+
+
+class Probe:
+    """Measures a trial; a subclass overrides what it needs. Each rank has one.
+
+    Args:
+        folder: Folder for files of the trial, the same on all ranks.
+        **arguments: The ``probe_arguments`` of the trial.
+
+    >>> class Steps(Probe):
+    ...     def fit(self, trainer, fit, arguments):
+    ...         fit(**{**arguments, "duration": "2ba"})
+    ...         self.steps = trainer.state.timestamp.batch.value
+    ...
+    ...     def result(self):
+    ...         return {"steps": self.steps}
+    """
+
+    def __init__(self, folder: Path, **arguments: Any) -> None:
+        self.folder = folder
+        for name in arguments:
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}.")
+
+    def init(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer, after the changes of the trial.
+
+        Args:
+            arguments: All arguments, with the program's outputs removed.
+        """
+        return arguments
+
+    def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Train as the measurement requires; the trial ends afterwards.
+
+        Args:
+            trainer: The trainer.
+            fit: Its ``fit``.
+            arguments: What the program passes to it.
+        """
+        fit(**arguments)
+
+    def result(self) -> Mapping[str, Any]:
+        """Return what was measured, in JSON types; that of rank 0 is recorded."""
+        return {}

@@ -1,0 +1,147 @@
+"""Targets: the training program of a trial: a script, a module or a function that creates a Trainer and trains."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import pickle
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Literal
+
+from composer._lazy import import_extra
+
+__all__ = ["Target"]
+
+# Words that stand for a module of this package, as in `composer train run.yaml`.
+_MODULES = {"train": "composer.hparams"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program that creates a :class:`.Trainer` and calls ``fit``, in a form that another process can run.
+
+    Args:
+        kind: "script" (a path), "module" (a module name, as for ``python -m``), "function" (an import path such as
+            ``package.module:function``) or "pickle" (a pickled function). A function returns a trainer that is not
+            fitted yet, and takes no arguments.
+        name: The path, name or pickle.
+        arguments: Command-line arguments of a script or module.
+        fit: Which call of ``fit`` of the program is meant, from 1. The calls before it are shortened like it.
+
+    Raises:
+        ValueError: ``fit`` is less than 1.
+
+    >>> Target.from_command(["train.py", "--lr", "0.1"])
+    Target(kind='script', name='train.py', arguments=('--lr', '0.1'), fit=1)
+    """
+
+    kind: Literal["script", "module", "function", "pickle"]
+    name: str
+    arguments: tuple[str, ...] = ()
+    fit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.fit < 1:
+            raise ValueError(f"fit must be at least 1, for the first call of fit; got {self.fit}.")
+
+    @classmethod
+    def from_command(cls, words: Sequence[str], fit: int = 1) -> Target:
+        """Return the target of a command line.
+
+        Args:
+            words: A script with its arguments, ``-m`` with a module and its arguments, or ``train`` with a YAML file.
+            fit: Which call of ``fit`` is meant.
+
+        Raises:
+            ValueError: No script is given.
+            FileNotFoundError: The script does not exist.
+
+        >>> Target.from_command(["train", "run.yaml"])
+        Target(kind='module', name='composer.hparams', arguments=('run.yaml',), fit=1)
+        """
+        words = list(words)
+        if words[:1] == ["-m"]:
+            words = words[1:]
+            kind: Literal["script", "module"] = "module"
+        elif words and words[0] in _MODULES and not Path(words[0]).exists():
+            words[0] = _MODULES[words[0]]
+            kind = "module"
+        else:
+            kind = "script"
+        if not words:
+            raise ValueError("No script was given: name the script to run, and its arguments after it.")
+        if kind == "script" and words[0].endswith(".py") is False and not Path(words[0]).exists():
+            raise FileNotFoundError(f"There is no script {words[0]!r}.")
+        return cls(kind, words[0], tuple(words[1:]), fit)
+
+    @classmethod
+    def from_function(cls, function: Callable[[], Any], fit: int = 1) -> Target:
+        """Return the target of a function that returns a trainer.
+
+        Functions of importable modules are imported again; others, as those of a notebook, are pickled.
+
+        Args:
+            function: Takes no arguments, and returns a :class:`.Trainer` that is not fitted yet.
+            fit: Which call of ``fit`` is meant.
+
+        Raises:
+            TypeError: It is not a function.
+            MissingConditionalImportError: The function must be pickled, and ``cloudpickle`` is not installed.
+
+        >>> import textwrap
+        >>> Target.from_function(textwrap.dedent).name
+        'textwrap:dedent'
+        """
+        if not callable(function):
+            raise TypeError(
+                f"make_trainer must be a function that returns a Trainer which is not fitted yet, so that it can be "
+                f"called again in other processes; got {function!r}."
+            )
+        if isinstance(function, FunctionType) and "<" not in function.__qualname__ and "__main__" != function.__module__:
+            return cls("function", f"{function.__module__}:{function.__qualname__}", fit=fit)
+        pickler = import_extra("cloudpickle", "trials", "A function that cannot be imported by other processes")
+        return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), fit=fit)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the target and the contents of its file, which changes when the program is edited."""
+        digest = hashlib.sha256(repr(self).encode())
+        paths = [Path(self.name) if self.kind == "script" else None, *map(Path, self.arguments)]
+        if self.kind in ("module", "function"):
+            spec = importlib.util.find_spec(self.name.partition(":")[0])
+            paths.append(None if spec is None or spec.origin is None else Path(spec.origin))
+        for path in paths:
+            if path is not None and path.is_file() and path.stat().st_size < 2**20:  # arguments may name data
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def run(self) -> None:
+        """Run the program in this process, as ``python`` would."""
+        if self.kind == "script":
+            path = str(Path(self.name).resolve())
+            sys.argv[:] = [self.name, *self.arguments]
+            sys.path.insert(0, str(Path(path).parent))
+            runpy.run_path(path, run_name="__main__")
+        elif self.kind == "module":
+            sys.argv[:] = [self.name, *self.arguments]
+            sys.path.insert(0, "")
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        else:
+            trainer = self._function()()
+            for _ in range(self.fit):
+                trainer.fit()
+
+    def _function(self) -> Callable[[], Any]:
+        if self.kind == "pickle":
+            return pickle.loads(base64.b64decode(self.name))  # our own parent process wrote it
+        module, _, path = self.name.partition(":")
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+        return found
