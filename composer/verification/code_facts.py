@@ -1,0 +1,99 @@
+"""Facts about the code of a run: which of its objects call functions whose results differ from one process to the next."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from composer.core.state import State
+
+__all__ = ["suspects"]
+
+_CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
+_RANDOM = frozenset(
+    {"urandom", "SystemRandom", "Random", "default_rng", "RandomState", "Generator", "seed", "manual_seed", "secrets", "uuid4"}
+    | {"token_bytes", "randbits"}
+)
+_ORDER = frozenset({"id", "hash", "set", "frozenset", "Thread", "ThreadPoolExecutor"})
+# Packages whose code is not the user's.
+_LIBRARIES = ("torch", "composer.", "numpy", "torchmetrics", "builtins", "collections", "random", "transformers")
+
+
+def suspects(state: State) -> dict[str, list[str]]:
+    """Return the names that the code of each custom object uses of clocks, generators, addresses and threads.
+
+    Args:
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> suspects(State(model=torch.nn.Linear(1, 1)))
+    {}
+    """
+    found: dict[str, list[str]] = {}
+    for name, part in _objects(state):
+        names = sorted(_names(part) & (_CLOCK | _RANDOM | _ORDER))
+        if names:
+            found[name] = names
+    return found
+
+
+def uses_clock(names: list[str]) -> bool:
+    """Return whether names of :func:`suspects` include a clock.
+
+    Args:
+        names: The names of one object.
+
+    >>> uses_clock(["perf_counter"])
+    True
+    """
+    return bool(_CLOCK.intersection(names))
+
+
+def _objects(state: State) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that take part in training, with their names."""
+    for name, module in state.model.named_modules():
+        yield f"module {name}", module
+    for role in ("algorithms", "callbacks", "optimizers", "schedulers"):
+        for entry in getattr(state, role):
+            label = getattr(entry, "__qualname__", None) or type(entry).__qualname__
+            yield f"{role.removesuffix('s').replace('scheduler', 'schedule')} {label}", entry
+    spec = state.train_phase.loader
+    loader = getattr(spec, "dataloader", None)
+    parts = [("loader", loader)]
+    parts += [(name, getattr(loader, name, None)) for name in ("dataset", "sampler", "batch_sampler", "collate_fn")]
+    parts += [(name, getattr(spec, name, None)) for name in ("batch_transforms", "microbatch_transforms", "split_batch")]
+    dataset = getattr(loader, "dataset", None)
+    parts += [(f"dataset.{name}", value) for name, value in getattr(dataset, "__dict__", {}).items() if callable(value)]
+    for name, part in parts:
+        if part is not None:
+            yield f"data {name}", part
+
+
+def _names(part: Any) -> set[str]:
+    """Return the names that the code of an object refers to, with the functions of its module that it calls."""
+    functions: list[Any] = [part] if isinstance(part, types.FunctionType) else []
+    for cls in type(part).__mro__:
+        if not f"{cls.__module__}.".startswith(_LIBRARIES):
+            functions += [value for value in vars(cls).values() if isinstance(value, types.FunctionType)]
+    functions += [v for v in getattr(part, "__dict__", {}).values() if isinstance(v, types.FunctionType)]
+    found: set[str] = set()
+    for function in functions:
+        if f"{function.__module__}.".startswith(_LIBRARIES):
+            continue
+        names = _code_names(function.__code__)
+        found |= names
+        for name in names:
+            called = function.__globals__.get(name)
+            if isinstance(called, types.FunctionType) and called.__module__ == function.__module__:
+                found |= _code_names(called.__code__)
+    return found
+
+
+def _code_names(code: types.CodeType) -> set[str]:
+    """Return the global names and attributes of code, with those of functions inside it."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _code_names(constant)
+    return found

@@ -1,0 +1,183 @@
+"""Digests: short fingerprints of tensors, batches and objects, equal if and only if the values are equal bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import types
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from composer import rng, trees
+
+__all__ = ["attribute_digests", "digest", "of_tensor", "rng_digest", "row_digest", "tagged"]
+
+# Odd multipliers of Fibonacci hashing; any will do.
+_FACTOR, _STEP = -7046029254386353131, 6364136223846793005
+# Elements that are mixed at once: bounds the memory of the 64-bit copies.
+_CHUNK = 1 << 22
+_MAX_DEPTH = 6
+
+
+def of_tensor(tensor: Tensor) -> Tensor:
+    """Return a digest of the elements and the dtype of a tensor, computed on its device: an int64 scalar.
+
+    The digest is sum_i mix(bits_i + (i + 1) * c) modulo 2**64: every element counts with its position.
+
+    Args:
+        tensor: Any tensor; a sharded one must be gathered first.
+
+    >>> bool(of_tensor(torch.zeros(2)) == of_tensor(torch.tensor([0.0, -0.0])))
+    False
+    """
+    tensor = tensor.detach()
+    if tensor.is_sparse or tensor.is_quantized or tensor.is_complex() or tensor.is_nested:
+        return torch.tensor(_as_int(repr(tensor.cpu().tolist())), device=tensor.device)
+    size = tensor.element_size()
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
+    flat = tensor.contiguous().reshape(-1)
+    bits = flat.to(torch.uint8) if flat.dtype is torch.bool else flat.view(integer)
+    total = torch.tensor(tensor.numel() * _STEP % 2**31 + size, dtype=torch.int64, device=tensor.device)
+    for start in range(0, bits.numel(), _CHUNK):
+        chunk = bits[start : start + _CHUNK].to(torch.int64)
+        mixed = chunk + torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device) * _STEP
+        mixed = (mixed ^ (mixed >> 29)) * _FACTOR
+        total = total + (mixed ^ (mixed >> 32)).sum()
+    return total
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Return the full tensor of a sharded one, a collective; other tensors unchanged.
+
+    Args:
+        tensor: The tensor.
+
+    >>> gathered(torch.ones(1))
+    tensor([1.])
+    """
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def digest(value: Any) -> str:
+    """Return a digest of a value with nested containers, tensors, arrays and generators of random numbers.
+
+    Args:
+        value: The value. Objects of other classes count with their class and attributes.
+
+    >>> digest({"a": [torch.ones(2), 1]}) == digest({"a": [torch.ones(2), 1]})
+    True
+    >>> digest([1]) == digest([1.0])
+    False
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    _update(hasher, value, 0, set())
+    return hasher.hexdigest()
+
+
+def _update(hasher: Any, value: Any, depth: int, seen: set[int]) -> None:  # noqa: PLR0912 - one branch per type
+    hasher.update(type(value).__name__.encode())
+    if isinstance(value, Tensor):
+        hasher.update(str((value.dtype, tuple(value.shape), int(of_tensor(gathered(value))))).encode())
+    elif isinstance(value, np.ndarray):
+        hasher.update(str((value.dtype, value.shape)).encode())
+        hasher.update(repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes())
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | torch.dtype):
+        hasher.update(value.hex().encode() if isinstance(value, float) else repr(value).encode())
+    elif isinstance(value, torch.Generator):
+        hasher.update(value.get_state().cpu().numpy().tobytes())
+    elif isinstance(value, random.Random):
+        hasher.update(repr(value.getstate()).encode())
+    elif isinstance(value, np.random.RandomState | np.random.Generator):
+        state = value.get_state() if isinstance(value, np.random.RandomState) else value.bit_generator.state
+        hasher.update(repr(state).encode())
+    elif id(value) in seen or depth > _MAX_DEPTH:
+        return
+    else:
+        seen.add(id(value))
+        for part in _parts(value):
+            _update(hasher, part, depth + 1, seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what the value consists of, in an order that does not depend on memory addresses."""
+    if isinstance(value, Mapping):
+        return [part for item in cast("Mapping[Any, Any]", value).items() for part in item]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(entry) for entry in cast("set[Any]", value))
+    if isinstance(value, list | tuple) or type(value).__name__ == "deque":
+        return list(cast("list[Any]", value))
+    if isinstance(value, type | types.ModuleType | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
+        return [getattr(value, "__qualname__", None) or getattr(value, "__name__", "")]
+    if isinstance(value, nn.Module):
+        return [*value.named_parameters(), *value.named_buffers()]
+    return [part for item in sorted(_attributes(value).items()) for part in item]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
+    return {**found, **getattr(value, "__dict__", {})}
+
+
+def attribute_digests(value: Any) -> dict[str, str]:
+    """Return a digest of each attribute of an object, without those that refer to the run.
+
+    Args:
+        value: The object.
+
+    >>> from types import SimpleNamespace
+    >>> sorted(attribute_digests(SimpleNamespace(a=1, b=[2])))
+    ['a', 'b']
+    """
+    return {name: tagged(part) for name, part in _attributes(value).items() if not _refers_to_run(part)}
+
+
+def tagged(value: Any) -> str:
+    """Return the type of a value and its digest, ``"Generator:90ab..."``.
+
+    Args:
+        value: The value.
+
+    >>> tagged(1).partition(":")[0]
+    'int'
+    """
+    return f"{type(value).__name__}:{digest(value)}"
+
+
+def _refers_to_run(value: Any) -> bool:
+    return type(value).__module__.startswith(("composer.core", "composer.trainer")) and not isinstance(value, tuple)
+
+
+def row_digest(row: Any) -> str:
+    """Return a digest of one sample that does not depend on how far its batch is padded.
+
+    Args:
+        row: A batch of one sample.
+
+    >>> row_digest(torch.tensor([[5, 6, 0, 0]])) == row_digest(torch.tensor([[5, 6, 0]]))
+    True
+    """
+    return digest([_without_padding(leaf) if isinstance(leaf, Tensor) else leaf for leaf in trees.leaves(row)])
+
+
+def _without_padding(leaf: Tensor) -> Tensor:
+    """Return a tensor without the equal values at its end, all but one; only integers and flags are padded."""
+    if leaf.is_floating_point() or leaf.ndim != 2 or leaf.shape[1] < 2:
+        return leaf
+    differs = (leaf != leaf[:, -1:]).any(0).nonzero()
+    end = int(differs[-1]) + 2 if len(differs) else 1
+    return leaf[:, :end]
+
+
+def rng_digest() -> str:
+    """Return a digest of the random state of this process: Python, NumPy, torch on the CPU and on the accelerator."""
+    return digest(rng.get_local_rng_state())
+
+
+def _as_int(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -1,0 +1,98 @@
+"""Hooks on the modules of a model: digests of their outputs in forward order, and which of them sample random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+from composer import trees
+from composer.verification.digests import digest, gathered, of_tensor
+
+__all__ = ["ModuleWatch"]
+
+
+class ModuleWatch:
+    """Records what the modules of a model do in each forward pass of training.
+
+    Args:
+        model: The model.
+        keep: Whether to keep the outputs of the first step, on the CPU.
+
+    Attributes:
+        active: Whether calls are recorded.
+        random_modules: Names of modules that have sampled random numbers in their own forward.
+        statistics_modules: Names of modules that use statistics of the batch.
+        outputs: Outputs of the first step by name, one for each call.
+        states: Digest of the random state before the first call of each module.
+
+    >>> watch = ModuleWatch(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2)))
+    >>> watch.active = True
+    >>> _ = watch.model(torch.ones(3, 2))
+    >>> watch.random_modules, watch.statistics_modules, [name for name, _ in watch.take()]
+    (['0'], ['1'], ['0', '1', ''])
+    """
+
+    def __init__(self, model: nn.Module, *, keep: bool = False) -> None:
+        self.model = model
+        self.active = False
+        self.random_modules: list[str] = []
+        self.statistics_modules: list[str] = []
+        self.outputs: dict[str, list[Tensor]] = {}
+        self.states: dict[str, str] = {}
+        self._keep = keep
+        self._digests: list[tuple[str, Tensor]] = []
+        # One entry for each call that has not returned: the random state before it, and whether an inner call changed it.
+        self._calls: list[list[Any]] = []
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(self._before(name), prepend=True)
+            module.register_forward_hook(self._after(name), prepend=True)
+
+    def take(self) -> list[tuple[str, int]]:
+        """Return the name and the digest of the output of each call since the last time, in order."""
+        found = [(name, int(value)) for name, value in self._digests]
+        self._digests.clear()
+        self._calls.clear()
+        self.states.clear()
+        self._keep = False
+        return found
+
+    def _before(self, name: str) -> Any:
+        def record(module: nn.Module, args: Any) -> None:
+            if not self.active:
+                return
+            state = _rng_state()
+            self.states.setdefault(name, state)
+            self._calls.append([state, False])
+
+        return record
+
+    def _after(self, name: str) -> Any:
+        def record(module: nn.Module, args: Any, outputs: Any) -> None:
+            if not self.active or not self._calls:
+                return
+            before, inner = self._calls.pop()
+            changed = _rng_state() != before
+            if changed and self._calls:
+                self._calls[-1][1] = True
+            if changed and not inner and name not in self.random_modules:
+                self.random_modules.append(name)
+            if isinstance(module, _BatchNorm) and name not in self.statistics_modules:
+                self.statistics_modules.append(name)
+            tensors = [leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor)]
+            for tensor in tensors:
+                self._digests.append((name, of_tensor(gathered(tensor))))
+            if self._keep and len(tensors) == 1 and tensors[0].is_floating_point():
+                self.outputs.setdefault(name, []).append(gathered(tensors[0]).detach().cpu().clone())
+
+        return record
+
+
+def _rng_state() -> str:
+    """Return a digest of the generators that modules sample from."""
+    states = [torch.get_rng_state()]
+    if torch.accelerator.is_available() and torch.get_device_module().is_initialized():
+        states.append(torch.get_device_module().get_rng_state())
+    return digest(states)

@@ -1,0 +1,148 @@
+"""The probe of ``composer verify``: trains a few steps and records digests of what happens in each.
+
+A step is recorded as a chain of stages, in the order in which one causes the next: samples, batch, outputs of the modules,
+loss, gradients, learning rates, parameters, buffers, optimizer state. The first stage that differs between two runs tells
+where to look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer import dist, rng
+from composer.callbacks import LRMonitor, SpeedMonitor
+from composer.loggers import InMemoryLogger
+from composer.trials.assignments import Assignment, apply
+from composer.trials.probe import Probe
+from composer.verification import exact_mode
+from composer.verification.watch import Finished, Watch
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["CHECKPOINT", "FACTS_FILE", "STEPS_FILE", "TENSORS_FILE", "Recorder"]
+
+CHECKPOINT = "checkpoint.pt"
+FACTS_FILE = "facts.json"
+STEPS_FILE = "steps.json"
+TENSORS_FILE = "tensors.pt"
+
+
+class Recorder(Probe):
+    """Trains for some steps, and records them in the folder of the trial.
+
+    Args:
+        folder: Folder of the trial; the other trials' folders are beside it.
+        steps: Number of steps.
+        epoch_batches: Number of batches of an epoch, so that a few steps train more than one epoch.
+        exact: Whether to train in float64 without what depends on the size of a microbatch: modules that sample random
+            numbers or use statistics of the batch, and algorithms that sample.
+        save_at: Step after which to save a checkpoint.
+        load: Name of the trial whose checkpoint to resume.
+        evaluate: Whether to evaluate after each step.
+        log: Whether to log with a progress bar and monitors.
+        callbacks: Whether to run the callbacks of the program.
+        attribute: Whether to find out which callback changes what.
+        inspect: Whether to find out which modules and algorithms sample random numbers, and to check the data.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        steps: int,
+        epoch_batches: int = 0,
+        exact: bool = False,
+        save_at: int | None = None,
+        load: str | None = None,
+        evaluate: bool = False,
+        log: bool = False,
+        callbacks: bool = True,
+        attribute: bool = False,
+        inspect: bool = False,
+    ) -> None:
+        super().__init__(folder)
+        self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
+        self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
+        self._attribute, self._inspect = attribute, inspect
+        self._exact: exact_mode.Neutral | None = None
+        self._watch: Watch | None = None
+        # The program may set no seed, and build its model before it creates the trainer.
+        rng.seed_all(0)
+        if exact:
+            facts = json.loads((folder.parent / "reference" / FACTS_FILE).read_text(encoding="utf-8"))
+            self._exact = exact_mode.Neutral.from_facts(facts)
+            torch.set_default_dtype(torch.float64)
+
+    def init(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer with the watch, and without what this trial leaves out."""
+        if arguments["seed"] is None:
+            arguments["seed"] = 0
+        callbacks = arguments["callbacks"] if self._callbacks else []
+        if self._log:
+            arguments["loggers"] = [InMemoryLogger()]
+            arguments["progress_bar"] = True
+            present = {type(callback) for callback in callbacks}
+            callbacks = [*callbacks, *(cls() for cls in (LRMonitor, SpeedMonitor) if cls not in present)]
+        if self._load is not None:
+            arguments["load_path"] = str(self.folder.parent / self._load / CHECKPOINT)
+        self._watch = Watch(
+            steps=self._steps,
+            save_at=self._save_at,
+            checkpoint=self.folder / CHECKPOINT,
+            neutral=self._exact,
+            inspect=self._inspect,
+            attribute=self._attribute,
+        )
+        arguments["callbacks"] = [*callbacks, self._watch]
+        if self._exact is not None:
+            arguments = self._exact.arguments(arguments)
+        return self._with_data(arguments)
+
+    def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Train until the steps are recorded, and write the records."""
+        assert self._watch is not None
+        state = trainer.state
+        if not self._evaluate:
+            state.evaluators = []
+            arguments = {name: value for name, value in arguments.items() if not name.startswith("eval_")}
+        else:
+            for evaluator in state.evaluators:
+                evaluator.eval_interval, evaluator.subset_num_batches = "1ba", 1
+        self._watch.trainer = trainer
+        try:
+            fit(**self._with_data(arguments))
+        except Finished:
+            pass
+        if dist.get_global_rank() == 0:
+            self._write()
+
+    def result(self) -> Mapping[str, Any]:
+        """Return how many steps were recorded; the rest is in files."""
+        return {"steps": 0 if self._watch is None else len(self._watch.steps)}
+
+    def _with_data(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the trainer or of fit with short epochs, and batches of an appropriate size."""
+        if arguments.get("train_dataloader") is None:
+            return arguments
+        name = "train_subset_num_batches"
+        given = arguments.get(name)
+        if self._epoch_batches and (given is None or given == -1 or given > self._epoch_batches):
+            arguments[name] = self._epoch_batches
+        size = exact_mode.batch_size(arguments["train_dataloader"]) if self._exact is not None else None
+        if size is not None:
+            change = Assignment("train_dataloader.batch_size", "=", size // dist.get_world_size())
+            arguments = apply([change], arguments)
+        return arguments
+
+    def _write(self) -> None:
+        assert self._watch is not None
+        self.folder.joinpath(STEPS_FILE).write_text(json.dumps(self._watch.record()), encoding="utf-8")
+        if self._inspect:
+            self.folder.joinpath(FACTS_FILE).write_text(json.dumps(self._watch.facts), encoding="utf-8")
+        if self._watch.tensors:
+            torch.save(self._watch.tensors, self.folder / TENSORS_FILE)

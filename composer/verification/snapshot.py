@@ -1,0 +1,99 @@
+"""Snapshots: digests of every attribute of the objects of a run, to find state that a checkpoint does not restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from composer.core.callback import Callback
+from composer.core.state import State
+from composer.verification.digests import attribute_digests, tagged
+
+__all__ = ["differences", "snapshot"]
+
+Snapshot = dict[str, dict[str, str]]
+
+_MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
+
+
+def snapshot(state: State, without: Callback) -> Snapshot:
+    """Return the digest of each attribute, by object: ``{"callback Counter": {"count": "90ab..."}}``.
+
+    The first word of an object's name is its role: module, algorithm, callback, optimizer, schedule or data.
+
+    Args:
+        state: The state of the run.
+        without: The callback that takes the snapshot.
+
+    >>> from composer import State
+    >>> found = snapshot(State(model=torch.nn.BatchNorm1d(2)), None)
+    >>> sorted(found["module "])[:3]
+    ['affine', 'buffer num_batches_tracked', 'buffer running_mean']
+    """
+    found: Snapshot = {}
+    for name, module in state.model.named_modules():
+        found[f"module {name}"] = _of_module(module)
+    for role, entries in (
+        ("algorithm", state.algorithms),
+        ("callback", [callback for callback in state.callbacks if callback is not without]),
+        ("optimizer", state.optimizers),
+        ("schedule", state.schedulers),
+    ):
+        for entry in entries:
+            found[f"{role} {_name(entry)}"] = attribute_digests(entry)
+    for name, part in _data(state):
+        found[f"data {name}"] = attribute_digests(part)
+    return found
+
+
+def differences(expected: Snapshot, found: Snapshot) -> list[str]:
+    """Return the attributes that differ, as ``"role object: attribute"``, in the order of the first snapshot.
+
+    Args:
+        expected: A snapshot.
+        found: Another one.
+
+    >>> differences({"callback Counter": {"count": "1", "size": "2"}}, {"callback Counter": {"count": "0", "size": "2"}})
+    ['callback Counter: count']
+    """
+    return [
+        f"{name}: {attribute}"
+        for name, attributes in expected.items()
+        for attribute in attributes
+        if found.get(name, {}).get(attribute) != attributes[attribute]
+    ]
+
+
+def _of_module(module: nn.Module) -> dict[str, str]:
+    """Return digests of the buffers and of the plain attributes of a module, without those of its children."""
+    tensors = {
+        f"{word} {name}": tagged(tensor)
+        for word, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers))
+        for name, tensor in named(recurse=False)
+    }
+    plain = {name: value for name, value in vars(module).items() if name not in _MODULE_INTERNALS}
+    return {**tensors, **{name: tagged(value) for name, value in plain.items() if not _is_link(value)}}
+
+
+def _is_link(value: Any) -> bool:
+    """Whether an attribute of a module refers to the run, as ``ComposerModel.logger`` does."""
+    return type(value).__module__.startswith("composer.core")
+
+
+def _name(entry: Any) -> str:
+    return getattr(entry, "__qualname__", None) or type(entry).__qualname__
+
+
+def _data(state: State) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that make the training batches, with their names."""
+    spec = state.train_phase.loader
+    loader = getattr(spec, "dataloader", None)
+    if loader is None:
+        return
+    yield "loader", loader
+    for name in ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn"):
+        part = getattr(loader, name, None)
+        if part is not None and not type(part).__module__.startswith("torch.utils.data"):
+            yield name, part

@@ -1,0 +1,274 @@
+"""The callback of ``composer verify``: digests of every stage of a training step, seen before anything can change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from composer import dist, trees
+from composer.core.algorithm import Algorithm
+from composer.core.callback import Callback
+from composer.core.event import Event
+from composer.core.handler_owner import Handler, owned, owner_of
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.verification import data_facts
+from composer.verification.digests import digest, gathered, of_tensor, rng_digest, row_digest
+from composer.verification.exact_mode import Neutral, as_float64
+from composer.verification.module_watch import ModuleWatch
+from composer.verification.snapshot import snapshot
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["Finished", "Watch"]
+
+# Events at which the watch acts, and acts before all others.
+_FIRST = {
+    Event.AFTER_DATALOADER: "_samples",
+    Event.BATCH_START: "_start",
+    Event.BEFORE_FORWARD: "_batch",
+    Event.AFTER_LOSS: "_loss",
+    Event.AFTER_TRAIN_BATCH: "_gradients",
+}
+# Larger outputs are not kept: bytes.
+_MAX_KEPT = 2**28
+
+
+class Finished(BaseException):
+    """Ends the training once all steps are recorded; not an Exception, which callbacks may catch."""
+
+
+class Watch(Callback):
+    """Records the steps of a run.
+
+    Args:
+        steps: Number of steps, after which it raises :class:`Finished`.
+        save_at: Step after which to save a checkpoint.
+        checkpoint: Path of that checkpoint.
+        neutral: What to leave out in exact mode; None trains as the program does.
+        inspect: Whether to collect facts about the modules, the algorithms and the data.
+        attribute: Whether to record which callback changes what.
+
+    Attributes:
+        steps: A record of each step.
+        facts: What was found out.
+        tensors: In exact mode the first gradients and outputs, and the last parameters.
+        trainer: The trainer, set before it trains.
+    """
+
+    trainer: Trainer
+
+    def __init__(
+        self, *, steps: int, save_at: int | None, checkpoint: Path, neutral: Neutral | None, inspect: bool, attribute: bool
+    ) -> None:
+        self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
+        self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
+        self.steps: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self.tensors: dict[str, Any] = {}
+        self.snapshots: dict[str, Any] = {}
+        self.loaded_checkpoint = ""
+        self._step: dict[str, Any] = {}
+        self._modules: ModuleWatch | None = None
+        self._changes: dict[str, set[str]] = {}
+
+    def record(self) -> dict[str, Any]:
+        """Return everything that was recorded, but for tensors and facts, in JSON types."""
+        return {
+            "steps": self.steps,
+            "snapshots": self.snapshots,
+            "changes": {name: sorted(changed) for name, changed in self._changes.items()},
+            "initial": self.facts.get("initial", {}),
+        }
+
+    # --- the handlers that come before all others
+
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Put the own handler first, and note what the others change."""
+        found = [handler for handler in handlers if owner_of(handler) is not self]
+        if self._inspect or self._attribute:
+            found = [self._noting(handler) for handler in found]
+        own = [handler for handler in handlers if owner_of(handler) is self]
+        name = _FIRST.get(event)
+        return tuple([getattr(self, name), *found] if name is not None else [*found, *own])
+
+    def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Listen; the handler is put first."""
+
+    batch_start = before_forward = after_loss = after_train_batch = after_dataloader
+
+    def _noting(self, handler: Handler) -> Handler:
+        """Return a handler that notes what it changes: the random state, and if asked for the training."""
+        owner = owner_of(handler)
+        name = type(owner).__name__
+
+        def call(state: State, logger: Logger) -> None:
+            before = self._watched(state)
+            handler(state, logger)
+            changed = {key for key, value in self._watched(state).items() if value != before[key]}
+            if changed:
+                self._changes.setdefault(name, set()).update(changed)
+
+        return owned(call, owner)
+
+    def _watched(self, state: State) -> dict[str, str]:
+        watched = {"random state": rng_digest()}
+        if self._attribute:
+            watched["learning rate"] = digest(_learning_rates(state))
+            watched["parameters"] = digest(_tensor_digests(state.model.named_parameters()))
+            watched["gradients"] = digest(_gradient_digests(state))
+            watched["batch"] = digest(state.batch)
+            watched["outputs"] = digest(state.outputs)
+            watched["loss"] = digest(state.loss)
+        return watched
+
+    # --- the stages of a step
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Register hooks, and look at the data before it is trained on."""
+        self.facts.setdefault("data", data_facts.before(state) if self._inspect else {})
+        if self._modules is None:
+            self._modules = ModuleWatch(state.model, keep=self._neutral is not None)
+            if self._neutral is not None:
+                self._neutral.bypass(state.model)
+        if self._neutral is not None:
+            self.tensors["initial"] = _full(state.model.named_parameters())
+
+    def _samples(self, state: State, logger: Logger) -> None:
+        if self._neutral is not None:
+            state.batch = as_float64(state.batch)
+        rows, problems = data_facts.rows(state.train_phase.loader, state.batch)
+        self._step = {
+            "step": state.timestamp.batch.value,
+            "random state": rng_digest(),
+            "samples": [row_digest(row) for row in rows],
+            "order": digest([row_digest(row) for row in rows]),
+            "batch": [],
+            "random states": {},
+        }
+        if problems and self._inspect:
+            self.facts.setdefault("split", problems)
+
+    def _start(self, state: State, logger: Logger) -> None:
+        if not self.steps and self.trainer.state.load_path is not None and not self.loaded_checkpoint:
+            self.loaded_checkpoint = "resumed"
+        if "initial" not in self.facts:
+            self.facts["initial"] = _tensor_digests(state.model.named_parameters())
+        if state.timestamp.batch.value == self._save_at or (not self.steps and self.loaded_checkpoint):
+            self.snapshots["resumed" if self.loaded_checkpoint else "saved"] = snapshot(state, self)
+
+    def _batch(self, state: State, logger: Logger) -> None:
+        assert self._modules is not None
+        self._step["batch"].append(digest(state.batch))
+        self._modules.active = True
+
+    def _loss(self, state: State, logger: Logger) -> None:
+        assert self._modules is not None
+        self._modules.active = False
+
+    def _gradients(self, state: State, logger: Logger) -> None:
+        assert self._modules is not None
+        self._step["random states"].update(self._modules.states)
+        self._step["outputs"] = self._modules.take()
+        self._step["gradients"] = _gradient_digests(state)
+        if self._neutral is not None and "gradients" not in self.tensors:
+            gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
+            self.tensors["gradients"] = _full(gradients)
+            self.tensors["outputs"] = dist.all_gather_object(_kept(self._modules.outputs))
+            self.tensors["samples"] = dist.all_gather_object(self._step["samples"])
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Complete the record of the step."""
+        step = self._step
+        step["loss"] = {name: float(value).hex() for name, value in sorted(state.total_loss_dict.items())}
+        step["learning rate"] = _learning_rates(state)
+        step["parameters"] = _tensor_digests(state.model.named_parameters())
+        step["buffers"] = _tensor_digests(state.model.named_buffers())
+        step["optimizer"] = _optimizer_digests(state)
+        own = {
+            "samples": step.pop("samples"),
+            "random states": step.pop("random states"),
+            "parameters": step["parameters"],
+        }
+        ranks = dist.all_gather_object(own)
+        step["samples"] = [rank["samples"] for rank in ranks]
+        step["random states"] = [rank["random states"] for rank in ranks]
+        step["ranks differ"] = sorted(
+            {name for rank in ranks[1:] for name, value in rank["parameters"].items() if value != step["parameters"][name]}
+        )
+        self.steps.append(step)
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save the checkpoint, and end after the last step."""
+        done = state.timestamp.batch.value
+        if done == self._save_at:
+            self.trainer.save_checkpoint(self._checkpoint)
+        if done >= self._num_steps:
+            if self._inspect and self._modules is not None:
+                self._conclude(state)
+            if self._neutral is not None:
+                self.tensors["parameters"] = _full(state.model.named_parameters())
+            raise Finished
+
+    def _conclude(self, state: State) -> None:
+        """Complete the facts."""
+        assert self._modules is not None
+        algorithms = {type(each).__name__ for each in state.algorithms if isinstance(each, Algorithm)}
+        random = {name for name, changed in self._changes.items() if "random state" in changed}
+        self.facts.update(
+            random_modules=self._modules.random_modules,
+            statistics_modules=self._modules.statistics_modules,
+            random_algorithms=sorted(algorithms & random),
+            random_callbacks=sorted(random - algorithms),
+            data=data_facts.after(state, self.facts["data"]),
+            algorithms=[type(each).__name__ for each in state.algorithms],
+            callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
+            schedules=[getattr(each, "__name__", type(each).__name__) for each in state.schedulers],
+            precision=state.precision.value,
+            evaluators=len(state.evaluators),
+            parameters=sum(p.numel() for p in state.model.parameters()),
+        )
+
+
+def _learning_rates(state: State) -> list[str]:
+    return [float(group["lr"]).hex() for one in state.optimizers for group in one.param_groups if "lr" in group]
+
+
+def _tensor_digests(named: Any) -> dict[str, int]:
+    return {name: int(of_tensor(gathered(tensor))) for name, tensor in named}
+
+
+def _gradient_digests(state: State) -> dict[str, int]:
+    return _tensor_digests((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
+
+
+def _optimizer_digests(state: State) -> dict[str, str]:
+    """Return a digest of each parameter's optimizer state, by parameter name and key."""
+    names = {id(parameter): name for name, parameter in state.model.named_parameters()}
+    return {
+        f"{names.get(id(parameter), '?')} {key}": digest(value)
+        for one in state.optimizers
+        for parameter, entries in one.state.items()
+        for key, value in (entries.items() if isinstance(entries, dict) else ())
+    }
+
+
+def _full(named: Any) -> dict[str, Tensor]:
+    return {name: gathered(tensor).detach().cpu().clone() for name, tensor in named}
+
+
+def _kept(outputs: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:
+    """Return outputs of modules in order, as many as fit."""
+    kept: dict[str, list[Tensor]] = {}
+    size = 0
+    for name, tensors in outputs.items():
+        size += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if size > _MAX_KEPT:
+            break
+        kept[name] = tensors
+    return kept
