@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
-from composer import dist, rng
+from composer import dist, rng, trees
 from composer.callbacks import LRMonitor, SpeedMonitor
 from composer.loggers import InMemoryLogger
 from composer.trials.assignments import Assignment, apply
@@ -49,6 +50,7 @@ class Recorder(Probe):
         callbacks: Whether to run the callbacks of the program.
         attribute: Whether to find out which callback changes what.
         inspect: Whether to find out which modules and algorithms sample random numbers, and to check the data.
+        hooks: Whether to record the outputs of modules; not for a compiled model, which would compile the hooks.
     """
 
     def __init__(
@@ -64,11 +66,12 @@ class Recorder(Probe):
         callbacks: bool = True,
         attribute: bool = False,
         inspect: bool = False,
+        hooks: bool = True,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
-        self._attribute, self._inspect = attribute, inspect
+        self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         # The program may set no seed, and build its model before it creates the trainer.
@@ -97,6 +100,7 @@ class Recorder(Probe):
             neutral=self._exact,
             inspect=self._inspect,
             attribute=self._attribute,
+            hooks=self._hooks,
         )
         arguments["callbacks"] = [*callbacks, self._watch]
         if self._exact is not None:
@@ -107,6 +111,7 @@ class Recorder(Probe):
         """Train until the steps are recorded, and write the records."""
         assert self._watch is not None
         state = trainer.state
+        self._watch.num_evaluators = len(state.evaluators)
         if not self._evaluate:
             state.evaluators = []
             arguments = {name: value for name, value in arguments.items() if not name.startswith("eval_")}
@@ -131,7 +136,9 @@ class Recorder(Probe):
             return arguments
         name = "train_subset_num_batches"
         given = arguments.get(name)
-        if self._epoch_batches and (given is None or given == -1 or given > self._epoch_batches):
+        # Schedules of torch are made for a number of steps.
+        fixed = any(isinstance(one, LRScheduler) for one in trees.ensure_tuple(arguments.get("schedulers")))
+        if self._epoch_batches and not fixed and (given is None or given == -1 or given > self._epoch_batches):
             arguments[name] = self._epoch_batches
         size = exact_mode.batch_size(arguments["train_dataloader"]) if self._exact is not None else None
         if size is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from composer import dist, trees
 from composer.core.algorithm import Algorithm
@@ -17,8 +17,9 @@ from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.verification import data_facts
+from composer.verification.code_facts import suspects
 from composer.verification.digests import digest, gathered, of_tensor, rng_digest, row_digest
-from composer.verification.exact_mode import Neutral, as_float64
+from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
 from composer.verification.snapshot import snapshot
 
@@ -53,21 +54,25 @@ class Watch(Callback):
         neutral: What to leave out in exact mode; None trains as the program does.
         inspect: Whether to collect facts about the modules, the algorithms and the data.
         attribute: Whether to record which callback changes what.
+        hooks: Whether to record the outputs of modules.
 
     Attributes:
         steps: A record of each step.
         facts: What was found out.
         tensors: In exact mode the first gradients and outputs, and the last parameters.
         trainer: The trainer, set before it trains.
+        num_evaluators: Number of evaluators of the program, set before it trains.
     """
 
     trainer: Trainer
+    num_evaluators: int
 
     def __init__(
-        self, *, steps: int, save_at: int | None, checkpoint: Path, neutral: Neutral | None, inspect: bool, attribute: bool
+        self, *, steps: int, save_at: int | None, checkpoint: Path, neutral: Neutral | None, inspect: bool, attribute: bool, hooks: bool
     ) -> None:
         self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
         self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
+        self._hooks = hooks
         self.steps: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.tensors: dict[str, Any] = {}
@@ -133,7 +138,7 @@ class Watch(Callback):
         """Register hooks, and look at the data before it is trained on."""
         self.facts.setdefault("data", data_facts.before(state) if self._inspect else {})
         if self._modules is None:
-            self._modules = ModuleWatch(state.model, keep=self._neutral is not None)
+            self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=self._neutral is not None)
             if self._neutral is not None:
                 self._neutral.bypass(state.model)
         if self._neutral is not None:
@@ -228,11 +233,21 @@ class Watch(Callback):
             data=data_facts.after(state, self.facts["data"]),
             algorithms=[type(each).__name__ for each in state.algorithms],
             callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
-            schedules=[getattr(each, "__name__", type(each).__name__) for each in state.schedulers],
+            schedules=[_label(each) for each in state.schedulers],
             precision=state.precision.value,
-            evaluators=len(state.evaluators),
+            evaluators=self.num_evaluators,
             parameters=sum(p.numel() for p in state.model.parameters()),
+            suspects=suspects(state),
+            workers=getattr(state.train_phase.loader.dataloader, "num_workers", None),
+            batch_size=len(self.steps[0]["samples"][0]),
+            exact_batch_size=batch_size(state.train_phase.loader),
+            plan=None if state.tp_config is None else "tp",
+            metric_schedules=[n for n in map(_label, state.schedulers) if "Plateau" in n],
         )
+
+
+def _label(entry: Any) -> str:
+    return getattr(entry, "__name__", type(entry).__name__)
 
 
 def _learning_rates(state: State) -> list[str]:

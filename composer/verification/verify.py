@@ -1,0 +1,243 @@
+"""Verify that a training program computes the same whatever the number of processes, microbatches and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer._text import one_of, plural
+from composer.trials import Record, Study, Target, Trial, TrialDisplay
+from composer.verification.compare import steps_of
+from composer.verification.findings import Finding, Report
+from composer.verification.judges import facts_findings, judge
+from composer.verification.recorder import FACTS_FILE
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["CHECKS", "verify"]
+
+_PROBE = "composer.verification.recorder:Recorder"
+
+CHECKS: dict[str, str] = {
+    "same": "the same run again is equal bit for bit",
+    "data": "batches are counted and split correctly, and training does not modify the data set",
+    "resume": "a run that is killed and resumed is equal bit for bit to one that is not",
+    "reload": "a checkpoint that is loaded and saved again is the same",
+    "resume_ranks": "a run that is resumed on 2 ranks computes the same",
+    "microbatch": "microbatches of a half, a quarter and one sample give the same gradients",
+    "ddp": "2 ranks with DDP compute the same",
+    "fsdp": "2 ranks with FSDP compute the same",
+    "tp": "2 ranks with tensor parallelism compute the same, if the run has a plan",
+    "evaluation": "evaluation does not change the training",
+    "logging": "loggers, the progress bar and monitors do not change the training",
+    "callbacks": "the callbacks of the run do not change the training",
+    "workers": "the number of data workers does not change the training",
+    "compile": "the compiled model computes the same",
+    "precision": "the precision of the run gives the gradients of fp32 up to rounding",
+}
+
+
+def verify(
+    program: Callable[[], Trainer] | Target | Sequence[str],
+    *,
+    steps: int = 6,
+    checks: Sequence[str] | None = None,
+    folder: str | Path | None = None,
+    parallel: int | None = None,
+    time_limit: float = 300.0,
+    fit: int = 1,
+    progress: bool = True,
+) -> Report:
+    """Train a few steps in many ways that must not matter, compare them, and name the cause of what differs.
+
+    Each way is a run in a process of its own. Where equality must be exact, it is demanded bit for bit; runs that split
+    the batch in another way are compared in float64, without what depends on the split (dropout, batch statistics,
+    methods that sample), within a relative 1e-6.
+
+    Args:
+        program: A function that returns a trainer which is not fitted yet; or a command line such as
+            ``["train.py", "--lr", "0.1"]``.
+        steps: Number of steps to train.
+        checks: Names of the checks to run, of :data:`CHECKS`; None runs all that apply.
+        folder: Folder for the records of the runs, with which an interrupted call goes on; None uses a temporary one.
+        parallel: Number of runs at the same time; None for one for each 2 CPU cores, or 1 with an accelerator.
+        time_limit: Seconds after which a run is terminated.
+        fit: Which call of ``fit`` of the program is meant, from 1.
+        progress: Whether to show the progress on stderr.
+
+    Returns:
+        The report; ``report.ok`` says whether no check failed.
+
+    Raises:
+        ValueError: An argument is out of range, or a check does not exist.
+        RuntimeError: The program does not train; the error has its traceback.
+
+    >>> def make_trainer():
+    ...     model = composer.models.ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    ...     data = torch.utils.data.TensorDataset(torch.randn(32, 2), torch.randint(2, (32,)))
+    ...     return composer.Trainer(
+    ...         model=model, train_dataloader=torch.utils.data.DataLoader(data, 8), max_duration="2ep"
+    ...     )
+    >>> report = composer.verify(make_trainer, checks=["same"])  # doctest: +SKIP
+    """
+    if steps < 3:
+        raise ValueError(f"steps must be at least 3, to resume in the middle; got {steps}.")
+    chosen = list(CHECKS) if checks is None else [one_of("checks", check, list(CHECKS)) for check in checks]
+    if isinstance(program, Target):
+        target = program
+    elif callable(program):
+        target = Target.from_function(program, fit)
+    else:
+        target = Target.from_command(program, fit)
+    if parallel is None:
+        parallel = 1 if torch.accelerator.is_available() else max(1, (os.cpu_count() or 2) // 2)
+    with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
+        where = Path(temporary if folder is None else folder)
+        return _Verification(target, where, steps, chosen, parallel, time_limit, progress).report()
+
+
+class _Verification:
+    """One call of verify."""
+
+    def __init__(
+        self,
+        target: Target,
+        folder: Path,
+        steps: int,
+        checks: Sequence[str],
+        parallel: int,
+        time_limit: float,
+        progress: bool,
+    ) -> None:
+        self._target, self._folder, self._steps, self._checks = target, folder, steps, checks
+        self._parallel, self._time_limit, self._progress = parallel, time_limit, progress
+        # In the middle of the second epoch, which begins after half of the steps.
+        self._epoch_batches = max(2, steps // 2)
+        self._save_at = self._epoch_batches + max(1, (steps - self._epoch_batches) // 2)
+
+    def report(self) -> Report:
+        """Run all trials, and judge them."""
+        start = time.monotonic()
+        reference = self._trial("reference", inspect=True, save_at=self._save_at)
+        record = self._run([reference])["reference"]
+        if not record.is_completed:
+            raise RuntimeError(f"The program does not train: {record.error}\n{record.details}".rstrip())
+        facts = json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))
+        recorded = len(steps_of(record)["steps"])
+        if recorded <= self._save_at:
+            raise RuntimeError(
+                f"The program trains for {plural(recorded, 'step')} only; verify needs more than {self._save_at}. "
+                f"Train for longer, or give a smaller number of steps."
+            )
+        plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
+        needed = {name for _, trial in plan if isinstance(trial, Trial) for name in trial.after}
+        others = [self._exact(name, facts) for name in ("exact", "exact-cpu") if name in needed]
+        records = {"reference": record}
+        trials = [trial for _, trial in plan if isinstance(trial, Trial)]
+        if trials:
+            records |= self._run([reference, *others, *trials])
+        findings = [facts_findings(facts, steps_of(record))] if "data" in self._checks else []
+        judged = [one for one in self._judged(plan, records, facts)]
+        return Report([*(f for each in findings for f in each), *judged], facts, time.monotonic() - start)
+
+    def _judged(
+        self, plan: Sequence[tuple[str, Trial | str]], records: Mapping[str, Record], facts: Mapping[str, Any]
+    ) -> Iterator[Finding]:
+        """Yield a finding for each check."""
+        for check, trial in plan:
+            if isinstance(trial, str):
+                yield Finding(check, "skipped", trial)
+            else:
+                yield judge(check, trial, records, facts)
+
+    def _run(self, trials: Sequence[Trial]) -> dict[str, Record]:
+        if not self._progress:
+            return Study(self._folder, parallel=self._parallel).run(trials)
+        with TrialDisplay(len(trials)) as display:
+            return Study(self._folder, parallel=self._parallel, display=display).run(trials)
+
+    def _trial(
+        self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
+    ) -> Trial:
+        given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
+        return Trial(
+            name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=self._time_limit, after=tuple(after)
+        )  # fmt: skip
+
+    def _exact(self, name: str, facts: Mapping[str, Any]) -> Trial:
+        """Return the reference in exact mode, on the device of the run or on the CPU."""
+        changes = [*_same_batches(facts), *(["device=cpu"] if name == "exact-cpu" else [])]
+        return self._trial(name, changes, ["reference"], exact=True, save_at=self._save_at)
+
+    def _trials(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
+        """Yield the trials of a check, or why there are none."""
+        make = {"microbatch": self._microbatches, "workers": self._workers}.get(check)
+        if make is not None:
+            yield from make(facts)
+        elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
+            yield from self._ranks(check, facts)
+        elif check == "same":
+            yield self._trial("same", attribute=True)
+        elif check == "resume":
+            yield self._trial("resume", after=["reference"], load="reference")
+        elif check == "evaluation":
+            if not facts["evaluators"]:
+                yield "the run does not evaluate"
+            elif facts["metric_schedules"]:
+                yield f"{', '.join(facts['metric_schedules'])} follows the evaluation"
+            else:
+                yield self._trial("evaluation", evaluate=True)
+        elif check == "logging":
+            yield self._trial("logging", log=True)
+        elif check == "callbacks":
+            yield self._trial("callbacks", callbacks=False) if facts["callbacks"] else "the run has no callbacks"
+        elif check == "compile":
+            changes = ["compile_config={'backend': 'aot_eager'}", *_same_batches(facts)]
+            yield self._trial("compile", changes, ["reference", "exact"], exact=True, hooks=False)
+        elif check == "precision":
+            if facts["precision"] == "fp32":
+                yield "the run trains in fp32"
+            else:
+                yield self._trial("precision", ["precision=fp32"], ["reference"])
+
+    def _microbatches(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
+        size = facts["exact_batch_size"] or facts["batch_size"]
+        if size < 2:
+            yield "the batches have one sample"
+        for each in sorted({max(size // 2, 1), max(size // 4, 1), 1}, reverse=True):
+            changes = [f"device_train_microbatch_size={each}"]
+            yield self._trial(f"microbatch-{each}", changes, ["reference", "exact"], exact=True)
+
+    def _ranks(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
+        reference = "exact"
+        changes = _same_batches(facts)
+        if torch.accelerator.is_available() and torch.accelerator.device_count() < 2:
+            reference, changes = "exact-cpu", [*changes, "device=cpu"]
+        if check == "tp" and facts["plan"] is None:
+            yield "the run has no tensor parallel plan"
+        elif check == "resume_ranks":
+            yield self._trial("resume_ranks", changes, ["reference", reference], 2, exact=True, load=reference)
+        else:
+            config = {"ddp": [], "fsdp": ["parallelism_config={'fsdp': {}}"], "tp": []}[check]
+            yield self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True)
+
+    def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
+        if facts["workers"] is None:
+            yield "the data is not a DataLoader, which can have workers"
+        else:
+            number = 0 if facts["workers"] else 2
+            yield self._trial("workers", [f"train_dataloader.num_workers={number}"])
+
+
+def _same_batches(facts: Mapping[str, Any]) -> list[str]:
+    """Return the changes with which a run in exact mode trains on full batches."""
+    del facts
+    return ["device_train_microbatch_size=None", "grad_accum=None"]
