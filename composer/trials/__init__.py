@@ -8,6 +8,7 @@ Commands such as ``composer verify`` are made of trials. The modules, in reading
 - ``probe``: what a trial measures.
 - ``isolation``: what a trial must not do, such as to write into the folders of the run.
 - ``worker``: the process of a trial.
+- ``fork_server``: start processes in milliseconds, as forks of one that has imported torch.
 - ``processes``: start the processes of a trial, end them in time, leave none behind.
 - ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.
 - ``display``: the progress on the terminal.
@@ -21,6 +22,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "Assignment": "composer.trials.assignments",
+        "ForkServer": "composer.trials.fork_server",
         "Probe": "composer.trials.probe",
         "Record": "composer.trials.trial",
         "Study": "composer.trials.study",

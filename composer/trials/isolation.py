@@ -12,6 +12,9 @@ from composer.trainer.short_names import instances
 
 __all__ = ["ENVIRONMENT", "environment", "isolated"]
 
+# Variables of the run that trials must not inherit: its name, and its place among ranks.
+_OF_THE_RUN = frozenset({"COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"})
+
 # Set in the processes of a trial, to the name of the trial, so that a script can tell.
 ENVIRONMENT = "COMPOSER_TRIAL"
 
@@ -57,7 +60,7 @@ def environment(name: str, folder: Path) -> dict[str, str]:
     >>> environment("bf16", Path("study"))["COMPOSER_TRIAL"]
     'bf16'
     """
-    others = {key: value for key, value in os.environ.items() if key not in ("COMPOSER_RUN_NAME", "RUN_NAME")}
+    others = {key: value for key, value in os.environ.items() if key not in _OF_THE_RUN}
     return {
         **others,
         ENVIRONMENT: name,

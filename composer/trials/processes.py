@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from composer.trials.isolation import ENVIRONMENT, environment
+from composer.trials.fork_server import Forked, ForkServer
+from composer.trials.isolation import environment
 from composer.trials.trial import Outcome, Record, Trial
 from composer.trials.worker import OUTCOME_FILE, PARENT, TRIAL_FILE
 
@@ -31,27 +33,19 @@ class Running:
     Args:
         trial: The trial.
         folder: Its folder, which exists and has no files of an earlier attempt.
+        server: Forks the processes, unless the trial must start fresh; None starts a Python for each.
 
     >>> running = Running(Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder"))
     >>> running.wait(60).error
     "FileNotFoundError: [Errno 2] No such file or directory: ..."
     """
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
+    def __init__(self, trial: Trial, folder: Path, server: ForkServer | None = None) -> None:
         self.trial, self.folder = trial, folder
         (folder / TRIAL_FILE).write_text(json.dumps(trial.to_json()), encoding="utf-8")
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        worker = ["-m", "composer.trials.worker", str(folder.absolute())]
-        launch = [] if trial.ranks == 1 else ["-m", "composer", "-n", str(trial.ranks)]
-        with (folder / LOG_FILE).open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *launch, *worker],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**environment(trial.name, folder), _MARK: self._mark, PARENT: str(os.getpid())},
-                start_new_session=True,  # Ctrl-C reaches the study only, which ends its trials
-            )
+        given = {**environment(trial.name, folder), _MARK: self._mark, PARENT: str(os.getpid())}
+        self._process: subprocess.Popen[bytes] | Forked = _started(trial, folder, given) if server is None or trial.fresh else server.start(folder, given, trial.ranks)
         self.started = time.monotonic()
 
     @property
@@ -129,6 +123,26 @@ class Running:
         else:
             error = f"It exited with code {code} and wrote no outcome."
         return Record(trial.name, trial.key, outcome, seconds, error, _tail(self.folder / LOG_FILE), folder=folder)
+
+
+def _started(trial: Trial, folder: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the processes of a trial, each with a Python of its own.
+
+    Args:
+        trial: The trial.
+        folder: Its folder.
+        given: The environment variables.
+    """
+    launch = [] if trial.ranks == 1 else ["-m", "composer", "-n", str(trial.ranks)]
+    with (folder / LOG_FILE).open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *launch, "-m", "composer.trials.worker", str(folder.absolute())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=given,
+            start_new_session=True,  # Ctrl-C reaches the study only, which ends its trials
+        )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

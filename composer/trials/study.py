@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from composer._text import plural
+from composer.trials.fork_server import ForkServer
 from composer.trials.processes import Running
 from composer.trials.records import Records
 from composer.trials.trial import Record, Trial
@@ -45,15 +46,16 @@ class Study:
         folder: Folder for the records (``trials.jsonl``) and the files of each trial.
         parallel: Number of trials that run at the same time.
         display: Shows the progress.
+        server: Forks the processes of trials; None starts a Python for each.
 
     Raises:
         ValueError: ``parallel`` is less than 1.
     """
 
-    def __init__(self, folder: Path, *, parallel: int = 1, display: Display | None = None) -> None:
+    def __init__(self, folder: Path, *, parallel: int = 1, display: Display | None = None, server: ForkServer | None = None) -> None:
         if parallel < 1:
             raise ValueError(f"parallel must be at least 1; got {parallel}.")
-        self.folder, self._parallel = folder, parallel
+        self.folder, self._parallel, self._server = folder, parallel, server
         self._display: Display = _NoDisplay() if display is None else display
         self._records = Records(folder / "trials.jsonl")
 
@@ -86,7 +88,7 @@ class Study:
                         self._display.ended(trial, known, known=True)
                     else:
                         self._display.started(trial)
-                        running.append(Running(trial, self._empty_folder(trial)))
+                        running.append(Running(trial, self._empty_folder(trial), self._server))
                 for each in list(running):
                     record = each.poll()
                     if record is not None:

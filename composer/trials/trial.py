@@ -33,6 +33,8 @@ class Trial:
         ranks: Number of processes.
         time_limit: Seconds after which the trial is terminated.
         after: Names of trials that must complete before this one.
+        fresh: Whether each process starts a Python of its own, with its own hashes of strings and memory addresses,
+            where others may be forked from a process that has imported torch.
 
     Raises:
         ValueError: An argument is out of range.
@@ -50,6 +52,7 @@ class Trial:
     ranks: int = 1
     time_limit: float = 600.0
     after: tuple[str, ...] = ()
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.replace("-", "").replace("_", "").replace(".", "").isalnum():

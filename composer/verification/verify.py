@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer._text import one_of, plural
-from composer.trials import Record, Study, Target, Trial, TrialDisplay
+from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
+from composer.trials.fork_server import can_fork
 from composer.verification.compare import steps_of
 from composer.verification.findings import Finding, Report
 from composer.verification.judges import facts_findings, judge
@@ -101,10 +104,11 @@ def verify(
         parallel = 1 if torch.accelerator.is_available() else max(1, (os.cpu_count() or 2) // 2)
     with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
         where = Path(temporary if folder is None else folder)
-        return _Verification(target, where, steps, chosen, parallel, time_limit, progress).report()
+        with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
+            return Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
 
 
-class _Verification:
+class Verification:
     """One call of verify."""
 
     def __init__(
@@ -116,9 +120,10 @@ class _Verification:
         parallel: int,
         time_limit: float,
         progress: bool,
+        server: ForkServer | None,
     ) -> None:
         self._target, self._folder, self._steps, self._checks = target, folder, steps, checks
-        self._parallel, self._time_limit, self._progress = parallel, time_limit, progress
+        self._parallel, self._time_limit, self._progress, self._server = parallel, time_limit, progress, server
         # In the middle of the second epoch, which begins after half of the steps.
         self._epoch_batches = max(2, steps // 2)
         self._save_at = self._epoch_batches + max(1, (steps - self._epoch_batches) // 2)
@@ -160,9 +165,9 @@ class _Verification:
 
     def _run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         if not self._progress:
-            return Study(self._folder, parallel=self._parallel).run(trials)
+            return Study(self._folder, parallel=self._parallel, server=self._server).run(trials)
         with TrialDisplay(len(trials)) as display:
-            return Study(self._folder, parallel=self._parallel, display=display).run(trials)
+            return Study(self._folder, parallel=self._parallel, display=display, server=self._server).run(trials)
 
     def _trial(
         self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
@@ -185,7 +190,7 @@ class _Verification:
         elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
             yield from self._ranks(check, facts)
         elif check == "same":
-            yield self._trial("same", attribute=True)
+            yield dataclasses.replace(self._trial("same", attribute=True), fresh=True)
         elif check == "resume":
             yield self._trial("resume", after=["reference"], load="reference")
         elif check == "evaluation":
@@ -227,7 +232,9 @@ class _Verification:
             yield self._trial("resume_ranks", changes, ["reference", reference], 2, exact=True, load=reference)
         else:
             config = {"ddp": [], "fsdp": ["parallelism_config={'fsdp': {}}"], "tp": []}[check]
-            yield self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True)
+            trial = self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True)
+            # With the launcher, as a run: its ranks have different hashes, so that an order by hash differs.
+            yield dataclasses.replace(trial, fresh=check == "ddp")
 
     def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if facts["workers"] is None:
