@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from composer._text import did_you_mean
 from composer.core.data_spec import DataSpec
@@ -209,14 +209,15 @@ def _set_in_groups(optimizer: Optimizer, where: str, name: str, new: Any) -> Opt
 
 def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: Any) -> DataLoader[Any]:
     """Return a copy of a data loader with another number of workers, batch size, or other argument."""
-    if name == "batch_size":
-        if loader.batch_size is None:
+    batches: dict[str, Any]
+    if loader.batch_size is None:
+        if name == "batch_size":
             raise ValueError(f"{where}.batch_size cannot be changed: a custom batch sampler makes the batches.")
-        batches: dict[str, Any] = {"batch_size": new, "sampler": loader.sampler, "drop_last": loader.drop_last}
-    elif loader.batch_size is None:
-        batches = {"batch_sampler": loader.batch_sampler} if loader.batch_sampler is not None else {"batch_size": None}
+        batches = {"batch_size": None} if loader.batch_sampler is None else {"batch_sampler": loader.batch_sampler}
     else:
-        batches = {"batch_size": loader.batch_size, "sampler": loader.sampler, "drop_last": loader.drop_last}
+        batches = {"batch_size": new if name == "batch_size" else loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_sampler is None or loader.batch_size is not None:
+        batches |= {} if isinstance(loader.dataset, IterableDataset) else {"sampler": loader.sampler}
     given: dict[str, Any] = {
         key: getattr(loader, key)
         for key in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")

@@ -33,12 +33,14 @@ class Probe:
         for name in arguments:
             raise TypeError(f"{type(self).__name__} has no argument {name!r}.")
 
-    def init(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the trainer, after the changes of the trial.
+    def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer.
 
         Args:
-            arguments: All arguments, with the program's outputs removed.
+            arguments: All arguments after the changes of the trial, without the program's outputs.
+            given: All arguments as the program gives them.
         """
+        del given
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:

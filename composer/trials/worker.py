@@ -51,7 +51,7 @@ class _Overrides(TrainerOverrides):
 
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
         changed = assignments.apply(self._changes, isolated(arguments, self._trial.name))
-        init(**self._probe.init(changed))
+        init(**self._probe.init(changed, arguments))
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         self.calls += 1

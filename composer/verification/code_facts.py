@@ -8,7 +8,7 @@ from typing import Any
 
 from composer.core.state import State
 
-__all__ = ["suspects"]
+__all__ = ["suspects", "uses_clock", "writes"]
 
 _CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
 _RANDOM = frozenset(
@@ -16,6 +16,11 @@ _RANDOM = frozenset(
     | {"token_bytes", "randbits"}
 )
 _ORDER = frozenset({"id", "hash", "set", "frozenset", "Thread", "ThreadPoolExecutor"})
+# Files, processes and networks; and names of the clients of trackers.
+_OUTPUT = frozenset(
+    {"open", "Path", "write", "write_text", "write_bytes", "save", "mkdir", "makedirs", "dump", "savefig", "to_csv", "os"}
+    | {"shutil", "subprocess", "socket", "requests", "urlopen", "httpx", "post", "put", "Client", "connect", "upload"}
+)
 # Packages whose code is not the user's.
 _LIBRARIES = ("torch", "composer.", "numpy", "torchmetrics", "builtins", "collections", "random", "transformers")
 
@@ -48,6 +53,18 @@ def uses_clock(names: list[str]) -> bool:
     True
     """
     return bool(_CLOCK.intersection(names))
+
+
+def writes(entry: Any) -> bool:
+    """Return whether the code of an object may write files or use the network, as far as its names tell.
+
+    Args:
+        entry: The object, of a class of the program.
+
+    >>> writes(1)
+    False
+    """
+    return bool(_names(entry) & _OUTPUT)
 
 
 def _objects(state: State) -> Iterator[tuple[str, Any]]:

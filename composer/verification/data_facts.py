@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Sized
 from typing import Any
 
+import numpy as np
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from composer import rng, trees
 from composer.core.data_spec import DataSpec
@@ -15,11 +18,12 @@ from composer.core.microbatches import count_samples
 from composer.core.state import State
 from composer.verification.digests import digest
 
-__all__ = ["after", "before", "rows"]
+__all__ = ["after", "before", "names", "rows"]
 
 # Seconds for fetching samples before and after training.
 _TIME = 1.0
 _ROWS = 4096
+_MAX_INDICES = 1_000_000
 
 
 def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[str]]:
@@ -72,16 +76,49 @@ def _row_digests(tensor: Tensor) -> list[str]:
     return [digest(row) for row in tensor]
 
 
+def names(spec: DataSpec) -> list[str]:
+    """Return the class names of the parts of the data that the program defines.
+
+    Args:
+        spec: The data.
+
+    >>> names(DataSpec([]))
+    []
+    """
+    loader = spec.dataloader
+    parts = [getattr(loader, name, None) for name in ("batch_sampler", "sampler", "dataset", "collate_fn")]
+    transforms = [part for each in parts for part in _inner(each)]
+    found = [_name(part) for part in (*parts, *transforms, loader) if part is not None and _is_own(part)]
+    return list(dict.fromkeys(found))
+
+
+def _inner(part: Any) -> list[Any]:
+    values = getattr(part, "__dict__", {}).values()
+    return [one for value in values for one in (value if isinstance(value, list | tuple) else [value])][:64]
+
+
+def _is_own(part: Any) -> bool:
+    libraries = ("torch.", "builtins.", "composer.", "numpy.", "random.", "collections.", "functools.")
+    module = getattr(part, "__module__", None) if callable(part) and hasattr(part, "__qualname__") else type(part).__module__
+    return not f"{module}.".startswith(libraries)
+
+
+def _name(part: Any) -> str:
+    return getattr(part, "__qualname__", None) or type(part).__qualname__
+
+
 def before(state: State) -> dict[str, Any]:
-    """Return digests of samples of the training data before training.
+    """Return digests of samples of the training data before training, and what is wrong with the order of samples.
 
     Args:
         state: The state of the run.
     """
-    first, second = _fetched(state, None), None
-    if first:
-        second = _fetched(state, len(first))
-    return {"first": first, "own random numbers": first != second if first else False}
+    dataset = _dataset(state)
+    stored = _stored(dataset)
+    first = _fetched(dataset, None)
+    changed = [name for name, value in _stored(dataset).items() if stored.get(name) != value]
+    second = _fetched(dataset, len(first))
+    return {"first": first, "own random numbers": first != second, "changed by a fetch": changed, "order": _order(state)}
 
 
 def after(state: State, facts: dict[str, Any]) -> dict[str, Any]:
@@ -91,24 +128,37 @@ def after(state: State, facts: dict[str, Any]) -> dict[str, Any]:
         state: The state of the run, after training.
         facts: What :func:`before` returned.
     """
-    first = facts.get("first", [])
-    own = facts.get("own random numbers", False)
+    first, own = facts.pop("first"), facts["own random numbers"]
     modified: list[int] = []
     if first and not own:
-        modified = [i for i, pair in enumerate(zip(first, _fetched(state, len(first)), strict=True)) if pair[0] != pair[1]]
-    return {"rows": len(first), "own random numbers": own, "modified": modified}
+        pairs = zip(first, _fetched(_dataset(state), len(first)), strict=True)
+        modified = [i for i, (one, other) in enumerate(pairs) if one != other]
+    return {**facts, "rows": len(first), "modified": modified}
 
 
-def _fetched(state: State, count: int | None) -> list[str]:
-    """Return digests of the first samples of the data, each fetched with the same random state.
-
-    Args:
-        state: The state of the run.
-        count: Number of samples; None for as many as can be fetched in a second.
-    """
+def _dataset(state: State) -> Any:
+    """Return the data with rows of the run, or None."""
     loader = state.train_phase.loader.dataloader if state.train_phase.loader is not None else None
     dataset = loader if isinstance(loader, list | tuple) else getattr(loader, "dataset", None)
     if dataset is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return None
+    return dataset
+
+
+def _stored(dataset: Any) -> dict[str, str]:
+    """Return digests of the tensors and arrays that a data set holds."""
+    held = {**getattr(dataset, "__dict__", {}), **{f"tensors.{i}": t for i, t in enumerate(getattr(dataset, "tensors", ()))}}
+    return {name: digest(value) for name, value in held.items() if isinstance(value, Tensor | np.ndarray)}
+
+
+def _fetched(dataset: Any, count: int | None) -> list[str]:
+    """Return digests of the first samples of the data, each fetched with the same random state.
+
+    Args:
+        dataset: The data.
+        count: Number of samples; None for as many as can be fetched in a second.
+    """
+    if dataset is None:
         return []
     found: list[str] = []
     start = time.monotonic()
@@ -118,4 +168,28 @@ def _fetched(state: State, count: int | None) -> list[str]:
                 break
             rng.seed_all(index)
             found.append(digest(dataset[index]))
+    return found
+
+
+def _order(state: State) -> list[str]:
+    """Return what is wrong with the indices that a custom sampler yields in an epoch."""
+    loader = getattr(state.train_phase.loader, "dataloader", None)
+    dataset = getattr(loader, "dataset", None)
+    custom = [part for part in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)) if _is_own(part)]
+    if not custom or isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or len(dataset) > _MAX_INDICES:
+        return []
+    sampler = custom[0]
+    with rng.preserve_rng_state():
+        entries = list(itertools.islice(iter(sampler), len(dataset) + 1))
+    indices = [index for entry in entries for index in (entry if isinstance(entry, list | tuple) else [entry])]
+    counted = Counter(indices)
+    repeated = [index for index, times in counted.items() if times > 1]
+    missing = len(dataset) - len(counted)
+    name = type(sampler).__qualname__
+    found: list[str] = []
+    # A sampler of another length over- or undersamples on purpose.
+    if repeated and isinstance(sampler, Sized) and len(sampler) in (len(dataset), len(entries)) and missing:
+        found.append(f"{name} yields {len(repeated)} samples more than once in an epoch, and {missing} never")
+    elif missing and isinstance(sampler, BatchSampler) and not sampler.drop_last:
+        found.append(f"{name} never yields {missing} of {len(dataset)} samples in an epoch")
     return found

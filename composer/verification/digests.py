@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from composer import rng, trees
 
-__all__ = ["attribute_digests", "digest", "of_tensor", "rng_digest", "row_digest", "tagged"]
+__all__ = ["attributes", "digest", "gathered", "of_tensor", "rng_digest", "row_digest", "tagged"]
 
 # Odd multipliers of Fibonacci hashing; any will do.
 _FACTOR, _STEP = -7046029254386353131, 6364136223846793005
@@ -115,26 +115,21 @@ def _parts(value: Any) -> list[Any]:
         return [getattr(value, "__qualname__", None) or getattr(value, "__name__", "")]
     if isinstance(value, nn.Module):
         return [*value.named_parameters(), *value.named_buffers()]
-    return [part for item in sorted(_attributes(value).items()) for part in item]
+    return [part for item in sorted(attributes(value).items()) for part in item]
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
-    return {**found, **getattr(value, "__dict__", {})}
-
-
-def attribute_digests(value: Any) -> dict[str, str]:
-    """Return a digest of each attribute of an object, without those that refer to the run.
+def attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object by name, those of ``__slots__`` included.
 
     Args:
         value: The object.
 
-    >>> from types import SimpleNamespace
-    >>> sorted(attribute_digests(SimpleNamespace(a=1, b=[2])))
-    ['a', 'b']
+    >>> attributes(random.Random(1)).keys() >= {"gauss_next"}
+    True
     """
-    return {name: tagged(part) for name, part in _attributes(value).items() if not _refers_to_run(part)}
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def tagged(value: Any) -> str:
@@ -147,10 +142,6 @@ def tagged(value: Any) -> str:
     'int'
     """
     return f"{type(value).__name__}:{digest(value)}"
-
-
-def _refers_to_run(value: Any) -> bool:
-    return type(value).__module__.startswith(("composer.core", "composer.trainer")) and not isinstance(value, tuple)
 
 
 def row_digest(row: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,13 +89,14 @@ def _cause_of_noise(found: Difference, one: Sequence[Any], other: Sequence[Any],
     return "unseeded_randomness"
 
 
-def judge_resumed(check: str, reference: Steps, resumed: Steps) -> Finding:
+def judge_resumed(check: str, reference: Steps, resumed: Steps, facts: Mapping[str, Any]) -> Finding:
     """Judge a run that was killed and resumed.
 
     Args:
         check: Name of the check.
         reference: The steps of the run that was not interrupted.
         resumed: The steps after the resumption.
+        facts: What the reference found out.
     """
     start = resumed["steps"][0]["step"] if resumed["steps"] else 0
     rest = [step for step in reference["steps"] if step["step"] >= start]
@@ -103,6 +105,8 @@ def judge_resumed(check: str, reference: Steps, resumed: Steps) -> Finding:
     if found is None:
         return Finding(check, "passed", f"{len(rest)} steps after step {start} are equal bit for bit")
     cause, name, evidence = _unsaved(found, changed, reference["snapshots"].get("saved", {}))
+    if name.startswith("data ") or cause == "unsaved_data_state":
+        name = f"{name} ({', '.join(facts['data_names'])})" if facts["data_names"] else name
     summary = "the resumed run differs from the uninterrupted one"
     return Finding(check, "failed", summary, cause, name, str(found), evidence)
 
@@ -115,11 +119,11 @@ def _unsaved(found: Difference, changed: Sequence[str], saved: Mapping[str, Any]
             continue
         if found.name:  # the module itself, before others
             of_role.sort(key=lambda name: not name.startswith(f"module {found.name}: "))
+        of_role.sort(key=lambda name: _type_of(name, saved) not in _GENERATORS)
         first = of_role[0]
-        owner, _, attribute = first.partition(": ")
+        attribute = first.partition(": ")[2]
         evidence = tuple(f"after resuming, {name} differs" for name in of_role[:5])
-        kind = saved.get(owner, {}).get(attribute, "").partition(":")[0]
-        if kind in _GENERATORS:
+        if _type_of(first, saved) in _GENERATORS:
             return "unsaved_generator", first, evidence
         if role == "module" and attribute.startswith("parameter "):
             return "checkpoint_not_stable", first, evidence
@@ -130,6 +134,12 @@ def _unsaved(found: Difference, changed: Sequence[str], saved: Mapping[str, Any]
     if found.stage == "samples":
         return "unsaved_data_state", found.name or "no state that differs was found in the data's objects", ()
     return "unknown", found.name or found.stage, ()
+
+
+def _type_of(name: str, saved: Mapping[str, Any]) -> str:
+    """Return the type of an attribute in a snapshot."""
+    owner, _, attribute = name.partition(": ")
+    return saved.get(owner, {}).get(attribute, "").partition(":")[0]
 
 
 def judge_effect(check: str, cause: str, reference: Steps, other: Steps, names: Sequence[str] = ()) -> Finding:
@@ -154,16 +164,26 @@ def _changes(reference: Steps, other: Steps, names: Sequence[str]) -> list[tuple
     return [(name, noted[name]) for name in names if name in noted]
 
 
-def judge_workers(check: str, reference: Steps, other: Steps) -> Finding:
+def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str, Any]) -> Finding:
     """Judge a run with another number of data workers.
 
     Args:
         check: Name of the check.
         reference: The steps of the reference run.
         other: The steps of the other.
+        facts: What the reference found out.
     """
     found = first_difference(reference["steps"], other["steps"])
     if found is None:
         return Finding(check, "passed", f"{len(other['steps'])} steps are equal bit for bit")
-    cause = "worker_randomness" if found.stage in ("samples", "batch") else "unknown"
-    return Finding(check, "failed", "the training differs", cause, found.name or found.stage, str(found))
+    cause = "worker_randomness" if found.stage in ("samples", "batch", "steps") else "unknown"
+    more, fewer = sorted((_rows(reference), _rows(other)), key=lambda rows: -max(rows.values(), default=0))
+    if cause == "worker_randomness" and max(more.values()) > max(fewer.values()):
+        cause = "repeated_samples"  # each worker yields all of an iterable data set
+    name = ", ".join(facts["data_names"]) or found.name or found.stage
+    return Finding(check, "failed", "the training differs", cause, name, str(found))
+
+
+def _rows(steps: Steps) -> Counter[str]:
+    """Return how often each sample is trained on in the first epoch."""
+    return Counter(row for step in steps["steps"][: steps.get("epoch", None)] for rank in step["samples"] for row in rank)

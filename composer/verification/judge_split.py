@@ -33,9 +33,10 @@ def judge_split(check: str, exact: Steps, other: Steps, tensors: Tensors, others
         tensors: The tensors that the reference recorded.
         others: Those of the other.
     """
-    mixing = _first_mixing_module(tensors, others)
+    first = tensors["first"], others["first"]
+    mixing = _first_mixing_module(*first)
     loss = _loss_ratio(exact, other)
-    gradients = deviation(tensors["gradients"], others["gradients"])
+    gradients = deviation(first[0]["gradients"], first[1]["gradients"])
     if mixing is not None:
         summary = f"the outputs of {mixing} for a sample depend on the rest of the batch"
         return Finding(check, "expected", summary, "samples_interact", mixing, f"step 0, outputs of {mixing}")
@@ -75,7 +76,7 @@ def _loss_ratio(exact: Steps, other: Steps) -> float:
 
 def _updates(tensors: Tensors) -> dict[str, Tensor]:
     """Return how much training changed each parameter."""
-    return {name: value - tensors["initial"][name] for name, value in tensors["parameters"].items()}
+    return {name: value - tensors["first"]["before"][name] for name, value in tensors["parameters"].items()}
 
 
 def _first_mixing_module(tensors: Tensors, others: Tensors) -> str | None:
@@ -129,9 +130,10 @@ def judge_ranks(
             repeated = sum((found - expected).values())
             common = set(step["samples"][0]).intersection(*step["samples"][1:])
             cause = "repeated_samples" if common or repeated >= sum((expected - found).values()) else "lost_samples"
+            name = ", ".join(facts["data_names"]) or "the data"
             evidence = (f"{len(common)} samples are on every rank", f"{repeated} samples are not of this step")
             where = f"step {step['step']}, samples"
-            return Finding(check, "failed", "the ranks together train on other samples", cause, "the data", where, evidence)
+            return Finding(check, "failed", "the ranks together train on other samples", cause, name, where, evidence)
         same = _same_random_state(step, facts)
         if same is not None:
             return Finding(

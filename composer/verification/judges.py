@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from composer.trials import Record, Trial
-from composer.verification.compare import deviation, steps_of, tensors_of
+from composer.verification.compare import deviation, first_difference, steps_of, tensors_of
 from composer.verification.findings import Finding
 from composer.verification.judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
 from composer.verification.judge_split import judge_ranks, judge_split
+from composer.verification.recorder import FACTS_FILE
 
-__all__ = ["facts_findings", "judge"]
+__all__ = ["judge", "reference_findings"]
 
 # Largest relative deviation of the loss between a low precision and fp32.
 _PRECISION = 0.05
@@ -26,49 +28,84 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
         records: The records of all trials by name.
         facts: What the reference trial found out.
     """
-    label = trial.name
-    record = records[trial.name]
+    label, record = trial.name, records[trial.name]
     for name in trial.after:
         if not records[name].is_completed:
             return _failed(label, records[name])
     if not record.is_completed:
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
+    found = _judge(check, trial, records, facts)
+    same = records.get("same")
+    if found.status == "failed" and check not in ("same", "data") and same is not None and same.is_completed:
+        again = first_difference(steps_of(records["reference"])["steps"], steps_of(same)["steps"])
+        if again is not None:
+            return Finding(label, "skipped", f"not judged, since two equal runs already differ at {again}")
+    return found
+
+
+def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mapping[str, Any]) -> Finding:
+    """Return what a check found, of trials that completed."""
+    label, record = trial.name, records[trial.name]
     reference, steps = steps_of(records["reference"]), steps_of(record)
     if check == "same":
         return judge_same(label, reference, steps, facts)
+    if check == "data":
+        return _judge_data(json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))["data"], facts)
     if check == "resume":
-        return judge_resumed(label, reference, steps)
+        return judge_resumed(label, reference, steps, facts)
     if check == "workers":
-        return judge_workers(label, reference, steps)
+        return judge_workers(label, reference, steps, facts)
     if check in ("evaluation", "logging"):
-        return judge_effect(label, f"{check}_changes_training", reference, steps)
+        names = steps["changes"].get("evaluation", []) if check == "evaluation" else facts["loggers"]
+        return judge_effect(label, f"{check}_changes_training", reference, steps, names)
     if check == "callbacks":
         noted = steps_of(records["same"])["changes"] if "same" in records else {}
         known = {**reference["changes"], **noted}
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
         return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
+    if check == "methods":
+        without = steps_of(records[trial.after[-1]])
+        return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])
     if check == "precision":
-        return _judge_precision(label, reference, steps)
+        return _judge_precision(label, records["reference"], record)
     exact = records[next(name for name in trial.after if name.startswith("exact"))]
     tensors, others = tensors_of(exact), tensors_of(record)
     if check == "microbatch":
         return judge_split(label, steps_of(exact), steps, tensors, others)
     if check == "compile":
-        found = deviation(tensors["gradients"], others["gradients"])
-        if found is None:
-            return Finding(label, "passed", "the gradients agree in float64")
-        where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
-        return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
+        return _judge_compiled(label, tensors, others)
+    expected = steps_of(exact)
     if check == "resume_ranks":
         start = steps["steps"][0]["step"]
-        rest = {**steps_of(exact), "steps": [step for step in steps_of(exact)["steps"] if step["step"] >= start]}
-        return judge_ranks(label, rest, steps, _from(tensors, others), others, facts)
-    return judge_ranks(label, steps_of(exact), steps, tensors, others, facts)
+        expected = {**expected, "steps": [step for step in expected["steps"] if step["step"] >= start]}
+        tensors = {**tensors, "first": tensors["later"]}
+    return judge_ranks(label, expected, steps, tensors, others, facts)
 
 
-def _from(tensors: Mapping[str, Any], resumed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of the reference for a run that was resumed: gradients of its first step are not recorded."""
-    return {**tensors, "gradients": resumed["gradients"], "outputs": [{}], "initial": resumed["initial"]}
+def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
+    """Judge the order of the samples, and whether training or a fetch modifies the data."""
+    names = ", ".join(facts["data_names"])
+    for problem in data["order"]:
+        cause = "repeated_samples" if "more than once" in problem else "lost_samples"
+        return Finding("data", "failed", problem, cause, problem.split()[0])
+    if data["changed by a fetch"]:
+        held = ", ".join(data["changed by a fetch"])
+        evidence = (f"fetching a sample changes {held} of the data set",)
+        return Finding("data", "failed", "samples change when they are fetched", "dataset_modified", names, "", evidence)
+    if data["modified"]:
+        rows = ", ".join(map(str, data["modified"][:5]))
+        summary = f"{len(data['modified'])} of {data['rows']} samples have changed in training, such as {rows}"
+        evidence = tuple(f"{name} may do so" for name in facts["modules"][-3:])
+        return Finding("data", "failed", summary, "dataset_modified", names or "the data", "", evidence)
+    return Finding("data", "passed", f"{data['rows']} samples are the same before and after training")
+
+
+def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
+    found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
+    if found is None:
+        return Finding(label, "passed", "the gradients agree in float64")
+    where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
+    return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
 
 
 def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:
@@ -77,22 +114,33 @@ def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:
     return Finding(label, "failed", f"the run {record.outcome}".replace("_", " "), cause, record.error, "", details)
 
 
-def _judge_precision(label: str, reference: Mapping[str, Any], steps: Mapping[str, Any]) -> Finding:
-    """Compare the losses of a low precision with those of fp32."""
+def _judge_precision(label: str, record: Record, other: Record) -> Finding:
+    """Compare the losses, and the outputs of the first step, of a low precision with those of fp32."""
     total = "loss/train/total"
     worst = 0.0
-    for one, other in zip(reference["steps"], steps["steps"], strict=False):
-        a, b = (float.fromhex(step["loss"][total]) for step in (one, other))
+    for one, step in zip(steps_of(record)["steps"], steps_of(other)["steps"], strict=False):
+        a, b = (float.fromhex(each["loss"][total]) for each in (one, step))
         relative = abs(a - b) / max(abs(b), 1e-12)
         if not relative <= _PRECISION:
+            name = _first_imprecise(tensors_of(record), tensors_of(other)) or "the loss"
             where = f"step {one['step']}, loss {a:.6g} and {b:.6g} in fp32"
-            return Finding(label, "failed", "the losses differ", "precision_differs", "the loss", where)
+            return Finding(label, "failed", "the losses differ", "precision_differs", name, where)
         worst = max(worst, relative)
     return Finding(label, "passed", f"the losses are those of fp32 within {worst:.2g}")
 
 
-def facts_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what the reference run found out about the data and the random numbers.
+def _first_imprecise(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
+    """Return the first module whose outputs in the first step differ by more than rounding."""
+    expected, found = others["first"]["outputs"][0], tensors["first"]["outputs"][0]
+    for name, calls in expected.items():
+        pairs = zip(calls, found.get(name, []), strict=False)
+        if any(deviation({name: a}, {name: b}, _PRECISION) is not None for a, b in pairs):
+            return name or "the model"
+    return None
+
+
+def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what the reference run found out about batches and random numbers.
 
     Args:
         facts: The facts.
@@ -100,23 +148,16 @@ def facts_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> It
     """
     for problem in facts.get("split", []):
         cause = "wrong_sample_count" if problem.startswith("get_num_samples") else "wrong_split"
-        yield Finding("data", "failed", "batches are not counted or split correctly", cause, problem)
-    modified = facts["data"]["modified"]
-    if modified:
-        rows = ", ".join(map(str, modified[:5]))
-        name = f"{len(modified)} of the first {facts['data']['rows']} samples, such as {rows}"
-        yield Finding("data", "failed", "samples have changed in training", "dataset_modified", name)
-    elif not facts.get("split"):
-        yield Finding("data", "passed", f"{facts['data']['rows']} samples are the same before and after training")
+        yield Finding("batches", "failed", "batches are not counted or split correctly", cause, problem)
     repeated = _repeated(facts, reference)
     if repeated is not None:
         where = f"steps 0 and 1, random state before {repeated}"
         yield Finding("random numbers", "failed", "they repeat", "repeated_random_numbers", repeated, where)
     for name in facts["statistics_modules"]:
-        summary = "left out where batches are split"
-        yield Finding("microbatch", "expected", summary, "batch_statistics", name)
+        yield Finding("microbatch", "expected", "left out where batches are split", "batch_statistics", name)
     for name in facts["random_modules"]:
-        yield Finding("microbatch", "expected", "left out where batches are split", "random_in_model", name or "the model")
+        name = name or "the model"
+        yield Finding("microbatch", "expected", "left out where batches are split", "random_in_model", name)
 
 
 def _repeated(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:

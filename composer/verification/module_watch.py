@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import random
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from composer import trees
-from composer.verification.digests import digest, gathered, of_tensor
+from composer.verification.digests import gathered, of_tensor
 
 __all__ = ["ModuleWatch"]
 
@@ -41,7 +44,7 @@ class ModuleWatch:
         self.random_modules: list[str] = []
         self.statistics_modules: list[str] = []
         self.outputs: dict[str, list[Tensor]] = {}
-        self.states: dict[str, str] = {}
+        self.states: dict[str, int] = {}
         self._keep = keep
         self._digests: list[tuple[str, Tensor]] = []
         # One entry for each call that has not returned: the random state before it, and whether an inner call changed it.
@@ -50,19 +53,25 @@ class ModuleWatch:
             module.register_forward_pre_hook(self._before(name), prepend=True)
             module.register_forward_hook(self._after(name), prepend=True)
 
-    def take(self) -> list[tuple[str, int]]:
-        """Return the name and the digest of the output of each call since the last time, in order."""
+    def take(self, *, keep: bool = False) -> list[tuple[str, int]]:
+        """Return the name and the digest of the output of each call since the last time, in order.
+
+        Args:
+            keep: Whether to keep the outputs of the next step.
+        """
         found = [(name, int(value)) for name, value in self._digests]
         self._digests.clear()
         self._calls.clear()
         self.states.clear()
-        self._keep = False
+        self._keep = keep
         return found
 
     def _before(self, name: str) -> Any:
         def record(module: nn.Module, args: Any) -> None:
             if not self.active:
                 return
+            if self._keep and not self._digests and not self._calls:
+                self.outputs = {}
             state = _rng_state()
             self.states.setdefault(name, state)
             self._calls.append([state, False])
@@ -90,9 +99,12 @@ class ModuleWatch:
         return record
 
 
-def _rng_state() -> str:
-    """Return a digest of the generators that modules sample from."""
-    states = [torch.get_rng_state()]
+def _rng_state() -> int:
+    """Return a hash of the generators that modules sample from, the same in each process."""
+    state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7)
+    state.update(repr(random.getstate()).encode())
+    name, keys, position, *rest = np.random.get_state()  # noqa: NPY002 - the generator that programs use
+    state.update(cast("np.ndarray[Any, Any]", keys).tobytes() + f"{name}{position}{rest}".encode())
     if torch.accelerator.is_available() and torch.get_device_module().is_initialized():
-        states.append(torch.get_device_module().get_rng_state())
-    return digest(states)
+        state.update(torch.get_device_module().get_rng_state().cpu().numpy().tobytes())
+    return int.from_bytes(state.digest(), "big")

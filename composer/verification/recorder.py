@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo import OptimizedModule
 from torch.optim.lr_scheduler import LRScheduler
 
 from composer import dist, rng, trees
@@ -20,7 +21,7 @@ from composer.callbacks import LRMonitor, SpeedMonitor
 from composer.loggers import InMemoryLogger
 from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
-from composer.verification import exact_mode
+from composer.verification import code_facts, exact_mode
 from composer.verification.watch import Finished, Watch
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Recorder(Probe):
         attribute: Whether to find out which callback changes what.
         inspect: Whether to find out which modules and algorithms sample random numbers, and to check the data.
         hooks: Whether to record the outputs of modules; not for a compiled model, which would compile the hooks.
+        data: Whether to find out whether training modifies the data.
+        compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
     """
 
     def __init__(
@@ -67,32 +70,42 @@ class Recorder(Probe):
         attribute: bool = False,
         inspect: bool = False,
         hooks: bool = True,
+        data: bool = False,
+        compile: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
+        self._data, self._compile = data, compile
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         # The program may set no seed, and build its model before it creates the trainer.
         rng.seed_all(0)
+        if not compile:
+            torch.compiler.set_stance("force_eager")
         if exact:
             facts = json.loads((folder.parent / "reference" / FACTS_FILE).read_text(encoding="utf-8"))
             self._exact = exact_mode.Neutral.from_facts(facts)
             torch.set_default_dtype(torch.float64)
 
-    def init(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the watch, and without what this trial leaves out."""
         if arguments["seed"] is None:
             arguments["seed"] = 0
         callbacks = arguments["callbacks"] if self._callbacks else []
         if self._log:
-            arguments["loggers"] = [InMemoryLogger()]
+            arguments["loggers"] = [InMemoryLogger(), *_own_loggers(given["loggers"])]
             arguments["progress_bar"] = True
             present = {type(callback) for callback in callbacks}
             callbacks = [*callbacks, *(cls() for cls in (LRMonitor, SpeedMonitor) if cls not in present)]
         if self._load is not None:
             arguments["load_path"] = str(self.folder.parent / self._load / CHECKPOINT)
+        compiled = arguments["compile_config"] is not None or isinstance(arguments["model"], OptimizedModule)
+        if not self._compile:
+            arguments["compile_config"] = None
+        elif not compiled:
+            arguments["compile_config"] = {"backend": "aot_eager"}  # without the time that inductor takes
         self._watch = Watch(
             steps=self._steps,
             save_at=self._save_at,
@@ -101,7 +114,11 @@ class Recorder(Probe):
             inspect=self._inspect,
             attribute=self._attribute,
             hooks=self._hooks,
+            data=self._data,
+            evaluate=self._evaluate,
         )
+        self._watch.compiled = compiled
+        self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
         arguments["callbacks"] = [*callbacks, self._watch]
         if self._exact is not None:
             arguments = self._exact.arguments(arguments)
@@ -149,7 +166,18 @@ class Recorder(Probe):
     def _write(self) -> None:
         assert self._watch is not None
         self.folder.joinpath(STEPS_FILE).write_text(json.dumps(self._watch.record()), encoding="utf-8")
-        if self._inspect:
+        if self._inspect or self._data:
             self.folder.joinpath(FACTS_FILE).write_text(json.dumps(self._watch.facts), encoding="utf-8")
         if self._watch.tensors:
             torch.save(self._watch.tensors, self.folder / TENSORS_FILE)
+
+
+def _own_loggers(given: Any) -> list[Any]:
+    """Return the loggers of classes of the program whose code writes nothing."""
+    return [
+        logger
+        for logger in trees.ensure_tuple(given)
+        if not isinstance(logger, str)
+        and not f"{type(logger).__module__}.".startswith("composer.")
+        and not code_facts.writes(logger)
+    ]

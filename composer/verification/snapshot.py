@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from composer.core.callback import Callback
 from composer.core.state import State
-from composer.verification.digests import attribute_digests, tagged
+from composer.verification.digests import attributes, tagged
 
-__all__ = ["differences", "snapshot"]
+__all__ = ["Snapshot", "differences", "snapshot"]
 
 Snapshot = dict[str, dict[str, str]]
+
+# Attributes of a loader that are entries of their own.
+_LOADER_PARTS = frozenset(
+    {"dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "_iterator", "_DataLoader__initialized"}
+    | {"_DataLoader__multiprocessing_context", "_IterableDataset_len_called"}
+)
+_MAX_ENTRIES, _MAX_DEPTH = 64, 3
 
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
 
@@ -42,9 +50,9 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         ("schedule", state.schedulers),
     ):
         for entry in entries:
-            found[f"{role} {_name(entry)}"] = attribute_digests(entry)
+            found[f"{role} {_name(entry)}"] = _expanded(entry)
     for name, part in _data(state):
-        found[f"data {name}"] = attribute_digests(part)
+        found[f"data {name}"] = _expanded(part)
     return found
 
 
@@ -73,13 +81,50 @@ def _of_module(module: nn.Module) -> dict[str, str]:
         for word, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers))
         for name, tensor in named(recurse=False)
     }
+    trained = {f"requires_grad of {name}": str(p.requires_grad) for name, p in module.named_parameters(recurse=False)}
     plain = {name: value for name, value in vars(module).items() if name not in _MODULE_INTERNALS}
-    return {**tensors, **{name: tagged(value) for name, value in plain.items() if not _is_link(value)}}
+    return {**tensors, **trained, **{name: tagged(value) for name, value in plain.items() if not _is_link(value)}}
+
+
+def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
+    """Return digests of the attributes of an object, and of the custom objects that it has, by dotted names."""
+    found: dict[str, str] = {}
+    for name, value in attributes(entry).items():
+        if _is_link(value) or (depth == 0 and name in _LOADER_PARTS and isinstance(entry, DataLoader)):
+            continue
+        inner = dict(enumerate(value)) if isinstance(value, list | tuple) and len(value) < _MAX_ENTRIES else {"": value}
+        for key, part in inner.items():
+            path = f"{prefix}{name}" if key == "" else f"{prefix}{name}.{key}"
+            if depth < _MAX_DEPTH and _is_custom(part):
+                found |= _expanded(part, f"{path}.", depth + 1)
+            elif key == "":
+                found[path] = tagged(part)
+        if inner.keys() != {""}:
+            found[f"{prefix}{name}"] = tagged(value)
+    return found
+
+
+def _is_custom(value: Any) -> bool:
+    """Whether a value is an object of a class of the program, rather than of Python or a library."""
+    return hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor) and not callable_only(value)
+
+
+def callable_only(value: Any) -> bool:
+    """Return whether a value is a function, or an object of a library.
+
+    Args:
+        value: The value.
+
+    >>> callable_only(len)
+    True
+    """
+    module = f"{type(value).__module__}."
+    return module.startswith(("builtins.", "torch.", "numpy.", "random.", "composer.", "functools.", "collections."))
 
 
 def _is_link(value: Any) -> bool:
     """Whether an attribute of a module refers to the run, as ``ComposerModel.logger`` does."""
-    return type(value).__module__.startswith("composer.core")
+    return type(value).__module__.startswith(("composer.core", "composer.trainer")) and not isinstance(value, tuple)
 
 
 def _name(entry: Any) -> str:

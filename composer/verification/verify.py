@@ -19,7 +19,7 @@ from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDispl
 from composer.trials.fork_server import can_fork
 from composer.verification.compare import steps_of
 from composer.verification.findings import Finding, Report
-from composer.verification.judges import facts_findings, judge
+from composer.verification.judges import judge, reference_findings
 from composer.verification.recorder import FACTS_FILE
 
 if TYPE_CHECKING:
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "verify"]
 
+_MIN_STEPS = 3
 _PROBE = "composer.verification.recorder:Recorder"
+
+# With full batches, whatever the program does.
+_SAME_BATCHES = ("device_train_microbatch_size=None", "grad_accum=None")
 
 CHECKS: dict[str, str] = {
     "same": "the same run again is equal bit for bit",
-    "data": "batches are counted and split correctly, and training does not modify the data set",
+    "data": "an epoch has every sample once, batches are counted and split correctly, training does not modify the data",
     "resume": "a run that is killed and resumed is equal bit for bit to one that is not",
-    "reload": "a checkpoint that is loaded and saved again is the same",
     "resume_ranks": "a run that is resumed on 2 ranks computes the same",
     "microbatch": "microbatches of a half, a quarter and one sample give the same gradients",
     "ddp": "2 ranks with DDP compute the same",
@@ -44,6 +47,7 @@ CHECKS: dict[str, str] = {
     "callbacks": "the callbacks of the run do not change the training",
     "workers": "the number of data workers does not change the training",
     "compile": "the compiled model computes the same",
+    "methods": "each method at its neutral setting changes nothing",
     "precision": "the precision of the run gives the gradients of fp32 up to rounding",
 }
 
@@ -91,8 +95,8 @@ def verify(
     ...     )
     >>> report = composer.verify(make_trainer, checks=["same"])  # doctest: +SKIP
     """
-    if steps < 3:
-        raise ValueError(f"steps must be at least 3, to resume in the middle; got {steps}.")
+    if steps < _MIN_STEPS:
+        raise ValueError(f"steps must be at least {_MIN_STEPS}, to resume in the middle; got {steps}.")
     chosen = list(CHECKS) if checks is None else [one_of("checks", check, list(CHECKS)) for check in checks]
     if isinstance(program, Target):
         target = program
@@ -122,36 +126,50 @@ class Verification:
         progress: bool,
         server: ForkServer | None,
     ) -> None:
-        self._target, self._folder, self._steps, self._checks = target, folder, steps, checks
+        self._target, self._folder, self._checks = target, folder, checks
         self._parallel, self._time_limit, self._progress, self._server = parallel, time_limit, progress, server
-        # In the middle of the second epoch, which begins after half of the steps.
-        self._epoch_batches = max(2, steps // 2)
-        self._save_at = self._epoch_batches + max(1, (steps - self._epoch_batches) // 2)
+        self._shorten(steps)
 
     def report(self) -> Report:
         """Run all trials, and judge them."""
         start = time.monotonic()
-        reference = self._trial("reference", inspect=True, save_at=self._save_at)
-        record = self._run([reference])["reference"]
-        if not record.is_completed:
-            raise RuntimeError(f"The program does not train: {record.error}\n{record.details}".rstrip())
+        record = self._reference()
         facts = json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))
-        recorded = len(steps_of(record)["steps"])
-        if recorded <= self._save_at:
-            raise RuntimeError(
-                f"The program trains for {plural(recorded, 'step')} only; verify needs more than {self._save_at}. "
-                f"Train for longer, or give a smaller number of steps."
-            )
         plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
-        needed = {name for _, trial in plan if isinstance(trial, Trial) for name in trial.after}
-        others = [self._exact(name, facts) for name in ("exact", "exact-cpu") if name in needed]
-        records = {"reference": record}
         trials = [trial for _, trial in plan if isinstance(trial, Trial)]
+        needed = {name for trial in trials for name in trial.after}
+        others = [self._exact(name) for name in ("exact", "exact-cpu") if name in needed]
+        without = [self._without(name) for name in sorted(needed) if name.startswith("without-")]
+        records = {"reference": record}
         if trials:
-            records |= self._run([reference, *others, *trials])
-        findings = [facts_findings(facts, steps_of(record))] if "data" in self._checks else []
-        judged = [one for one in self._judged(plan, records, facts)]
-        return Report([*(f for each in findings for f in each), *judged], facts, time.monotonic() - start)
+            records |= self._run([self._reference_trial(), *others, *without, *trials])
+        findings = [*reference_findings(facts, steps_of(record)), *self._judged(plan, records, facts)]
+        return Report(findings, facts, time.monotonic() - start)
+
+    def _reference(self) -> Record:
+        """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""
+        for _ in range(2):
+            record = self._run([self._reference_trial()])["reference"]
+            if not record.is_completed:
+                raise RuntimeError(f"The program does not train: {record.error}\n{record.details}".rstrip())
+            recorded = len(steps_of(record)["steps"])
+            if recorded >= self._steps:
+                break
+            if recorded < _MIN_STEPS:
+                raise RuntimeError(
+                    f"The program trains for {plural(recorded, 'step')} only; verify needs at least {_MIN_STEPS}."
+                )
+            self._shorten(recorded)
+        return record
+
+    def _shorten(self, steps: int) -> None:
+        self._steps = steps
+        # In the middle of the second epoch, which begins after half of the steps.
+        self._epoch_batches = max(2, steps // 2)
+        self._save_at = min(self._epoch_batches + max(1, (steps - self._epoch_batches) // 2), steps - 1)
+
+    def _reference_trial(self) -> Trial:
+        return self._trial("reference", inspect=True, save_at=self._save_at)
 
     def _judged(
         self, plan: Sequence[tuple[str, Trial | str]], records: Mapping[str, Record], facts: Mapping[str, Any]
@@ -177,14 +195,18 @@ class Verification:
             name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=self._time_limit, after=tuple(after)
         )  # fmt: skip
 
-    def _exact(self, name: str, facts: Mapping[str, Any]) -> Trial:
+    def _without(self, name: str) -> Trial:
+        """Return the reference without a method."""
+        return self._trial(name, [f"algorithms-={name.removeprefix('without-')}"], ["reference"])
+
+    def _exact(self, name: str) -> Trial:
         """Return the reference in exact mode, on the device of the run or on the CPU."""
-        changes = [*_same_batches(facts), *(["device=cpu"] if name == "exact-cpu" else [])]
+        changes = [*_SAME_BATCHES, *(["device=cpu"] if name == "exact-cpu" else [])]
         return self._trial(name, changes, ["reference"], exact=True, save_at=self._save_at)
 
     def _trials(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         """Yield the trials of a check, or why there are none."""
-        make = {"microbatch": self._microbatches, "workers": self._workers}.get(check)
+        make = {"microbatch": self._microbatches, "workers": self._workers, "methods": self._methods}.get(check)
         if make is not None:
             yield from make(facts)
         elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
@@ -205,8 +227,11 @@ class Verification:
         elif check == "callbacks":
             yield self._trial("callbacks", callbacks=False) if facts["callbacks"] else "the run has no callbacks"
         elif check == "compile":
-            changes = ["compile_config={'backend': 'aot_eager'}", *_same_batches(facts)]
-            yield self._trial("compile", changes, ["reference", "exact"], exact=True, hooks=False)
+            yield self._trial(
+                "compile", _SAME_BATCHES, ["reference", "exact"], exact=True, hooks=False, compile=True
+            )  # fmt: skip
+        elif check == "data":
+            yield self._trial("data", data=True)
         elif check == "precision":
             if facts["precision"] == "fp32":
                 yield "the run trains in fp32"
@@ -223,7 +248,7 @@ class Verification:
 
     def _ranks(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         reference = "exact"
-        changes = _same_batches(facts)
+        changes = list(_SAME_BATCHES)
         if torch.accelerator.is_available() and torch.accelerator.device_count() < 2:
             reference, changes = "exact-cpu", [*changes, "device=cpu"]
         if check == "tp" and facts["plan"] is None:
@@ -236,15 +261,17 @@ class Verification:
             # With the launcher, as a run: its ranks have different hashes, so that an order by hash differs.
             yield dataclasses.replace(trial, fresh=check == "ddp")
 
+    def _methods(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
+        if not facts["neutral"]:
+            yield "no method of the run has a neutral setting"
+        for name, setting in facts["neutral"].items():
+            index = facts["algorithms"].index(name)
+            after = ["reference", f"without-{name}"]
+            yield self._trial(f"neutral-{name}", [f"algorithms.{index}.{setting}"], after)
+
     def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if facts["workers"] is None:
             yield "the data is not a DataLoader, which can have workers"
         else:
             number = 0 if facts["workers"] else 2
             yield self._trial("workers", [f"train_dataloader.num_workers={number}"])
-
-
-def _same_batches(facts: Mapping[str, Any]) -> list[str]:
-    """Return the changes with which a run in exact mode trains on full batches."""
-    del facts
-    return ["device_train_microbatch_size=None", "grad_accum=None"]

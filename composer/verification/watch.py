@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from composer.verification.code_facts import suspects
 from composer.verification.digests import digest, gathered, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
-from composer.verification.snapshot import snapshot
+from composer.verification.neutral import neutral_settings
+from composer.verification.snapshot import Snapshot, differences, snapshot
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -55,21 +56,39 @@ class Watch(Callback):
         inspect: Whether to collect facts about the modules, the algorithms and the data.
         attribute: Whether to record which callback changes what.
         hooks: Whether to record the outputs of modules.
+        data: Whether to fetch samples before and after training, to see whether training modifies them.
+        evaluate: Whether to record what evaluation changes.
 
     Attributes:
         steps: A record of each step.
         facts: What was found out.
-        tensors: In exact mode the first gradients and outputs, and the last parameters.
+        tensors: In exact mode the gradients, outputs and parameters of the first step and of the step after the
+            checkpoint, and the last parameters.
         trainer: The trainer, set before it trains.
+        loggers: Class names of the loggers of the program that can be tried.
+        compiled: Whether the program compiles its model.
         num_evaluators: Number of evaluators of the program, set before it trains.
     """
 
     trainer: Trainer
     num_evaluators: int
+    compiled: bool = False
+    loggers: Sequence[str] = ()
 
     def __init__(
-        self, *, steps: int, save_at: int | None, checkpoint: Path, neutral: Neutral | None, inspect: bool, attribute: bool, hooks: bool
+        self,
+        *,
+        steps: int,
+        save_at: int | None = None,
+        checkpoint: Path = Path("checkpoint.pt"),
+        neutral: Neutral | None = None,
+        inspect: bool = False,
+        attribute: bool = False,
+        hooks: bool = True,
+        data: bool = False,
+        evaluate: bool = False,
     ) -> None:
+        self._data, self._evaluate = data, evaluate
         self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
         self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
         self._hooks = hooks
@@ -135,14 +154,13 @@ class Watch(Callback):
     # --- the stages of a step
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Register hooks, and look at the data before it is trained on."""
-        self.facts.setdefault("data", data_facts.before(state) if self._inspect else {})
+        """Register hooks, and inspect the data before it is trained on."""
+        if self._data:
+            self.facts["data"] = data_facts.before(state)
         if self._modules is None:
-            self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=self._neutral is not None)
+            self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
                 self._neutral.bypass(state.model)
-        if self._neutral is not None:
-            self.tensors["initial"] = _full(state.model.named_parameters())
 
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:
@@ -179,13 +197,20 @@ class Watch(Callback):
     def _gradients(self, state: State, logger: Logger) -> None:
         assert self._modules is not None
         self._step["random states"].update(self._modules.states)
-        self._step["outputs"] = self._modules.take()
+        later = state.timestamp.batch.value + 1 == self._save_at
+        self._step["outputs"] = self._modules.take(keep=later)
         self._step["gradients"] = _gradient_digests(state)
-        if self._neutral is not None and "gradients" not in self.tensors:
+        if self._neutral is None and _bytes(state) > _MAX_KEPT:
+            return  # only exact mode needs them
+        key = "later" if self.steps and state.timestamp.batch.value == self._save_at else "first"
+        if key == "later" or not self.steps:
             gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
-            self.tensors["gradients"] = _full(gradients)
-            self.tensors["outputs"] = dist.all_gather_object(_kept(self._modules.outputs))
-            self.tensors["samples"] = dist.all_gather_object(self._step["samples"])
+            self.tensors[key] = {
+                "gradients": _full(gradients),
+                "outputs": dist.all_gather_object(_kept(self._modules.outputs)),
+                "samples": dist.all_gather_object(self._step["samples"]),
+                "before": _full(state.model.named_parameters()),
+            }
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Complete the record of the step."""
@@ -207,15 +232,27 @@ class Watch(Callback):
             {name for rank in ranks[1:] for name, value in rank["parameters"].items() if value != step["parameters"][name]}
         )
         self.steps.append(step)
+        if self._evaluate:  # between this event and the next one
+            self._before_evaluation = self._evaluated(state)
+
+    def _evaluated(self, state: State) -> Snapshot:
+        """Return a snapshot of what evaluation must not change."""
+        found = {name: value for name, value in snapshot(state, self).items() if not name.startswith("data ")}
+        return {**found, "random state": {"": rng_digest()}}
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save the checkpoint, and end after the last step."""
         done = state.timestamp.batch.value
+        if self._evaluate:
+            changed = differences(self._before_evaluation, self._evaluated(state))
+            self._changes.setdefault("evaluation", set()).update(changed)
         if done == self._save_at:
             self.trainer.save_checkpoint(self._checkpoint)
         if done >= self._num_steps:
-            if self._inspect and self._modules is not None:
+            if self._inspect:
                 self._conclude(state)
+            if self._data:
+                self.facts["data"] = data_facts.after(state, self.facts["data"])
             if self._neutral is not None:
                 self.tensors["parameters"] = _full(state.model.named_parameters())
             raise Finished
@@ -230,7 +267,11 @@ class Watch(Callback):
             statistics_modules=self._modules.statistics_modules,
             random_algorithms=sorted(algorithms & random),
             random_callbacks=sorted(random - algorithms),
-            data=data_facts.after(state, self.facts["data"]),
+            data_names=data_facts.names(state.train_phase.loader),
+            neutral=neutral_settings(state.algorithms),
+            compiled=self.compiled,
+            loggers=self.loggers,
+            modules=[type(module).__qualname__ for module in state.model.modules()],
             algorithms=[type(each).__name__ for each in state.algorithms],
             callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
             schedules=[_label(each) for each in state.schedulers],
@@ -244,6 +285,10 @@ class Watch(Callback):
             plan=None if state.tp_config is None else "tp",
             metric_schedules=[n for n in map(_label, state.schedulers) if "Plateau" in n],
         )
+
+
+def _bytes(state: State) -> int:
+    return sum(p.numel() * p.element_size() for p in state.model.parameters())
 
 
 def _label(entry: Any) -> str:
