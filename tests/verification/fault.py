@@ -76,7 +76,8 @@ class Fault:
         make: Returns a trainer that is not fitted yet.
         description: The mistake in one line.
         causes: The cause that must be named, and others that are as right.
-        checks: The check that fails first of all, and others that may notice it too.
+        checks: The check that fails first of all, and others that notice it too. A run that differs from itself fails
+            all others as well, so only ``repeat`` is listed then.
         named: What the report must name: a class, a module, a tensor or an attribute; empty if there is none.
         in_process: Whether one process can show it; others need a new process for each run.
     """

@@ -212,7 +212,7 @@ class Phases(Curriculum):
         return self.x[index] * (1 + self.fetched / 100), self.y[index]
 
 
-@fault("unsaved_data_state unsaved_callback_state", "resume", "Phases")
+@fault("unsaved_data_state unsaved_callback_state", "resume callbacks", "Phases")
 def phase_set_by_callback() -> Trainer:
     """A callback advances a curriculum of the data set in each step, and nothing restores it on resume."""
     dataset = Phases()

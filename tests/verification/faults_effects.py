@@ -62,7 +62,7 @@ class NormsInTraining(Evaluated):
         return self(batch)
 
 
-@fault("evaluation_changes_training", "evaluation", "net.2.running_mean")
+@fault("evaluation_changes_training", "evaluation microbatches", "net.2.running_mean")
 def batchnorm_in_evaluation() -> Trainer:
     """eval_forward puts the model into training mode: BatchNorm updates its statistics from evaluation data."""
     return with_evaluation(NormsInTraining)
@@ -102,7 +102,7 @@ class SharedNoise(Evaluated):
         return self.net(batch[0] + 0.2 * torch.randn(batch[0].shape, generator=generator))
 
 
-@fault("evaluation_changes_training", "evaluation", "seed")
+@fault("evaluation_changes_training", "evaluation microbatches", "seed")
 def evaluation_draws_noise() -> Trainer:
     """Noise is seeded by a buffer that evaluation advances too, so that training draws other noise after it."""
     return with_evaluation(SharedNoise)
@@ -118,7 +118,7 @@ class FreezeInEvaluation(Callback):
         state.model.net[-1].requires_grad_(True)
 
 
-@fault("evaluation_changes_training callback_changes_training", "evaluation", "net.0")
+@fault("evaluation_changes_training callback_changes_training", "evaluation resume callbacks", "net.0")
 def frozen_by_evaluation() -> Trainer:
     """A callback freezes the model for evaluation and forgets to unfreeze the first layer."""
     return with_evaluation(Evaluated, callbacks=[FreezeInEvaluation()])
@@ -260,7 +260,7 @@ class Frozen(nn.Module):
         return x * (1 + 0.5 * (next_scale() % 2))
 
 
-@fault("compile_differs", "compile", "net.2")
+@fault("compile_differs", "compile microbatches", "net.2")
 def constant_for_compiler() -> Trainer:
     """A function with a side effect is declared constant to the compiler, which calls it once instead of each time."""
     return build(lambda: Classifier(network(Frozen())), compile_config={"backend": "eager"})
@@ -297,7 +297,7 @@ class UnsafeVariance(nn.Module):
         return x * (variance.abs() + 0.1).rsqrt()
 
 
-@fault("precision_differs", "precision", "net.1")
+@fault("precision_differs", "precision microbatches", "net.1")
 def unsafe_variance() -> Trainer:
     """A module computes a variance as a difference of large numbers, which bfloat16 cannot hold."""
     model = lambda: Classifier(nn.Sequential(nn.Linear(6, 12), UnsafeVariance(), nn.Linear(12, 3)))  # noqa: E731
@@ -312,7 +312,7 @@ class Positions(nn.Module):
         return x * torch.sin(positions)
 
 
-@fault("precision_differs", "precision", "net.1")
+@fault("precision_differs", "precision microbatches", "net.1")
 def positions_in_bfloat16() -> Trainer:
     """Positions above 256 are held in bfloat16, which rounds them to multiples of four and eight."""
     model = lambda: Classifier(nn.Sequential(nn.Linear(6, 12), Positions(), nn.Linear(12, 3)))  # noqa: E731
@@ -368,7 +368,7 @@ class PythonDropout(nn.Module):
         return x * kept if self.training else x
 
 
-@fault("callback_changes_training", "callbacks", "PythonViewer")
+@fault("callback_changes_training", "callbacks microbatches", "PythonViewer")
 def viewer_draws_python_numbers() -> Trainer:
     """A callback draws from Python's generator, which a module uses too."""
     return build(lambda: Classifier(network(PythonDropout())), callbacks=[PythonViewer()])

@@ -237,7 +237,7 @@ def count_entries(batch: Any) -> int:
     return len(batch)
 
 
-@fault("wrong_sample_count", "data microbatches", "count_entries")
+@fault("wrong_sample_count", "data", "count_entries")
 def counts_tuple_entries() -> Trainer:
     """get_num_samples_in_batch returns the number of entries of the batch tuple, 2, instead of its samples."""
     return build(data=DataSpec(loader(), get_num_samples_in_batch=count_entries))

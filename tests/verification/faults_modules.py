@@ -27,7 +27,7 @@ class PlainMean(nn.Module):
         return x - self.mean
 
 
-@fault("unsaved_module_state", "resume", "net.2.mean")
+@fault("unsaved_module_state", "resume microbatches", "net.2.mean")
 def plain_tensor() -> Trainer:
     """A module keeps a running mean in a plain tensor attribute, which is in no state_dict."""
     return build(lambda: Classifier(network(PlainMean())))
@@ -42,7 +42,7 @@ class TransientMean(PlainMean):
         self.register_buffer("mean", torch.zeros(12), persistent=False)
 
 
-@fault("unsaved_module_state", "resume", "net.2.mean")
+@fault("unsaved_module_state", "resume microbatches checkpoint", "net.2.mean")
 def transient_buffer() -> Trainer:
     """A running mean is a buffer with persistent=False."""
     return build(lambda: Classifier(network(TransientMean())))
@@ -80,7 +80,7 @@ class LastOutput(nn.Module):
         return x + added
 
 
-@fault("unsaved_module_state", "resume", "net.2.bank")
+@fault("unsaved_module_state", "resume microbatches", "net.2.bank")
 def memory_bank() -> Trainer:
     """A module keeps the last outputs in a Python deque (a memory bank), which no checkpoint holds."""
     return build(lambda: Classifier(network(LastOutput())))
@@ -98,7 +98,7 @@ class Balancer:
         return loss / self.average
 
 
-@fault("unsaved_module_state", "resume", "loss_function.average")
+@fault("unsaved_module_state", "resume microbatches", "loss_function.average")
 def running_average_in_loss() -> Trainer:
     """A loss object divides by a running average that is a Python float of an object which is no module."""
     return build(lambda: Classifier(loss=Balancer()))
@@ -124,7 +124,7 @@ class ForgetsBuffer(nn.Module):
         super()._load_from_state_dict({**state_dict, f"{prefix}scale": self.scale}, prefix, *others)
 
 
-@fault("unsaved_module_state checkpoint_not_stable", "resume", "net.2.scale")
+@fault("unsaved_module_state checkpoint_not_stable", "resume microbatches checkpoint", "net.2.scale")
 def buffer_left_out() -> Trainer:
     """A module overrides how it is saved and leaves out a buffer that training changes."""
     return build(lambda: Classifier(network(ForgetsBuffer())))
@@ -194,7 +194,7 @@ class NoisyLayer(nn.Module):
         return x + 0.3 * torch.randn(x.shape, generator=self.generator) if self.training else x
 
 
-@fault("unsaved_generator", "resume", "net.2.generator")
+@fault("unsaved_generator", "resume microbatches", "net.2.generator")
 def generator_of_module() -> Trainer:
     """A module draws noise from a torch.Generator that it holds; no checkpoint holds its state."""
     return build(lambda: Classifier(network(NoisyLayer())))

@@ -114,7 +114,7 @@ class RacyLinear(nn.Module):
         self.weight = nn.Parameter(torch.randn(12, 12) / 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return RacySum.apply(x, self.weight)  # pyright: ignore[reportReturnType]
+        return RacySum.apply(x, self.weight)
 
 
 @fault("nondeterministic_operation", "repeat", "net.2")
@@ -229,7 +229,7 @@ class Reseeding(Classifier):
         return super().forward(batch)
 
 
-@fault("same_random_numbers_on_ranks", "ranks", "Reseeding")
+@fault("same_random_numbers_on_ranks", "ranks microbatches", "Reseeding")
 def reseeds_in_forward() -> Trainer:
     """forward calls torch.manual_seed: each step and each rank has the same dropout mask."""
     return build(Reseeding)

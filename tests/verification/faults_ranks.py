@@ -21,7 +21,7 @@ class ReduceAgain(Callback):
                 torch.distributed.all_reduce(parameter.grad)
 
 
-@fault("loss_scale callback_changes_training", "ranks callbacks", "ReduceAgain")
+@fault("loss_scale callback_changes_training", "ranks", "ReduceAgain")
 def gradients_reduced_twice() -> Trainer:
     """A callback sums the gradients over ranks, which DDP has averaged already."""
     return build(callbacks=[ReduceAgain()])
@@ -98,7 +98,7 @@ class RateByLoss(Callback):
             group["lr"] = 0.05 * float(state.loss.detach())
 
 
-@fault("ranks_diverge", "ranks", "RateByLoss")
+@fault("ranks_diverge", "ranks microbatches callbacks", "RateByLoss")
 def lr_by_local_loss() -> Trainer:
     """A callback sets the learning rate by the loss of its rank, not by the loss over all ranks."""
     return build(callbacks=[RateByLoss()])
@@ -118,7 +118,7 @@ class Hidden(Classifier):
         return outputs
 
 
-@fault("ranks_diverge unsaved_module_state", "ranks resume", "extra")
+@fault("ranks_diverge unsaved_module_state", "ranks resume microbatches", "extra")
 def bias_of_local_batch() -> Trainer:
     """A bias in a Python list is adapted to the batch of each rank: no synchronization, no checkpoint."""
     return build(Hidden)

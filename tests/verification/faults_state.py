@@ -26,7 +26,7 @@ class WarmRestart(Callback):
             group["lr"] = 0.1 / self.seen
 
 
-@fault("unsaved_callback_state", "resume", "WarmRestart")
+@fault("unsaved_callback_state", "resume callbacks", "WarmRestart")
 def lr_by_counter() -> Trainer:
     """A callback sets the learning rate by a counter and has no state_dict."""
     return build(callbacks=[WarmRestart()])
@@ -46,7 +46,7 @@ class Accumulates(Callback):
             gradient.copy_(total)
 
 
-@fault("unsaved_callback_state", "resume", "Accumulates")
+@fault("unsaved_callback_state", "resume callbacks", "Accumulates")
 def gradients_accumulate() -> Trainer:
     """A callback adds up gradients over steps in tensors of its own, without a state_dict."""
     return build(callbacks=[Accumulates()])
@@ -71,7 +71,7 @@ class Plateau(Callback):
         self.best = state["best"]
 
 
-@fault("unsaved_callback_state", "resume", "Plateau")
+@fault("unsaved_callback_state", "resume callbacks", "Plateau")
 def state_forgets_field() -> Trainer:
     """The state_dict of a callback forgets one of two fields."""
     return build(callbacks=[Plateau()])
@@ -87,7 +87,7 @@ class LoadsElsewhere(WarmRestart):
         self.count = state["seen"]
 
 
-@fault("unsaved_callback_state", "resume checkpoint", "LoadsElsewhere")
+@fault("unsaved_callback_state", "resume checkpoint callbacks", "LoadsElsewhere")
 def state_loaded_elsewhere() -> Trainer:
     """load_state_dict of a callback sets another attribute than the one that is read."""
     return build(callbacks=[LoadsElsewhere()])
@@ -100,7 +100,7 @@ class NeverLoads(WarmRestart):
         return {"seen": self.seen}
 
 
-@fault("unsaved_callback_state", "resume checkpoint", "NeverLoads")
+@fault("unsaved_callback_state", "resume checkpoint callbacks", "NeverLoads")
 def state_never_loaded() -> Trainer:
     """A callback has a state_dict but no load_state_dict."""
     return build(callbacks=[NeverLoads()])
@@ -118,7 +118,7 @@ class NoisyWeights(Callback):
                 parameter.add_(self.random.gauss(0, 0.01))
 
 
-@fault("unsaved_generator unsaved_callback_state", "resume", "NoisyWeights.random")
+@fault("unsaved_generator unsaved_callback_state", "resume callbacks", "NoisyWeights.random")
 def generator_of_callback() -> Trainer:
     """A callback draws from a random.Random that it holds; no checkpoint holds its state."""
     return build(callbacks=[NoisyWeights()])
@@ -132,7 +132,7 @@ class FreezeHead(Callback):
             state.model.net[0].requires_grad_(False)
 
 
-@fault("unsaved_callback_state unsaved_module_state", "resume", "net.0")
+@fault("unsaved_callback_state unsaved_module_state", "resume callbacks", "net.0")
 def frozen_at_a_step() -> Trainer:
     """A callback freezes a layer at one step; a run resumed after it trains the layer again."""
     return build(callbacks=[FreezeHead()])
