@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from composer.core.time import TimeUnit as TimeUnit
     from composer.core.timestamp import Timestamp as Timestamp
     from composer.trainer import Trainer as Trainer
+    from composer.verification.verify import verify as verify
 else:
     from composer._lazy import attach
 
@@ -75,6 +76,7 @@ else:
             "optim": "composer.optim",
             "trainer": "composer.trainer",
             "utils": "composer.utils",
+            "verify": "composer.verification.verify",
         },
     )
     del attach

@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "checkpoint": "inspect and convert checkpoints",
     "env": "report versions, accelerators and other details for a bug report",
+    "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
 }
 
 # Words that are programs of this package, launched as modules.
@@ -35,6 +36,7 @@ _COMMANDS = [
     ("composer train", "launch a run that is described by a YAML file; see composer train --help"),
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
+    ("composer verify", COMMANDS["verify"]),
     ("composer env", COMMANDS["env"]),
 ]
 

@@ -22,9 +22,10 @@ class Records:
     Args:
         path: The file, which need not exist yet.
 
-    >>> records = Records(Path("study", "trials.jsonl"))
-    >>> records.add(Record("bf16", "0f", "completed", 12.5, result={"steps": 3}))
-    >>> Records(Path("study", "trials.jsonl")).get("0f").result
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Records(Path(folder, "trials.jsonl")).add(Record("bf16", "0f", "completed", 12.5, result={"steps": 3}))
+    ...     Records(Path(folder, "trials.jsonl")).get("0f").result
     {'steps': 3}
     """
 

@@ -64,6 +64,13 @@ CAUSES: dict[str, Cause] = {
         "Ranks train on the same samples",
         "Pass a DataLoader with a plain sampler, which the trainer shards, or shard by rank in {name}.",
     ),
+    "random_in_data": Cause(
+        "{name} samples random numbers, which depend on the worker and the rank", "Nothing; augmentation does so."
+    ),
+    "rank_randomness": Cause(
+        "The samples depend on the number of ranks: {name} keeps state or a generator of its own",
+        "Sample from the global generators of torch, NumPy or random, and keep no state in the data.",
+    ),
     "lost_samples": Cause(
         "Some samples of the step are trained on no rank", "Check how {name} divides the samples among the ranks."
     ),

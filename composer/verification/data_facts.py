@@ -117,8 +117,14 @@ def before(state: State) -> dict[str, Any]:
     stored = _stored(dataset)
     first = _fetched(dataset, None)
     changed = [name for name, value in _stored(dataset).items() if stored.get(name) != value]
-    second = _fetched(dataset, len(first))
-    return {"first": first, "own random numbers": first != second, "changed by a fetch": changed, "order": _order(state)}
+    own = first != _fetched(dataset, len(first))
+    return {
+        "first": first,
+        "own random numbers": own,
+        "random": not own and first != _fetched(dataset, len(first), seed=len(first)),
+        "changed by a fetch": changed,
+        "order": _order(state),
+    }
 
 
 def after(state: State, facts: dict[str, Any]) -> dict[str, Any]:
@@ -151,12 +157,13 @@ def _stored(dataset: Any) -> dict[str, str]:
     return {name: digest(value) for name, value in held.items() if isinstance(value, Tensor | np.ndarray)}
 
 
-def _fetched(dataset: Any, count: int | None) -> list[str]:
+def _fetched(dataset: Any, count: int | None, seed: int = 0) -> list[str]:
     """Return digests of the first samples of the data, each fetched with the same random state.
 
     Args:
         dataset: The data.
         count: Number of samples; None for as many as can be fetched in a second.
+        seed: Determines the random states.
     """
     if dataset is None:
         return []
@@ -166,7 +173,7 @@ def _fetched(dataset: Any, count: int | None) -> list[str]:
         for index in range(min(len(dataset), _ROWS) if count is None else count):
             if count is None and time.monotonic() - start > _TIME:
                 break
-            rng.seed_all(index)
+            rng.seed_all(seed + index)
             found.append(digest(dataset[index]))
     return found
 

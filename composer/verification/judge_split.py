@@ -123,17 +123,11 @@ def judge_ranks(
         others: Those of the other.
         facts: What the reference found out.
     """
+    known = {row for step in exact["steps"] for rank in step["samples"] for row in rank}
     for one, step in zip(exact["steps"], other["steps"], strict=False):
-        expected = Counter(row for rank in one["samples"] for row in rank)
-        found = Counter(row for rank in step["samples"] for row in rank)
-        if found != expected:
-            repeated = sum((found - expected).values())
-            common = set(step["samples"][0]).intersection(*step["samples"][1:])
-            cause = "repeated_samples" if common or repeated >= sum((expected - found).values()) else "lost_samples"
-            name = ", ".join(facts["data_names"]) or "the data"
-            evidence = (f"{len(common)} samples are on every rank", f"{repeated} samples are not of this step")
-            where = f"step {step['step']}, samples"
-            return Finding(check, "failed", "the ranks together train on other samples", cause, name, where, evidence)
+        different = _judge_samples(check, one, step, known, facts)
+        if different is not None:
+            return different
         same = _same_random_state(step, facts)
         if same is not None:
             return Finding(
@@ -147,6 +141,36 @@ def judge_ranks(
                 f"step {step['step']}, parameters of {name}",
             )  # fmt: skip
     return judge_split(check, exact, other, tensors, others)
+
+
+def _judge_samples(
+    check: str, one: Mapping[str, Any], step: Mapping[str, Any], known: set[str], facts: Mapping[str, Any]
+) -> Finding | None:
+    """Judge which samples the ranks train on in a step; return None if these are the ones of the reference.
+
+    Args:
+        check: Name of the check.
+        one: The step of the reference.
+        step: The step of the run on several ranks.
+        known: All samples that the reference trains on.
+        facts: What is known of the run.
+    """
+    expected = Counter(row for rank in one["samples"] for row in rank)
+    found = Counter(row for rank in step["samples"] for row in rank)
+    if found == expected:
+        return None
+    name, where = ", ".join(facts["data_names"]) or "the data", f"step {step['step']}, samples"
+    new = [row for row in found if row not in known]
+    if facts["data"]["random"]:
+        return Finding(check, "expected", "random augmentation differs on each rank", "random_in_data", name, where)
+    common = set(step["samples"][0]).intersection(*step["samples"][1:])
+    repeated = sum(times - 1 for times in found.values()) - sum(times - 1 for times in expected.values())
+    if facts["data"]["own random numbers"] or facts["data"]["changed by a fetch"]:
+        cause = "rank_randomness"
+    else:
+        cause = "repeated_samples" if common or repeated > 0 else "lost_samples"
+    evidence = (f"{len(common)} samples are on every rank", f"{len(new)} samples are none of those of one process")
+    return Finding(check, "failed", "the ranks together train on other samples", cause, name, where, evidence)
 
 
 def _same_random_state(step: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:

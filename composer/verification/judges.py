@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from composer.verification.compare import deviation, first_difference, steps_of,
 from composer.verification.findings import Finding
 from composer.verification.judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
 from composer.verification.judge_split import judge_ranks, judge_split
-from composer.verification.recorder import FACTS_FILE
 
 __all__ = ["judge", "reference_findings"]
 
@@ -50,7 +48,7 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
     if check == "same":
         return judge_same(label, reference, steps, facts)
     if check == "data":
-        return _judge_data(json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))["data"], facts)
+        return _judge_data(facts["data"], facts)
     if check == "resume":
         return judge_resumed(label, reference, steps, facts)
     if check == "workers":

@@ -134,7 +134,7 @@ class Verification:
         """Run all trials, and judge them."""
         start = time.monotonic()
         record = self._reference()
-        facts = json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))
+        facts = _facts(record) | _facts(self._run([self._data_trial()])["data"])
         plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
         trials = [trial for _, trial in plan if isinstance(trial, Trial)]
         needed = {name for trial in trials for name in trial.after}
@@ -150,8 +150,7 @@ class Verification:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""
         for _ in range(2):
             record = self._run([self._reference_trial()])["reference"]
-            if not record.is_completed:
-                raise RuntimeError(f"The program does not train: {record.error}\n{record.details}".rstrip())
+            _facts(record)
             recorded = len(steps_of(record)["steps"])
             if recorded >= self._steps:
                 break
@@ -195,6 +194,10 @@ class Verification:
             name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=self._time_limit, after=tuple(after)
         )  # fmt: skip
 
+    def _data_trial(self) -> Trial:
+        """Return the trial that inspects the data, which may change them, so that it is compared with no other."""
+        return self._trial("data", data=True)
+
     def _without(self, name: str) -> Trial:
         """Return the reference without a method."""
         return self._trial(name, [f"algorithms-={name.removeprefix('without-')}"], ["reference"])
@@ -231,7 +234,7 @@ class Verification:
                 "compile", _SAME_BATCHES, ["reference", "exact"], exact=True, hooks=False, compile=True
             )  # fmt: skip
         elif check == "data":
-            yield self._trial("data", data=True)
+            yield self._data_trial()
         elif check == "precision":
             if facts["precision"] == "fp32":
                 yield "the run trains in fp32"
@@ -275,3 +278,10 @@ class Verification:
         else:
             number = 0 if facts["workers"] else 2
             yield self._trial("workers", [f"train_dataloader.num_workers={number}"])
+
+
+def _facts(record: Record) -> dict[str, Any]:
+    """Return what a trial found out."""
+    if not record.is_completed:
+        raise RuntimeError(f"The program does not train: {record.error}\n{record.details}".rstrip())
+    return json.loads((record.path / FACTS_FILE).read_text(encoding="utf-8"))
