@@ -28,8 +28,8 @@ def add_to(commands: Any) -> None:
         "verify",
         help=COMMANDS["verify"],
         description="Train a few steps of a program in many ways that must not matter (again, in microbatches, on 2 "
-        "ranks, killed and resumed, ...), compare them, and name the cause of what differs. The program is not changed, "
-        "and nothing is written to its folders and trackers. The exit code is 1 if a check fails.",
+        "ranks, killed and resumed, ...), compare them, and name the cause of what differs. The program needs no "
+        "change, and nothing is written to its folders and trackers. The exit code is 1 if a check fails.",
         usage="composer verify [OPTION ...] SCRIPT [ARGUMENT ...]",
     )
     command.add_argument("--steps", type=int, default=6, metavar="N", help="number of steps to train (default 6)")

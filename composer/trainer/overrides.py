@@ -1,8 +1,8 @@
 """Overrides: change the trainers of a program from outside, without changes to the program.
 
 Commands such as ``composer verify`` run a user's script with other arguments of :class:`.Trainer`, or for a few steps
-only. This is the only place where they take effect: while overrides are active, ``Trainer(...)`` and ``Trainer.fit`` are
-passed to them instead of being run.
+only. This is the only place where they take effect: while overrides are active, calls of ``Trainer(...)`` and
+``Trainer.fit`` are passed to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assignments such as ``optimizers.lr=0.001`` and ``algorithms+=EMA()``: changes of the arguments of a Trainer as text."""
+"""Assignments such as ``optimizers.lr=0.001`` and ``algorithms+=EMA()``: changes of a Trainer's arguments as text."""
 
 from __future__ import annotations
 
@@ -142,9 +142,7 @@ def _edited(entries: list[Any], name: str, assignment: Assignment) -> list[Any]:
     if assignment.operator == "+=":
         return [*entries, *ensure_tuple(assignment.value)]
     names = [entry if isinstance(entry, str) else type(entry).__name__ for entry in entries]
-    kept = [
-        entry for entry, own in zip(entries, names, strict=True) if own.lower() != str(assignment.value).lower()
-    ]
+    kept = [entry for entry, own in zip(entries, names, strict=True) if own.lower() != str(assignment.value).lower()]
     if len(kept) == len(entries):
         raise ValueError(
             f"{name} has no {assignment.value!r}: it has {', '.join(names) or 'none'}."
@@ -161,7 +159,9 @@ def _with(value: Any, where: str, path: list[str], new: Any) -> Any:
     if isinstance(value, list | tuple):
         if int(name) >= len(value):
             raise ValueError(f"{where} has {len(value)} entries, none with index {name}.")
-        return [_with(entry, f"{where}.{name}", rest, new) if i == int(name) else entry for i, entry in enumerate(value)]
+        return [
+            _with(entry, f"{where}.{name}", rest, new) if i == int(name) else entry for i, entry in enumerate(value)
+        ]
     if isinstance(value, Optimizer) and not rest:
         return _set_in_groups(value, where, name, new)
     if isinstance(value, DataSpec) and hasattr(value.dataloader, name):
@@ -229,7 +229,7 @@ def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: A
         )
     if type(loader) is not DataLoader:
         raise ValueError(
-            f"{where}.{name} cannot be changed: {type(loader).__name__} is a custom loader, of which no copy can be made."
+            f"{where}.{name} cannot be changed: {type(loader).__name__} is a custom loader, which cannot be copied."
         )
     if name != "batch_size":
         given[name] = new

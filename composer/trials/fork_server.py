@@ -1,8 +1,8 @@
 """A server that has imported torch and composer, and forks the processes of trials: they start in milliseconds.
 
-Started as ``python -m composer.trials.fork_server MODULE ...``; it reads requests from stdin and writes answers to stdout,
-a JSON line each. Each trial has a leader, whose children are its ranks; the leader adopts what they leave behind, and ends
-it. The server runs no tensor operation, so that it has neither threads nor an initialized accelerator.
+Started as ``python -m composer.trials.fork_server MODULE ...``; it reads requests from stdin and writes responses to
+stdout, a JSON line each. Each trial has a leader, whose children are its ranks; the leader adopts what they leave
+behind, and ends it. The server runs no tensor operation, so that it has neither threads nor an initialized accelerator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from composer.dist.rendezvous.loopback import get_free_tcp_port
 
-__all__ = ["Forked", "ForkServer", "can_fork"]
+__all__ = ["ForkServer", "Forked", "can_fork"]
 
 # What most training programs import, directly or when a trainer is created.
 _PRELOADED = (

@@ -13,7 +13,9 @@ from composer.trainer.short_names import instances
 __all__ = ["ENVIRONMENT", "environment", "isolated"]
 
 # Variables of the run that trials must not inherit: its name, and its place among ranks.
-_OF_THE_RUN = frozenset({"COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"})
+_OF_THE_RUN = frozenset(
+    {"COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"}
+)
 
 # Set in the processes of a trial, to the name of the trial, so that a script can tell.
 ENVIRONMENT = "COMPOSER_TRIAL"

@@ -35,7 +35,9 @@ class Running:
         folder: Its folder, which exists and has no files of an earlier attempt.
         server: Forks the processes, unless the trial must start fresh; None starts a Python for each.
 
-    >>> running = Running(Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder"))
+    >>> running = Running(
+    ...     Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder")
+    ... )
     >>> running.wait(60).error
     "FileNotFoundError: [Errno 2] No such file or directory: ..."
     """
@@ -45,7 +47,11 @@ class Running:
         (folder / TRIAL_FILE).write_text(json.dumps(trial.to_json()), encoding="utf-8")
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         given = {**environment(trial.name, folder), _MARK: self._mark, PARENT: str(os.getpid())}
-        self._process: subprocess.Popen[bytes] | Forked = _started(trial, folder, given) if server is None or trial.fresh else server.start(folder, given, trial.ranks)
+        self._process: subprocess.Popen[bytes] | Forked = (
+            _started(trial, folder, given)
+            if server is None or trial.fresh
+            else server.start(folder, given, trial.ranks)
+        )
         self.started = time.monotonic()
 
     @property
@@ -117,7 +123,10 @@ class Running:
         if code is None:
             outcome, error = "timed_out", f"It did not end within {trial.time_limit:.0f} s."
         elif code == -signal.SIGKILL or code == 128 + signal.SIGKILL:
-            outcome, error = "out_of_memory", "It was killed by SIGKILL, which the system sends when memory is exhausted."
+            outcome, error = (
+                "out_of_memory",
+                "It was killed by SIGKILL, which the system sends when memory is exhausted.",
+            )
         elif code < 0:
             outcome, error = "killed", f"It was ended by {signal.Signals(-code).name}."
         else:

@@ -1,7 +1,7 @@
 """Records of trials in a folder: one JSON line each, so that an interrupted study goes on with what is missing.
 
-JSON lines rather than a database: a record is appended in one write, a crash can damage the last line only, which is then
-ignored, and every tool reads the file.
+JSON lines rather than a database: a record is appended in one write, a crash can damage only the last line, which is
+then ignored, and every tool reads the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Records:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Records(Path(folder, "trials.jsonl")).add(Record("bf16", "0f", "completed", 12.5, result={"steps": 3}))
+    ...     Records(Path(folder, "trials.jsonl")).add(
+    ...         Record("bf16", "0f", "completed", 12.5, result={"steps": 3})
+    ...     )
     ...     Records(Path(folder, "trials.jsonl")).get("0f").result
     {'steps': 3}
     """

@@ -52,7 +52,9 @@ class Study:
         ValueError: ``parallel`` is less than 1.
     """
 
-    def __init__(self, folder: Path, *, parallel: int = 1, display: Display | None = None, server: ForkServer | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, parallel: int = 1, display: Display | None = None, server: ForkServer | None = None
+    ) -> None:
         if parallel < 1:
             raise ValueError(f"parallel must be at least 1; got {parallel}.")
         self.folder, self._parallel, self._server = folder, parallel, server

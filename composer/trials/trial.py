@@ -39,7 +39,12 @@ class Trial:
     Raises:
         ValueError: An argument is out of range.
 
-    >>> trial = Trial("bf16", Target("script", "train.py"), "composer.trials.probe:Probe", changes=("precision=amp_bf16",))
+    >>> trial = Trial(
+    ...     "bf16",
+    ...     Target("script", "train.py"),
+    ...     "composer.trials.probe:Probe",
+    ...     changes=("precision=amp_bf16",),
+    ... )
     >>> trial == Trial.from_json(json.loads(json.dumps(trial.to_json())))
     True
     """
@@ -79,9 +84,12 @@ class Trial:
         Args:
             value: What it returned, possibly written as JSON and read again.
         """
-        target = Target(**{**value["target"], "arguments": tuple(value["target"]["arguments"])})
-        sequences = {name: tuple(value[name]) for name in ("changes", "after")}
-        return cls(**{**value, "target": target, **sequences})
+        given: dict[str, Any] = dict(value)
+        target: dict[str, Any] = dict(given["target"])
+        target["arguments"] = tuple(target["arguments"])
+        given["target"] = Target(**target)
+        given |= {name: tuple(given[name]) for name in ("changes", "after")}
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Record:
     Args:
         name: Name of the trial.
         key: Key of the trial.
-        outcome: "completed", "failed" (an exception, or no ``fit``), "out_of_memory", "timed_out" or "killed" (ended by a
+        outcome: "completed", "failed" (an exception, or no ``fit``), "out_of_memory", "timed_out" or "killed" (by a
             signal).
         seconds: Wall time, with the start of the processes.
         error: Why it did not complete, in one line.

@@ -26,7 +26,7 @@ class Cause:
 CAUSES: dict[str, Cause] = {
     "nondeterministic_operation": Cause(
         "{name} computes other values from equal inputs and random state",
-        "Try deterministic_mode=True. Look in {name} for time, os.urandom, id(), sets, threads and generators of its own.",
+        "Try deterministic_mode=True. Look in {name} for clocks, os.urandom, id(), sets, threads and own generators.",
     ),
     "unseeded_randomness": Cause(
         "{name} samples random numbers that the seed of the run does not determine",
@@ -39,7 +39,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "loss_scale": Cause(
         "The gradient is {factor} times as large: the loss is not the mean over the samples, or is scaled twice",
-        "Let the loss be the mean over the samples (reduction='mean'); the trainer weights microbatches and ranks itself.",
+        "Let the loss be the mean over the samples (reduction='mean'); the trainer weights microbatches and ranks.",
     ),
     "ragged_mean": Cause(
         "The loss averages over a number that differs from one microbatch to the next, such as valid tokens",
@@ -48,7 +48,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "samples_interact": Cause(
         "{name} computes something of a sample from the other samples of the batch",
-        "As with batch normalization, results depend on the size of microbatches; keep it fixed, or compute per sample.",
+        "As with batch normalization, results depend on the microbatch size; keep it fixed, or compute per sample.",
     ),
     "batch_statistics": Cause("{name} uses statistics of each microbatch", "Nothing, if the microbatch size is fixed."),
     "random_in_model": Cause("{name} samples random numbers, which differ with the size of a microbatch", "Nothing."),
@@ -83,10 +83,12 @@ CAUSES: dict[str, Cause] = {
         "Register it as a buffer (register_buffer) or parameter, or return it from get_extra_state.",
     ),
     "unsaved_callback_state": Cause(
-        "{name} is not restored by a checkpoint", "Return it from the callback's state_dict, and set it in load_state_dict."
+        "{name} is not restored by a checkpoint",
+        "Return it from the callback's state_dict, and set it in load_state_dict.",
     ),
     "unsaved_algorithm_state": Cause(
-        "{name} is not restored by a checkpoint", "Return it from the algorithm's state_dict, and set it in load_state_dict."
+        "{name} is not restored by a checkpoint",
+        "Return it from the algorithm's state_dict, and set it in load_state_dict.",
     ),
     "unsaved_generator": Cause(
         "The generator of random numbers {name} is not restored by a checkpoint",
@@ -128,7 +130,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "precision_differs": Cause(
         "The precision of the run changes the gradients beyond rounding",
-        "Keep the operation in float32 (torch.autocast(enabled=False) around it), or use precision='amp_bf16' or 'fp32'.",
+        "Keep the operation in float32 (torch.autocast(enabled=False) around it), or train in another precision.",
     ),
     "ranks_diverge": Cause(
         "The parameter {name} differs between ranks",

@@ -1,4 +1,4 @@
-"""Facts about the code of a run: which of its objects call functions whose results differ from one process to the next."""
+"""Facts about the code of a run: which objects use clocks, generators, addresses or files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,37 @@ __all__ = ["suspects", "uses_clock", "writes"]
 
 _CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
 _RANDOM = frozenset(
-    {"urandom", "SystemRandom", "Random", "default_rng", "RandomState", "Generator", "seed", "manual_seed", "secrets", "uuid4"}
+    {
+        "urandom",
+        "SystemRandom",
+        "Random",
+        "default_rng",
+        "RandomState",
+        "Generator",
+        "seed",
+        "manual_seed",
+        "secrets",
+        "uuid4",
+    }
     | {"token_bytes", "randbits"}
 )
 _ORDER = frozenset({"id", "hash", "set", "frozenset", "Thread", "ThreadPoolExecutor"})
 # Files, processes and networks; and names of the clients of trackers.
 _OUTPUT = frozenset(
-    {"open", "Path", "write", "write_text", "write_bytes", "save", "mkdir", "makedirs", "dump", "savefig", "to_csv", "os"}
+    {
+        "open",
+        "Path",
+        "write",
+        "write_text",
+        "write_bytes",
+        "save",
+        "mkdir",
+        "makedirs",
+        "dump",
+        "savefig",
+        "to_csv",
+        "os",
+    }
     | {"shutil", "subprocess", "socket", "requests", "urlopen", "httpx", "post", "put", "Client", "connect", "upload"}
 )
 # Packages whose code is not the user's.
@@ -79,7 +103,9 @@ def _objects(state: State) -> Iterator[tuple[str, Any]]:
     loader = getattr(spec, "dataloader", None)
     parts = [("loader", loader)]
     parts += [(name, getattr(loader, name, None)) for name in ("dataset", "sampler", "batch_sampler", "collate_fn")]
-    parts += [(name, getattr(spec, name, None)) for name in ("batch_transforms", "microbatch_transforms", "split_batch")]
+    parts += [
+        (name, getattr(spec, name, None)) for name in ("batch_transforms", "microbatch_transforms", "split_batch")
+    ]
     dataset = getattr(loader, "dataset", None)
     parts += [(f"dataset.{name}", value) for name, value in getattr(dataset, "__dict__", {}).items() if callable(value)]
     for name, part in parts:

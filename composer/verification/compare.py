@@ -14,7 +14,7 @@ from torch import Tensor
 from composer.trials.trial import Record
 from composer.verification.recorder import STEPS_FILE, TENSORS_FILE
 
-__all__ = ["TOLERANCE", "Difference", "Deviation", "deviation", "first_difference", "steps_of", "tensors_of"]
+__all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of"]
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6
@@ -80,9 +80,13 @@ def first_difference(expected: Sequence[Mapping[str, Any]], found: Sequence[Mapp
     for one, other in zip(expected, found, strict=False):
         for stage in STAGES:
             if one[stage] != other[stage]:
-                return Difference(one["step"], stage, _name(stage, one[stage], other[stage]), _amount(stage, one, other))
+                return Difference(
+                    one["step"], stage, _name(stage, one[stage], other[stage]), _amount(stage, one, other)
+                )
     if len(expected) != len(found):
-        return Difference(len(min(expected, found, key=len)), "steps", "", f"{len(expected)} steps and {len(found)} steps")
+        return Difference(
+            len(min(expected, found, key=len)), "steps", "", f"{len(expected)} steps and {len(found)} steps"
+        )
     return None
 
 

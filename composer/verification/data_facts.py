@@ -99,7 +99,9 @@ def _inner(part: Any) -> list[Any]:
 
 def _is_own(part: Any) -> bool:
     libraries = ("torch.", "builtins.", "composer.", "numpy.", "random.", "collections.", "functools.")
-    module = getattr(part, "__module__", None) if callable(part) and hasattr(part, "__qualname__") else type(part).__module__
+    module = (
+        getattr(part, "__module__", None) if callable(part) and hasattr(part, "__qualname__") else type(part).__module__
+    )
     return not f"{module}.".startswith(libraries)
 
 
@@ -153,7 +155,10 @@ def _dataset(state: State) -> Any:
 
 def _stored(dataset: Any) -> dict[str, str]:
     """Return digests of the tensors and arrays that a data set holds."""
-    held = {**getattr(dataset, "__dict__", {}), **{f"tensors.{i}": t for i, t in enumerate(getattr(dataset, "tensors", ()))}}
+    held = {
+        **getattr(dataset, "__dict__", {}),
+        **{f"tensors.{i}": t for i, t in enumerate(getattr(dataset, "tensors", ()))},
+    }
     return {name: digest(value) for name, value in held.items() if isinstance(value, Tensor | np.ndarray)}
 
 
@@ -182,10 +187,17 @@ def _order(state: State) -> list[str]:
     """Return what is wrong with the indices that a custom sampler yields in an epoch."""
     loader = getattr(state.train_phase.loader, "dataloader", None)
     dataset = getattr(loader, "dataset", None)
-    custom = [part for part in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)) if _is_own(part)]
-    if not custom or isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or len(dataset) > _MAX_INDICES:
+    custom = [
+        part for part in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)) if _is_own(part)
+    ]
+    if (
+        not custom
+        or isinstance(dataset, IterableDataset)
+        or not isinstance(dataset, Sized)
+        or len(dataset) > _MAX_INDICES
+    ):
         return []
-    sampler = custom[0]
+    sampler: Any = custom[0]
     with rng.preserve_rng_state():
         entries = list(itertools.islice(iter(sampler), len(dataset) + 1))
     indices = [index for entry in entries for index in (entry if isinstance(entry, list | tuple) else [entry])]

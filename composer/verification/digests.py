@@ -1,4 +1,4 @@
-"""Digests: short fingerprints of tensors, batches and objects, equal if and only if the values are equal bit for bit."""
+"""Digests: short fingerprints of tensors, batches and objects, equal only if the values are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def digest(value: Any) -> str:
     return hasher.hexdigest()
 
 
-def _update(hasher: Any, value: Any, depth: int, seen: set[int]) -> None:  # noqa: PLR0912 - one branch per type
+def _update(hasher: Any, value: Any, depth: int, seen: set[int]) -> None:
     hasher.update(type(value).__name__.encode())
     if isinstance(value, Tensor):
         hasher.update(str((value.dtype, tuple(value.shape), int(of_tensor(gathered(value))))).encode())

@@ -1,5 +1,7 @@
-"""Exact mode: train in float64 and without randomness and batch statistics, so that runs that split a batch in different
-ways must agree up to the rounding of float64."""
+"""Exact mode: train in float64 without randomness and batch statistics.
+
+Runs that split a batch in different ways must then agree up to the rounding of float64.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -104,7 +105,7 @@ def as_float64(batch: Any) -> Any:
 
 
 def batch_size(data: Any) -> int | None:
-    """Return the batch size to train with in exact mode, a multiple of 4; None for data whose batches cannot be changed.
+    """Return the batch size to train with in exact mode, a multiple of 4; None if the batches cannot be changed.
 
     Args:
         data: What the program passes as training data.
@@ -118,5 +119,3 @@ def batch_size(data: Any) -> int | None:
     if type(loader) is not DataLoader or loader.batch_size is None:
         return None
     return max(4, loader.batch_size // 4 * 4)
-
-

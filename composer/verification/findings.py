@@ -112,6 +112,9 @@ class Report:
                 lines.append(f"{'':<10}likely cause: {finding.explanation} [{finding.cause}]")
                 lines += [f"{'':<10}evidence: {evidence}" for evidence in finding.evidence]
                 lines.append(f"{'':<10}remedy: {finding.remedy}")
-        counts = {status: sum(f.status == status for f in self.findings) for status in ("passed", "failed", "expected", "skipped")}
+        counts = {
+            status: sum(f.status == status for f in self.findings)
+            for status in ("passed", "failed", "expected", "skipped")
+        }
         counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         return "\n".join([*lines, f"{counted} in {self.seconds:.0f} s"])

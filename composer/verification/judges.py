@@ -89,7 +89,9 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
     if data["changed by a fetch"]:
         held = ", ".join(data["changed by a fetch"])
         evidence = (f"fetching a sample changes {held} of the data set",)
-        return Finding("data", "failed", "samples change when they are fetched", "dataset_modified", names, "", evidence)
+        return Finding(
+            "data", "failed", "samples change when they are fetched", "dataset_modified", names, "", evidence
+        )
     if data["modified"]:
         rows = ", ".join(map(str, data["modified"][:5]))
         summary = f"{len(data['modified'])} of {data['rows']} samples have changed in training, such as {rows}"

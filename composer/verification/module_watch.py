@@ -1,4 +1,4 @@
-"""Hooks on the modules of a model: digests of their outputs in forward order, and which of them sample random numbers."""
+"""Hooks on the modules of a model: digests of their outputs in forward order, and which sample random numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ModuleWatch:
         self.states: dict[str, int] = {}
         self._keep = keep
         self._digests: list[tuple[str, Tensor]] = []
-        # One entry for each call that has not returned: the random state before it, and whether an inner call changed it.
+        # One entry for each call that has not returned: the random state before, and whether an inner call changed it.
         self._calls: list[list[Any]] = []
         for name, module in model.named_modules():
             module.register_forward_pre_hook(self._before(name), prepend=True)
@@ -103,7 +103,7 @@ def _rng_state() -> int:
     """Return a hash of the generators that modules sample from, the same in each process."""
     state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7)
     state.update(repr(random.getstate()).encode())
-    name, keys, position, *rest = np.random.get_state()  # noqa: NPY002 - the generator that programs use
+    name, keys, position, *rest = np.random.get_state()
     state.update(cast("np.ndarray[Any, Any]", keys).tobytes() + f"{name}{position}{rest}".encode())
     if torch.accelerator.is_available() and torch.get_device_module().is_initialized():
         state.update(torch.get_device_module().get_rng_state().cpu().numpy().tobytes())

@@ -19,7 +19,19 @@ _KNOWN: dict[str, tuple[str, float]] = {
     "ZClip": ("z_threshold", float("inf")),
 }
 # Names of arguments of custom methods that mean nothing at 0.
-_STRENGTHS = ("strength", "smoothing", "p", "prob", "probability", "rate", "amount", "magnitude", "noise", "sigma", "std")
+_STRENGTHS = (
+    "strength",
+    "smoothing",
+    "p",
+    "prob",
+    "probability",
+    "rate",
+    "amount",
+    "magnitude",
+    "noise",
+    "sigma",
+    "std",
+)
 
 
 def neutral_settings(algorithms: Sequence[Any]) -> dict[str, str]:

@@ -1,12 +1,13 @@
 """The probe of ``composer verify``: trains a few steps and records digests of what happens in each.
 
-A step is recorded as a chain of stages, in the order in which one causes the next: samples, batch, outputs of the modules,
-loss, gradients, learning rates, parameters, buffers, optimizer state. The first stage that differs between two runs tells
-where to look.
+A step is recorded as a chain of stages, in the order in which one causes the next: samples, batch, outputs of the
+modules, loss, gradients, learning rates, parameters, buffers, optimizer state. The first stage that differs between two
+runs tells where to look.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -136,10 +137,8 @@ class Recorder(Probe):
             for evaluator in state.evaluators:
                 evaluator.eval_interval, evaluator.subset_num_batches = "1ba", 1
         self._watch.trainer = trainer
-        try:
+        with contextlib.suppress(Finished):
             fit(**self._with_data(arguments))
-        except Finished:
-            pass
         if dist.get_global_rank() == 0:
             self._write()
 

@@ -63,7 +63,10 @@ def differences(expected: Snapshot, found: Snapshot) -> list[str]:
         expected: A snapshot.
         found: Another one.
 
-    >>> differences({"callback Counter": {"count": "1", "size": "2"}}, {"callback Counter": {"count": "0", "size": "2"}})
+    >>> differences(
+    ...     {"callback Counter": {"count": "1", "size": "2"}},
+    ...     {"callback Counter": {"count": "0", "size": "2"}},
+    ... )
     ['callback Counter: count']
     """
     return [

@@ -35,7 +35,7 @@ _SAME_BATCHES = ("device_train_microbatch_size=None", "grad_accum=None")
 
 CHECKS: dict[str, str] = {
     "same": "the same run again is equal bit for bit",
-    "data": "an epoch has every sample once, batches are counted and split correctly, training does not modify the data",
+    "data": "an epoch has every sample once, batches split correctly, and training does not modify the data",
     "resume": "a run that is killed and resumed is equal bit for bit to one that is not",
     "resume_ranks": "a run that is resumed on 2 ranks computes the same",
     "microbatch": "microbatches of a half, a quarter and one sample give the same gradients",
@@ -137,7 +137,7 @@ class Verification:
         facts = _facts(record) | _facts(self._run([self._data_trial()])["data"])
         plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
         trials = [trial for _, trial in plan if isinstance(trial, Trial)]
-        needed = {name for trial in trials for name in trial.after}
+        needed: set[str] = {name for trial in trials for name in trial.after}
         others = [self._exact(name) for name in ("exact", "exact-cpu") if name in needed]
         without = [self._without(name) for name in sorted(needed) if name.startswith("without-")]
         records = {"reference": record}
@@ -148,17 +148,17 @@ class Verification:
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""
-        for _ in range(2):
+        record = self._run([self._reference_trial()])["reference"]
+        _facts(record)
+        recorded = len(steps_of(record)["steps"])
+        if recorded < _MIN_STEPS:
+            raise RuntimeError(
+                f"The program trains for {plural(recorded, 'step')} only; verify needs at least {_MIN_STEPS}."
+            )
+        if recorded < self._steps:
+            self._shorten(recorded)
             record = self._run([self._reference_trial()])["reference"]
             _facts(record)
-            recorded = len(steps_of(record)["steps"])
-            if recorded >= self._steps:
-                break
-            if recorded < _MIN_STEPS:
-                raise RuntimeError(
-                    f"The program trains for {plural(recorded, 'step')} only; verify needs at least {_MIN_STEPS}."
-                )
-            self._shorten(recorded)
         return record
 
     def _shorten(self, steps: int) -> None:
@@ -190,9 +190,10 @@ class Verification:
         self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
     ) -> Trial:
         given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
+        limit = self._time_limit
         return Trial(
-            name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=self._time_limit, after=tuple(after)
-        )  # fmt: skip
+            name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=limit, after=tuple(after)
+        )
 
     def _data_trial(self) -> Trial:
         """Return the trial that inspects the data, which may change them, so that it is compared with no other."""

@@ -1,4 +1,4 @@
-"""The callback of ``composer verify``: digests of every stage of a training step, seen before anything can change it."""
+"""The callback of ``composer verify``: digests of every stage of a training step, before others can change it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from composer import dist, trees
+from composer import dist
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.event import Event
@@ -229,7 +228,12 @@ class Watch(Callback):
         step["samples"] = [rank["samples"] for rank in ranks]
         step["random states"] = [rank["random states"] for rank in ranks]
         step["ranks differ"] = sorted(
-            {name for rank in ranks[1:] for name, value in rank["parameters"].items() if value != step["parameters"][name]}
+            {
+                name
+                for rank in ranks[1:]
+                for name, value in rank["parameters"].items()
+                if value != step["parameters"][name]
+            }
         )
         self.steps.append(step)
         if self._evaluate:  # between this event and the next one
