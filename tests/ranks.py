@@ -1,12 +1,19 @@
-"""A gloo process group for distributed tests, reused between tests, since starting processes takes seconds."""
+"""A gloo process group for distributed tests, reused between tests, since starting processes takes seconds.
+
+Where the system can, ranks are forks of two servers that have imported what most ranks need: rank 0 is of one, the
+others are of the other. Two, because a hash of a string is another one in each process that a launcher starts: ranks that
+go through a set in its order do not agree, and must not agree here by chance.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -16,6 +23,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,6 +32,20 @@ from tests import apart, leaked_processes, older_torch
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
+
+_SERVED = "forkserver" in multiprocessing.get_all_start_methods()
+# What most test modules with functions for ranks import, and what a trainer imports when it is made.
+_PRELOADED = [
+    "tests.ranks",
+    "tests.common",
+    "composer.trainer",
+    "pytest",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.tensor.parallel",
+    "torchmetrics",
+]
+_servers: list[Any] = []
 
 
 class RanksError(AssertionError):
@@ -102,15 +124,30 @@ class Ranks:
         self._workers = []
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver" if _SERVED else "spawn")
         store = Path(self._folder.name, f"store-{time.monotonic_ns()}")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, str(store), theirs), daemon=True)
-            process.start()
+            with _server(rank):
+                process.start()
             leaked_processes.kept.add(process.pid)
             theirs.close()
             self._workers.append((process, ours))
+
+
+def _server(rank: int) -> contextlib.AbstractContextManager[Any]:
+    """Let a process that is started in this context be a fork of the server of a rank; servers end with this process."""
+    if not _SERVED:
+        return contextlib.nullcontext()
+    from multiprocessing import forkserver
+
+    if not _servers:
+        _servers.extend(forkserver.ForkServer() for _ in range(2))
+        for server in _servers:
+            server.set_forkserver_preload(_PRELOADED)
+    # A server that loaders or other tests use is not changed.
+    return mock.patch.object(forkserver, "connect_to_new_process", _servers[min(rank, 1)].connect_to_new_process)
 
 
 def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
@@ -118,6 +155,10 @@ def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
     apart.make_importable()
     names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})
+    if "torchmetrics" in sys.modules:
+        from torchmetrics.utilities.prints import rank_zero_only
+
+        rank_zero_only.rank = rank  # which was read when it was imported
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=_LIMIT)
