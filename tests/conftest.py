@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -88,6 +89,12 @@ def two_ranks() -> Iterator[Ranks]:
 def four_ranks() -> Iterator[Ranks]:
     """Four ranks in a process group."""
     yield from given(4)
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that modules hold out of garbage collections: each would take most of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -152,6 +153,7 @@ def _server(rank: int) -> contextlib.AbstractContextManager[Any]:
 
 def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
     faulthandler.enable()
+    gc.freeze()  # as the tests' own process does
     apart.make_importable()
     names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})

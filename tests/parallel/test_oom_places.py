@@ -41,15 +41,6 @@ def compare(
     """Run out at places of the two ranks: whether weights and sizes are those of given sizes, and how often it did."""
     gc.collect()
     gc.freeze()  # or each failure, which collects garbage, would take most of a second
-    try:
-        return _compared(places, arguments, manual, first)
-    finally:
-        gc.unfreeze()
-
-
-def _compared(
-    places: list[tuple[Any, Any]], arguments: dict[str, Any], manual: dict[str, Any], first: int
-) -> dict[str, tuple[bool, bool, int]]:
     expected: dict[bool, Any] = {}
     found: dict[str, tuple[bool, bool, int]] = {}
     for place in places:
