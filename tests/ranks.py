@@ -1,8 +1,8 @@
 """A gloo process group for distributed tests, reused between tests, since starting processes takes seconds.
 
 Where the system can, ranks are forks of two servers that have imported what most ranks need: rank 0 is of one, the
-others are of the other. Two, because a hash of a string is another one in each process that a launcher starts: ranks that
-go through a set in its order do not agree, and must not agree here by chance.
+others are of the other. Two, because the hash of a string is another one in each process that a launcher starts: ranks
+that go through a set in its order do not agree there, so the first and the others must not agree here.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Ranks:
 
 
 def _server(rank: int) -> contextlib.AbstractContextManager[Any]:
-    """Let a process that is started in this context be a fork of the server of a rank; servers end with this process."""
+    """Let a process that is started in this context be a fork of a rank's server, which ends with this process."""
     if not _SERVED:
         return contextlib.nullcontext()
     from multiprocessing import forkserver

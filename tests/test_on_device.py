@@ -14,7 +14,6 @@ from composer._lazy import MissingConditionalImportError
 from tests import on_device
 from tests.design import ROOT
 
-
 RUNS = """
 import sys, pytest
 for arguments in sys.argv[1:]:
