@@ -46,7 +46,7 @@ def compare(
     for place in places:
         where = place[dist.get_global_rank()]
         by_tokens = "tokens" in str(place)
-        common = {"samples": 8, "batches": (3, 3), "accumulate_train_batch_on_tokens": by_tokens}
+        common = {"samples": 8, "batches": (first + 2, first + 2), "accumulate_train_batch_on_tokens": by_tokens}
         if by_tokens not in expected:
             expected[by_tokens] = train(Limit(), 8, sizes={first: 2}, **common, **manual)
         digest, sizes, failures = train(Limit(where, 2, since=first), "auto", **common, **arguments)
