@@ -155,9 +155,8 @@ for call in (of_metrics, lambda: ComposerClassifier(torch.nn.Linear(2, 2), num_c
         print(error)
     assert "torchmetrics" not in sys.modules
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "LOCAL_RANK": "abc"}, capture_output=True, text=True
-    )
+    environment = {**os.environ, "LOCAL_RANK": "abc"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("The environment variable LOCAL_RANK must be") == 2
 
