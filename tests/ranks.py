@@ -29,23 +29,11 @@ from unittest import mock
 import torch
 
 from composer import rng
-from tests import apart, leaked_processes, older_torch
+from tests import apart, leaked_processes, older_torch, on_device
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
 
-_SERVED = "forkserver" in multiprocessing.get_all_start_methods()
-# What most test modules with functions for ranks import, and what a trainer imports when it is made.
-_PRELOADED = [
-    "tests.ranks",
-    "tests.common",
-    "composer.trainer",
-    "pytest",
-    "torch._dynamo",
-    "torch.distributed.checkpoint",
-    "torch.distributed.tensor.parallel",
-    "torchmetrics",
-]
 _servers: list[Any] = []
 
 
@@ -125,7 +113,7 @@ class Ranks:
         self._workers = []
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver" if _SERVED else "spawn")
+        context = multiprocessing.get_context("forkserver" if _is_served() else "spawn")
         store = Path(self._folder.name, f"store-{time.monotonic_ns()}")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
@@ -137,16 +125,21 @@ class Ranks:
             self._workers.append((process, ours))
 
 
+def _is_served() -> bool:
+    """Not on a GPU, which a fork cannot use once its server has as much as counted them."""
+    return "forkserver" in multiprocessing.get_all_start_methods() and on_device.device().type != "cuda"
+
+
 def _server(rank: int) -> contextlib.AbstractContextManager[Any]:
     """Let a process that is started in this context be a fork of a rank's server, which ends with this process."""
-    if not _SERVED:
+    if not _is_served():
         return contextlib.nullcontext()
     from multiprocessing import forkserver
 
     if not _servers:
         _servers.extend(forkserver.ForkServer() for _ in range(2))
         for server in _servers:
-            server.set_forkserver_preload(_PRELOADED)
+            server.set_forkserver_preload(["tests.rank_imports"])
     # A server that loaders or other tests use is not changed.
     return mock.patch.object(forkserver, "connect_to_new_process", _servers[min(rank, 1)].connect_to_new_process)
 
