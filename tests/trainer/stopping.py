@@ -1,10 +1,11 @@
 """Stop training processes in many ways, from a parent that imports everything once; print the results.
 
-python -m tests.trainer.stopping SIGTERM 100 FOLDER
+echo '["many", "FOLDER", "SIGTERM", 100]' | python -m tests.trainer.stopping
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -138,16 +139,36 @@ def stop(folder: Path, number: int, signum: int, chance: random.Random) -> dict[
     return found
 
 
-def main(name: str, times: int, folder: Path) -> None:
+def stop_many(name: str, times: int, folder: Path) -> list[dict[str, Any]]:
     """Stop that many processes, three on the same folder one after the other."""
+    chance = random.Random(0)
+    return [stop(folder / str(number // 3), number, signal.Signals[name], chance) for number in range(times)]
+
+
+def stop_twice(folder: Path) -> tuple[int | None, float]:
+    """The status of a process that is in a long step and gets two signals, and the seconds after the second one."""
+    child, pipe = start(folder / "run", 1, seconds=20.0)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(1.2)
+    begin = time.monotonic()
+    os.kill(child, signal.SIGTERM)
+    status = wait(child)
+    os.close(pipe)
+    return status, time.monotonic() - begin
+
+
+def main() -> None:
+    """Do what each line of the input asks for, and write a line of JSON for it."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as warm:  # so that the children need not import what is imported when used
         build(shuffled(), eval_dataloader=DataLoader(Augmented(), 2), save_folder=warm, schedulers=None).fit()
-    chance = random.Random(0)
-    for number in range(times):
-        place = folder / str(number // 3)
-        print(json.dumps(stop(place, number, signal.Signals[name], chance)), flush=True)
+    gc.freeze()  # so that collections in the children leave alone, and the system need not copy, what they share
+    for line in sys.stdin:
+        what, folder, *arguments = json.loads(line)
+        found = stop_many(*arguments, Path(folder)) if what == "many" else stop_twice(Path(folder))
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,30 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the parent of these tests forks")
 
 
-def stopped(name: str, times: int, folder: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.trainer.stopping", name, str(times), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Ask the process that starts and stops others; one for all tests, since its imports take seconds."""
+    errors = tmp_path_factory.mktemp("stopping") / "stderr"
+    command = [sys.executable, "-m", "tests.trainer.stopping"]
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None and process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def ask(what: str, folder: Path, *arguments: Any) -> Any:
+            print(json.dumps([what, str(folder), *arguments]), file=stdin, flush=True)
+            if not connection.wait([stdout], 600):
+                process.kill()
+            line = stdout.readline()
+            assert line, errors.read_text()[-3000:]
+            return json.loads(line)
+
+        yield ask
+        process.kill()
 
 
 def progress(found: list[dict[str, Any]]) -> list[list[int]]:
@@ -42,9 +63,9 @@ def progress(found: list[dict[str, Any]]) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_Preempt_at_random_times(tmp_path) -> None:
+def test_Preempt_at_random_times(ask, tmp_path) -> None:
     """Whatever the step is doing, the process leaves with 143 and a full checkpoint, and the next resumes from it."""
-    found = stopped("SIGTERM", 100, tmp_path)
+    found = ask("many", tmp_path, "SIGTERM", 100)
     assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
     assert all(one["batch"] is not None and one["partial"] == 0 for one in found)
     assert all(batches == sorted(batches) for batches in progress(found))
@@ -52,17 +73,17 @@ def test_Preempt_at_random_times(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_CrashSafe_at_random_times(tmp_path) -> None:
+def test_CrashSafe_at_random_times(ask, tmp_path) -> None:
     """After ``kill -9`` the newest checkpoint loads, also one that was written without the link having moved."""
-    found = stopped("SIGKILL", 50, tmp_path)
+    found = ask("many", tmp_path, "SIGKILL", 50)
     assert [one["status"] for one in found] == [137] * 50, [one for one in found if one["status"] != 137]
     assert all(batches == sorted(batches) for batches in progress(found))
     assert sum(one["batch"] is not None for one in found) > 10
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 128 + signal.SIGUSR1)])
-def test_other_signals_too(name, status, tmp_path) -> None:
-    assert [one["status"] for one in stopped(name, 2, tmp_path)] == [status] * 2
+def test_other_signals_too(name, status, ask, tmp_path) -> None:
+    assert [one["status"] for one in ask("many", tmp_path, name, 2)] == [status] * 2
 
 
 def interrupted_run(folder: Path, when: Event, batch: int, signum: int, **arguments: Any) -> Any:
@@ -138,19 +159,10 @@ def test_a_trainer_in_another_thread_trains_without_handlers(tmp_path) -> None:
     assert int(trainer.state.timestamp.batch) == STEPS
 
 
-def test_second_signal_exits_immediately(tmp_path) -> None:
-    script = (
-        "from tests.trainer.stopping import start, wait\n"
-        "import os, signal, sys, time; from pathlib import Path\n"
-        "child, pipe = start(Path(sys.argv[1]), 1, seconds=20.0)\n"
-        "time.sleep(0.5); os.kill(child, signal.SIGTERM); time.sleep(1.2); begin = time.monotonic()\n"
-        "os.kill(child, signal.SIGTERM); print(wait(child), time.monotonic() - begin < 10)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "run")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == ["143", "True"]
+def test_second_signal_exits_immediately(ask, tmp_path) -> None:
+    status, seconds = ask("twice", tmp_path)
+    assert status == 143
+    assert seconds < 10
 
 
 def test_duplicate_signals_are_one_request() -> None:
