@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -76,6 +77,16 @@ def _no_processes_left() -> Iterator[None]:
     yield
     left = leaked_processes.end()
     assert not left, f"processes were left running, and are ended now: {left}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cheap_collections() -> None:
+    """Leave what is there before a file's first test out of garbage collections.
+
+    Of all the modules that the suite loads one takes most of a second, and each failure for want of memory asks for one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
