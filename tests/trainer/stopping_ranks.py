@@ -5,6 +5,7 @@ python -m tests.trainer.stopping_ranks FOLDER
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -123,6 +124,10 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     folder.mkdir(exist_ok=True)
+    # So that the children need not import what is imported when used, nor collections in them copy what they share.
+    saved = {"save_folder": str(folder / "warm"), "save_interval": "1ep"}
+    run_of("regression", numbered(4, 2), max_duration="1ep", eval_dataloader=numbered(2, 2), **saved)[0].fit()
+    gc.freeze()
     rounds = {
         "one": stop(folder / "one", "before_forward"),
         "both": stop(folder / "both", "after_train_batch", to=(0, 1)),
