@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leaked_processes, older_torch, on_device
+from tests import apart, forking, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -83,7 +83,7 @@ def _no_processes_left() -> Iterator[None]:
 def _cheap_collections() -> None:
     """Leave what is there before a file's first test out of garbage collections.
 
-    Of all the modules that the suite loads one takes most of a second, and each failure for want of memory asks for one.
+    With all that the suite loads, one takes most of a second, and each failure for want of memory asks for one.
     """
     gc.collect()
     gc.freeze()
@@ -93,6 +93,12 @@ def _cheap_collections() -> None:
 def two_ranks() -> Iterator[Ranks]:
     """Two ranks in a process group."""
     yield from given(2)
+
+
+@pytest.fixture(scope="session")
+def parent() -> Iterator[forking.Parent]:
+    """A process to fork others from."""
+    yield from forking.given()
 
 
 @pytest.fixture(scope="session")

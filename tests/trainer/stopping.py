@@ -1,12 +1,7 @@
-"""Stop training processes in many ways, from a parent that imports everything once; print the results.
-
-echo '["many", "FOLDER", "SIGTERM", 100]' | python -m tests.trainer.stopping
-"""
+"""Stop training processes in many ways; called in a process of ``tests.forking``."""
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import random
 import signal
@@ -17,12 +12,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from composer import Callback
 from composer.checkpoint.file_format import read
 from composer.checkpoint.latest_symlink import resolve
+from tests import forking
 from tests.trainer.resuming import Augmented, build, shuffled
 
 STEPS = 400
@@ -139,15 +134,17 @@ def stop(folder: Path, number: int, signum: int, chance: random.Random) -> dict[
     return found
 
 
-def stop_many(name: str, times: int, folder: Path) -> list[dict[str, Any]]:
+def stop_many(name: str, times: int, folder: str) -> list[dict[str, Any]]:
     """Stop that many processes, three on the same folder one after the other."""
+    _prepare()
     chance = random.Random(0)
-    return [stop(folder / str(number // 3), number, signal.Signals[name], chance) for number in range(times)]
+    return [stop(Path(folder, str(number // 3)), number, signal.Signals[name], chance) for number in range(times)]
 
 
-def stop_twice(folder: Path) -> tuple[int | None, float]:
+def stop_twice(folder: str) -> tuple[int | None, float]:
     """The status of a process that is in a long step and gets two signals, and the seconds after the second one."""
-    child, pipe = start(folder / "run", 1, seconds=20.0)
+    _prepare()
+    child, pipe = start(Path(folder, "run"), 1, seconds=20.0)
     time.sleep(0.5)
     os.kill(child, signal.SIGTERM)
     time.sleep(1.2)
@@ -158,17 +155,8 @@ def stop_twice(folder: Path) -> tuple[int | None, float]:
     return status, time.monotonic() - begin
 
 
-def main() -> None:
-    """Do what each line of the input asks for, and write a line of JSON for it."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as warm:  # so that the children need not import what is imported when used
+def _prepare() -> None:
+    """Import here what is imported when it is used, so that no child needs to."""
+    with tempfile.TemporaryDirectory() as warm:
         build(shuffled(), eval_dataloader=DataLoader(Augmented(), 2), save_folder=warm, schedulers=None).fit()
-    gc.freeze()  # so that collections in the children leave alone, and the system need not copy, what they share
-    for line in sys.stdin:
-        what, folder, *arguments = json.loads(line)
-        found = stop_many(*arguments, Path(folder)) if what == "many" else stop_twice(Path(folder))
-        print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    forking.share()

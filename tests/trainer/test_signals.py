@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +17,9 @@ from composer.trainer.arguments import as_signals
 from composer.trainer.signals import Interrupted, Interruption
 from tests.common import At, weights
 from tests.trainer.resuming import STEPS, Augmented, build, shuffled
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.trainer.stopping import stop_many, stop_twice
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the parent of these tests forks")
-
-
-@pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
-    """Ask the process that starts and stops others; one for all tests, since its imports take seconds."""
-    errors = tmp_path_factory.mktemp("stopping") / "stderr"
-    command = [sys.executable, "-m", "tests.trainer.stopping"]
-    with (
-        errors.open("w") as stderr,
-        subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
-        ) as process,
-    ):
-        assert process.stdin is not None and process.stdout is not None
-        stdin, stdout = process.stdin, process.stdout
-
-        def ask(what: str, folder: Path, *arguments: Any) -> Any:
-            print(json.dumps([what, str(folder), *arguments]), file=stdin, flush=True)
-            if not connection.wait([stdout], 600):
-                process.kill()
-            line = stdout.readline()
-            assert line, errors.read_text()[-3000:]
-            return json.loads(line)
-
-        yield ask
-        process.kill()
 
 
 def progress(found: list[dict[str, Any]]) -> list[list[int]]:
@@ -63,9 +31,9 @@ def progress(found: list[dict[str, Any]]) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_Preempt_at_random_times(ask, tmp_path) -> None:
+def test_Preempt_at_random_times(parent, tmp_path) -> None:
     """Whatever the step is doing, the process leaves with 143 and a full checkpoint, and the next resumes from it."""
-    found = ask("many", tmp_path, "SIGTERM", 100)
+    found = parent.call(stop_many, "SIGTERM", 100, tmp_path)
     assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
     assert all(one["batch"] is not None and one["partial"] == 0 for one in found)
     assert all(batches == sorted(batches) for batches in progress(found))
@@ -73,17 +41,17 @@ def test_Preempt_at_random_times(ask, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_CrashSafe_at_random_times(ask, tmp_path) -> None:
+def test_CrashSafe_at_random_times(parent, tmp_path) -> None:
     """After ``kill -9`` the newest checkpoint loads, also one that was written without the link having moved."""
-    found = ask("many", tmp_path, "SIGKILL", 50)
+    found = parent.call(stop_many, "SIGKILL", 50, tmp_path)
     assert [one["status"] for one in found] == [137] * 50, [one for one in found if one["status"] != 137]
     assert all(batches == sorted(batches) for batches in progress(found))
     assert sum(one["batch"] is not None for one in found) > 10
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 128 + signal.SIGUSR1)])
-def test_other_signals_too(name, status, ask, tmp_path) -> None:
-    assert [one["status"] for one in ask("many", tmp_path, name, 2)] == [status] * 2
+def test_other_signals_too(name, status, parent, tmp_path) -> None:
+    assert [one["status"] for one in parent.call(stop_many, name, 2, tmp_path)] == [status] * 2
 
 
 def interrupted_run(folder: Path, when: Event, batch: int, signum: int, **arguments: Any) -> Any:
@@ -159,8 +127,8 @@ def test_a_trainer_in_another_thread_trains_without_handlers(tmp_path) -> None:
     assert int(trainer.state.timestamp.batch) == STEPS
 
 
-def test_second_signal_exits_immediately(ask, tmp_path) -> None:
-    status, seconds = ask("twice", tmp_path)
+def test_second_signal_exits_immediately(parent, tmp_path) -> None:
+    status, seconds = parent.call(stop_twice, tmp_path)
     assert status == 143
     assert seconds < 10
 
