@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leaked_processes, older_torch, on_device
+from tests import apart, forking, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -79,10 +79,26 @@ def _no_processes_left() -> Iterator[None]:
     assert not left, f"processes were left running, and are ended now: {left}"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _cheap_collections() -> None:
+    """Leave what is there before a file's first test out of garbage collections.
+
+    With all that the suite loads, one takes most of a second, and each failure for want of memory asks for one.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def two_ranks() -> Iterator[Ranks]:
     """Two ranks in a process group."""
     yield from given(2)
+
+
+@pytest.fixture(scope="session")
+def parent() -> Iterator[forking.Parent]:
+    """A process to fork others from."""
+    yield from forking.given()
 
 
 @pytest.fixture(scope="session")

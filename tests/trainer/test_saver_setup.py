@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checkpoint.sharding import full
 from torch import nn
 from torchmetrics import Metric
 
@@ -17,6 +16,7 @@ from composer.callbacks import CheckpointSaver
 from composer.loggers import RemoteUploaderDownloader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
+from tests.checkpoint.sharding import full
 from tests.common import At, classifier, labeled_data, trainer_of, weights
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled
