@@ -72,6 +72,14 @@ def _same_start() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
+def _quick_garbage_collection() -> Iterator[None]:
+    """Have collections look only at what a test file makes: all that was imported before takes half a second."""
+    gc.freeze()
+    yield
+    gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _no_processes_left() -> Iterator[None]:
     """Check that each test file ends the processes that it starts."""
     yield
