@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -68,6 +69,18 @@ def _same_start() -> Iterator[None]:
     torch.set_grad_enabled(True)
     if torch.distributed.is_initialized() and not in_group:
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fast_collections() -> None:
+    """Freeze what was imported: each of the many collections in tests would look through all of it, for half a second.
+
+    Again for each file, since some tests unfreeze, but no more than once otherwise: cycles that a file leaves, and with
+    them what they keep open, are still collected in the next one.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
