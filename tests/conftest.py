@@ -73,14 +73,12 @@ def _same_start() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _fast_collections() -> None:
-    """Freeze what was imported: each of the many collections in tests would look through all of it, for half a second.
+    """Collect what the last file left, and freeze what was imported: later collections need not look through it.
 
-    Again for each file, since some tests unfreeze, but no more than once otherwise: cycles that a file leaves, and with
-    them what they keep open, are still collected in the next one.
+    That would take half a second of each of the many in the tests, and of those that Python begins by itself.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

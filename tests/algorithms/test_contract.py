@@ -15,7 +15,7 @@ from composer import Trainer, functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
-from tests.accelerator import FakeAccelerator
+from tests.accelerator import FakeAccelerator, Wait
 from tests.algorithms.cases import (
     Case,
     absent,
@@ -230,14 +230,23 @@ def _fit_batches(engine, batches, begin):
     return len(batches)
 
 
-@every_case
-def test_SyncFree(case):
-    """The host synchronizes with the device only where declared."""
+@functools.cache
+def on_accelerator(case: Case) -> tuple[list[Wait], list[torch.Tensor]]:
+    """The waits of a run on the accelerator, and its weights."""
     with FakeAccelerator() as accelerator:
         trainer = _trainer(case, Step(lambda step: setattr(accelerator, "step", step)))
         trainer.fit()
         trainer.close()
-    assert compare(case.name, accelerator.found, 4) == ([], [])
+        accelerator.step = None
+        values = [value.cpu() for value in trainer.state.model.state_dict().values()]
+    return accelerator.found, values
+
+
+@every_case
+def test_SyncFree(case):
+    """The host synchronizes with the device only where declared."""
+    waits, _ = on_accelerator(case)
+    assert compare(case.name, waits, 4) == ([], [])
 
 
 @every_case
@@ -266,10 +275,7 @@ def test_losses_on_the_accelerator_are_those_on_the_cpu():
     """Results do not depend on the device, except for values sampled there."""
     for case in CASES:
         if case.precision == "fp32":
-            with FakeAccelerator():
-                one = _trainer(case)
-                one.fit()
-                found = [value.cpu() for value in one.state.model.state_dict().values()]
+            _, found = on_accelerator(case)
             other = _trainer(case, device="cpu")
             other.fit()
             for here, there in zip(found, other.state.model.state_dict().values(), strict=True):
