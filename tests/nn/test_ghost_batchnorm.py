@@ -50,7 +50,10 @@ def test_by_hand():
 
 @pytest.mark.parametrize(
     ("shape", "momentum", "compiled"),
-    [*((shape, momentum, False) for shape in SHAPES for momentum in (0.1, None)), *((s, 0.1, True) for s in SHAPES[:2])],
+    [
+        *((shape, momentum, False) for shape in SHAPES for momentum in (0.1, None)),
+        *((s, 0.1, True) for s in SHAPES[:2]),
+    ],
 )
 def test_equals_plain_layer_on_each_ghost_batch(shape, momentum, compiled):
     """Compiled as well, with ghost batches of different sizes and of the same size."""
