@@ -72,11 +72,13 @@ def _same_start() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_garbage_collection() -> Iterator[None]:
-    """Have collections look only at what a test file makes: all that was imported before takes half a second."""
-    gc.freeze()
-    yield
+def _fast_collections() -> None:
+    """Collect what the last file left, and freeze what exists: later collections need not visit it.
+
+    With all that the suite imports, each takes more than half a second, and simulated out-of-memory errors ask for one.
+    """
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,16 +87,6 @@ def _no_processes_left() -> Iterator[None]:
     yield
     left = leaked_processes.end()
     assert not left, f"processes were left running, and are ended now: {left}"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cheap_collections() -> None:
-    """Leave what is there before a file's first test out of garbage collections.
-
-    With all that the suite loads, one takes most of a second, and each failure for want of memory asks for one.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -113,12 +105,6 @@ def parent() -> Iterator[forking.Parent]:
 def four_ranks() -> Iterator[Ranks]:
     """Four ranks in a process group."""
     yield from given(4)
-
-
-def pytest_collection_finish() -> None:
-    """Leave all that modules hold out of garbage collections: each would take most of a second."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
