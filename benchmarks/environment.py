@@ -165,8 +165,6 @@ def _terminal():
 
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Return what the figures depend on: machine, versions, date and load."""
-    import torch
-
     description = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -177,6 +175,8 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "load average (1 min)": round(os.getloadavg()[0], 2),
     }
     if device != "cpu":
+        import torch
+
         description["accelerator"] = torch.cuda.get_device_name()
     return description
 

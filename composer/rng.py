@@ -59,7 +59,11 @@ def seed_all(seed: int) -> None:
     numpy = _numpy()
     if numpy is not None:
         numpy.random.seed(seed)
-    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+    if torch.accelerator.current_accelerator() is None:
+        # This build of torch is for CPUs; `torch.manual_seed` would keep a stack trace of each call for a GPU.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
 
 
 @contextmanager

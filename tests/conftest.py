@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, leaked_processes, older_torch, on_device
+from tests import apart, forking, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -71,6 +72,16 @@ def _same_start() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
+def _fast_collections() -> None:
+    """Collect what the last file left, and freeze what exists: later collections need not visit it.
+
+    With all that the suite imports, each takes more than half a second, and simulated out-of-memory errors ask for one.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _no_processes_left() -> Iterator[None]:
     """Check that each test file ends the processes that it starts."""
     yield
@@ -82,6 +93,12 @@ def _no_processes_left() -> Iterator[None]:
 def two_ranks() -> Iterator[Ranks]:
     """Two ranks in a process group."""
     yield from given(2)
+
+
+@pytest.fixture(scope="session")
+def parent() -> Iterator[forking.Parent]:
+    """A process to fork others from."""
+    yield from forking.given()
 
 
 @pytest.fixture(scope="session")

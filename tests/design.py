@@ -155,7 +155,7 @@ def functions(source: str) -> Iterator[tuple[str, int, int]]:
     """Yield qualified name, line and number of lines of each function, without its docstring."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
-        for child in ast.iter_child_nodes(node):
+        for child in _statements(node):
             name = prefix
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{prefix}{child.name}."
@@ -168,6 +168,12 @@ def functions(source: str) -> Iterator[tuple[str, int, int]]:
             yield from walk(child, name)
 
     yield from walk(parsed(source), "")
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a statement, and what groups them, without the expressions, which are most of a tree."""
+    for field in ("body", "handlers", "cases", "orelse", "finalbody"):
+        yield from getattr(node, field, ())
 
 
 def in_order(names: list[str]) -> bool:

@@ -35,6 +35,12 @@ def start(
 
 def fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any] = ()) -> Engine:
     """Train on some batches, from where the state is; evaluate after each if there are batches for it."""
+    with engine.looping():
+        _fit(engine, batches, evaluate)
+    return engine
+
+
+def _fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any]) -> None:
     state, fire = engine.state, engine.run_event
     fire("fit_start")
     if state.timestamp.batch_in_epoch == 0:
@@ -53,7 +59,6 @@ def fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any] = ()) ->
     state.timestamp = state.timestamp.to_next_epoch()
     for event in ("epoch_end", "epoch_checkpoint", "fit_end"):
         fire(event)
-    return engine
 
 
 def step(engine: Engine) -> None:

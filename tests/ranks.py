@@ -1,12 +1,20 @@
-"""A gloo process group for distributed tests, reused between tests, since starting processes takes seconds."""
+"""A gloo process group for distributed tests, reused between tests, since starting processes takes seconds.
+
+Where the system can, ranks are forks of two servers that have imported what most ranks need: rank 0 is of one, the
+others are of the other. Two, because the hash of a string is another one in each process that a launcher starts: ranks
+that go through a set in its order do not agree there, so the first and the others must not agree here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -16,14 +24,17 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from composer import rng
-from tests import apart, leaked_processes, older_torch
+from tests import apart, leaked_processes, older_torch, on_device
 
 # Processes of the suite share two cores: this much is for one that hangs, not for one that is slow.
 _LIMIT = 300.0
+
+_servers: list[Any] = []
 
 
 class RanksError(AssertionError):
@@ -102,22 +113,47 @@ class Ranks:
         self._workers = []
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver" if _is_served() else "spawn")
         store = Path(self._folder.name, f"store-{time.monotonic_ns()}")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, str(store), theirs), daemon=True)
-            process.start()
+            with _server(rank):
+                process.start()
             leaked_processes.kept.add(process.pid)
             theirs.close()
             self._workers.append((process, ours))
 
 
+def _is_served() -> bool:
+    """Not on a GPU, which a fork cannot use once its server has as much as counted them."""
+    return "forkserver" in multiprocessing.get_all_start_methods() and on_device.device().type != "cuda"
+
+
+def _server(rank: int) -> contextlib.AbstractContextManager[Any]:
+    """Let a process that is started in this context be a fork of a rank's server, which ends with this process."""
+    if not _is_served():
+        return contextlib.nullcontext()
+    from multiprocessing import forkserver
+
+    if not _servers:
+        _servers.extend(forkserver.ForkServer() for _ in range(2))
+        for server in _servers:
+            server.set_forkserver_preload(["tests.rank_imports"])
+    # A server that loaders or other tests use is not changed.
+    return mock.patch.object(forkserver, "connect_to_new_process", _servers[min(rank, 1)].connect_to_new_process)
+
+
 def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
     faulthandler.enable()
+    gc.freeze()  # as the tests' own process does
     apart.make_importable()
     names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})
+    if "torchmetrics" in sys.modules:
+        from torchmetrics.utilities.prints import rank_zero_only
+
+        rank_zero_only.rank = rank  # which was read when it was imported
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=_LIMIT)

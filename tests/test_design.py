@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from composer._compat.import_alias_table import HOMES
+from tests import after_torch
 from tests.design import (
     FLOORS,
     MAX_FILE_LINES,
@@ -248,7 +249,6 @@ def test_mistyped_name_gets_a_suggestion() -> None:
 
 _PROBE = """
 import json, os, signal, sys, threading
-{before}
 
 def snapshot():
     return {{
@@ -271,16 +271,9 @@ print(json.dumps({{
 """
 
 
-def _probe(statement: str, before: str = "import torch") -> dict[str, list[str]]:
-    """Run a statement in a fresh process; report which top-level packages came in and what changed."""
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _PROBE.format(before=before, statement=statement)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+def _probe(statement: str) -> dict[str, list[str]]:
+    """Run a statement after torch is imported; report which top-level packages came in and what changed."""
+    result = after_torch.run(_PROBE.format(statement=statement), warn="error")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -310,7 +303,7 @@ def test_import_time(statement: str) -> None:
 
 def test_import_probe_sees_changes() -> None:
     statement = "os.environ['X'] = '1'; signal.signal(signal.SIGTERM, signal.SIG_IGN); import rich"
-    found = _probe(statement, before="")
+    found = _probe(statement)
     assert set(found["changed"]) == {"environment", "signals"}
     assert "rich" in found["new"]
 

@@ -14,19 +14,41 @@ from composer._lazy import MissingConditionalImportError
 from tests import on_device
 from tests.design import ROOT
 
+RUNS = """
+import sys, pytest
+for arguments in sys.argv[1:]:
+    code = pytest.main(["-q", "-p", "no:cacheprovider", *arguments.split("\\n")])
+    print(f"\\nended with {int(code)}\\f", flush=True)
+"""
+FILES = ["algorithms/test_contract.py", "callbacks/test_contract.py", "loggers/test_contract.py"]
+FILES += ["optim/test_muon.py", "trainer/test_predict.py", "trainer/test_copies.py", "gpu/mixing.py"]
+SOME = "mixing or EMA and not PostHoc or LRMonitor or csvlogger or TwoOptimizers or test_outputs or test_transforms"
 
-def pytest_in(*arguments: str) -> subprocess.CompletedProcess[str]:
+
+def outputs_of(*runs: list[str]) -> list[str]:
+    """What pytest prints with arguments, and last the code that it ends with; in one process, which imports once."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(
-        command,
+    done = subprocess.run(
+        [sys.executable, "-c", RUNS, *("\n".join(run) for run in runs)],
         cwd=ROOT,
         env={**variables, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\f\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def outputs() -> list[str]:
+    """Of what lacks things on the CPU, of what there is for the fake device, and of some of it."""
+    return outputs_of(
+        ["--device", "cpu", "tests/gpu/mixing.py"],
+        ["--device", "pretend", "--collect-only"],
+        ["--device", "pretend", *(f"tests/{file}" for file in FILES), "-k", SOME],
     )
 
 
@@ -47,11 +69,11 @@ def test_missing_gpu_is_an_error(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_rules_match_tests_and_groups_are_collected() -> None:
+def test_rules_match_tests_and_groups_are_collected(outputs: list[str]) -> None:
     """A rule that meets no test is old; a file of a group from which nothing is collected, too."""
-    done = pytest_in("--device", "pretend", "--collect-only")
-    assert done.returncode == 0, done.stdout[-2000:]
-    names = [line for line in done.stdout.splitlines() if "::" in line]
+    _, text, _ = outputs
+    assert text.endswith("ended with 0"), text[-2000:]
+    names = [line for line in text.splitlines() if "::" in line]
     assert len(names) > 1000
     for pattern in (*on_device.NOT_THERE, *on_device.NOT_PRETENDED):
         assert any(re.search(pattern, name) for name in names), pattern
@@ -62,23 +84,21 @@ def test_rules_match_tests_and_groups_are_collected() -> None:
 
 
 @pytest.mark.slow
-def test_some_of_each_group_on_the_fake_device() -> None:
+def test_some_of_each_group_on_the_fake_device(outputs: list[str]) -> None:
     """Those that hold pass, one that mixes devices fails, and one that lacks a package is skipped."""
-    files = ["algorithms/test_contract.py", "callbacks/test_contract.py", "loggers/test_contract.py"]
-    files += ["optim/test_muon.py", "trainer/test_predict.py", "trainer/test_copies.py", "gpu/mixing.py"]
-    some = "mixing or EMA and not PostHoc or LRMonitor or csvlogger or TwoOptimizers or test_outputs or test_transforms"
-    done = pytest_in("--device", "pretend", *(f"tests/{file}" for file in files), "-k", some)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:]
-    assert re.search(r"\b2 failed, [1-9]\d+ passed", done.stdout), done.stdout[-3000:]
-    assert re.search(r"^FAILED tests/gpu/mixing\.py", done.stdout, re.MULTILINE)
-    assert "at least two devices" in done.stdout
-    assert "No module named 'a_module_of_ours_that_is_not_there'" in done.stdout
-    assert "not installed: transformer_engine" in done.stdout
+    _, _, text = outputs
+    assert text.endswith("ended with 1"), text[-3000:]
+    assert re.search(r"\b2 failed, [1-9]\d+ passed", text), text[-3000:]
+    assert re.search(r"^FAILED tests/gpu/mixing\.py", text, re.MULTILINE)
+    assert "at least two devices" in text
+    assert "No module named 'a_module_of_ours_that_is_not_there'" in text
+    assert "not installed: transformer_engine" in text
 
 
-def test_missing_package_fails_in_ci() -> None:
-    done = pytest_in("--device", "cpu", "tests/gpu/mixing.py")
-    assert "2 failed, 1 passed" in done.stdout, done.stdout
+@pytest.mark.slow
+def test_missing_package_fails_in_ci(outputs: list[str]) -> None:
+    text, _, _ = outputs
+    assert "2 failed, 1 passed" in text, text
 
 
 def test_missing_package_detection() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 
-import torch
-
 from benchmarks.gpu.options import Options
 from benchmarks.report import Report
 
@@ -21,6 +19,8 @@ def compile_something(device: str, backend: str) -> None:
     Raises:
         RuntimeError: The result is wrong; other errors are those of the compiler.
     """
+    import torch
+
     x = torch.arange(1000.0, device=device)
     found = torch.compile(lambda x: x * 2 + 1, backend=backend)(x)
     if not torch.equal(found, x * 2 + 1):

@@ -92,11 +92,11 @@ class Results(dict[str, Outcome]):
 
 def hardware(device: str) -> dict[str, Any]:
     """Return what the figures depend on; ``hardware`` is the name of the accelerator or of the processor."""
-    import torch
-
     machine = environment.describe(device)
     machine["hardware"] = machine["processor"]
     if device == "cuda":
+        import torch
+
         machine["hardware"] = torch.cuda.get_device_name()
         machine["memory (GiB)"] = round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1)
         machine["cuda"] = torch.version.cuda

@@ -39,16 +39,17 @@ def added_methods(cls: type, base: type) -> Iterator[tuple[str, Callable[..., An
     """
     classes = _added_classes(cls, base)
     known = {*dir(base), *_interfaces(cls, base, classes)}
-    used, prefixes = _names_in_code(classes)
-    seen: set[str] = set()
+    found: dict[str, tuple[Callable[..., Any], list[type]]] = {}
     for index, owner in enumerate(classes):
         for name, member in vars(owner).items():
             function = _function(member)
-            if function is None or name.startswith("_") or name in known or name in seen:
-                continue
-            seen.add(name)
+            if function is not None and not name.startswith("_") and name not in known and name not in found:
+                found[name] = function, classes[: index + 1]
+    if found:  # to read all the code takes milliseconds
+        used, prefixes = _names_in_code(classes)
+        for name, (function, owners) in found.items():
             if name not in used and not name.startswith(prefixes):
-                yield name, function, classes[: index + 1]
+                yield name, function, owners
 
 
 def added_attributes(cls: type, base: type) -> Iterator[str]:
@@ -64,12 +65,16 @@ def added_attributes(cls: type, base: type) -> Iterator[str]:
     ['size']
     """
     classes = _added_classes(cls, base)
-    used, _ = _names_in_code(classes)
     known = set(dir(base))
-    for owner in classes:
-        for name, member in vars(owner).items():
-            if not name.startswith("_") and name not in known and name not in used and _function(member) is None:
-                yield name
+    found = [
+        name
+        for owner in classes
+        for name, member in vars(owner).items()
+        if not name.startswith("_") and name not in known and _function(member) is None
+    ]
+    if found:
+        used, _ = _names_in_code(classes)
+        yield from (name for name in found if name not in used)
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:

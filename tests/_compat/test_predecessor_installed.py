@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 import warnings
@@ -14,6 +13,7 @@ import pytest
 from composer._compat import predecessor_installed
 from composer._compat.predecessor_installed import predecessors, warn_of_predecessors
 from composer._version import DISTRIBUTION
+from tests import after_torch
 from tests.design import ROOT
 
 THEIRS = "Metadata-Version: 2.4\nName: composer\nVersion: 0.32.1\nAuthor: MosaicML\n\nText.\n"
@@ -107,7 +107,8 @@ def test_the_first_import_tells_once(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path[:0] = {[str(ROOT), str(packages)]!r}; import composer, composer.core; import composer"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    done = after_torch.run(program)
+    assert done.returncode == 0, done.stderr
     assert done.stderr.count("is installed alongside composer-torch") == 1
 
 

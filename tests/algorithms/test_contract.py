@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import warnings
@@ -14,7 +15,7 @@ from composer import Trainer, functional, rng, trees
 from composer.core.algorithm import Algorithm
 from composer.warnings import NoEffectWarning
 from tests import loop
-from tests.accelerator import FakeAccelerator
+from tests.accelerator import FakeAccelerator, Wait
 from tests.algorithms.cases import (
     Case,
     absent,
@@ -49,6 +50,20 @@ def train(case: Case, *algorithms: Algorithm, batches: list[Any] | None = None, 
     )
 
 
+@functools.cache
+def trained(case: Case) -> dict[str, torch.Tensor]:
+    """The outcome of a run with the method of a case: what several tests compare with."""
+    algorithm = case.make()
+    return case.outcome(train(case, algorithm).state.model, algorithm)
+
+
+@functools.cache
+def trained_without(case: Case) -> tuple[dict[str, torch.Tensor], float]:
+    """The weights and the last loss of the same run without it."""
+    state = train(case).state
+    return weights(state.model), state.loss.item()
+
+
 def test_every_public_algorithm_has_a_case():
     untested = {name for name, cls in public_classes().items() if cls.__module__ in absent}
     assert {case.name for case in CASES} | untested == set(public_classes())
@@ -58,11 +73,9 @@ def test_every_public_algorithm_has_a_case():
 def test_class_equals_function(case):
     if case.by_hand is None:
         pytest.skip(case.why_no_function)
-    algorithm = case.make()
-    engine = train(case, algorithm)
     torch.manual_seed(3)
     by_hand = case.by_hand(case.batches())
-    outcome = case.outcome(engine.state.model, algorithm)
+    outcome = trained(case)
     assert outcome.keys() == by_hand.keys()
     for name, value in outcome.items():
         torch.testing.assert_close(value, by_hand[name], msg=lambda text, name=name: f"{name}: {text}")
@@ -79,8 +92,7 @@ def test_function_is_in_the_index(case):
 def test_does_something(case):
     if case.neutral is None:
         pytest.skip(case.why_not_neutral)
-    algorithm = case.make()
-    assert not same(case.outcome(train(case, algorithm).state.model, algorithm), weights(train(case).state.model))
+    assert not same(trained(case), trained_without(case)[0])
 
 
 @every_case
@@ -92,9 +104,9 @@ def test_neutral_equals_absent_bit_for_bit(case):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoEffectWarning)
         disabled = train(case, case.neutral())
-    absent = train(case)
-    assert same(weights(disabled.state.model), weights(absent.state.model))
-    assert disabled.state.loss.item() == absent.state.loss.item()
+    expected, loss = trained_without(case)
+    assert same(weights(disabled.state.model), expected)
+    assert disabled.state.loss.item() == loss
 
 
 @every_case
@@ -158,17 +170,13 @@ def test_keeps_nothing_of_a_closed_run(case):
 
 @every_case
 def test_deterministic_under_a_seed(case):
-    one, two = case.make(), case.make()
-    outcomes = [case.outcome(train(case, algorithm).state.model, algorithm) for algorithm in (one, two)]
-    assert same(*outcomes)
+    expected, again = trained(case), case.make()
+    assert same(case.outcome(train(case, again).state.model, again), expected)
 
 
 @every_case
 def test_resumes_bit_for_bit(case):
-    batches = case.batches()
-    straight = case.make()
-    expected = case.outcome(train(case, straight, batches=batches).state.model, straight)
-
+    batches, expected = case.batches(), trained(case)
     torch.manual_seed(3)
     first = case.make()
     engine = _start(case, first)
@@ -222,14 +230,23 @@ def _fit_batches(engine, batches, begin):
     return len(batches)
 
 
-@every_case
-def test_SyncFree(case):
-    """The host synchronizes with the device only where declared."""
+@functools.cache
+def on_accelerator(case: Case) -> tuple[list[Wait], list[torch.Tensor]]:
+    """The waits of a run on the accelerator, and its weights."""
     with FakeAccelerator() as accelerator:
         trainer = _trainer(case, Step(lambda step: setattr(accelerator, "step", step)))
         trainer.fit()
         trainer.close()
-    assert compare(case.name, accelerator.found, 4) == ([], [])
+        accelerator.step = None
+        values = [value.cpu() for value in trainer.state.model.state_dict().values()]
+    return accelerator.found, values
+
+
+@every_case
+def test_SyncFree(case):
+    """The host synchronizes with the device only where declared."""
+    waits, _ = on_accelerator(case)
+    assert compare(case.name, waits, 4) == ([], [])
 
 
 @every_case
@@ -258,10 +275,7 @@ def test_losses_on_the_accelerator_are_those_on_the_cpu():
     """Results do not depend on the device, except for values sampled there."""
     for case in CASES:
         if case.precision == "fp32":
-            with FakeAccelerator():
-                one = _trainer(case)
-                one.fit()
-                found = [value.cpu() for value in one.state.model.state_dict().values()]
+            _, found = on_accelerator(case)
             other = _trainer(case, device="cpu")
             other.fit()
             for here, there in zip(found, other.state.model.state_dict().values(), strict=True):
@@ -306,8 +320,7 @@ def test_runs_under_compile(case):
         graphs.append(graph)
         return graph.forward
 
-    algorithm, compiled = case.make(), case.make()
-    plain = case.outcome(train(case, algorithm).state.model, algorithm)
+    plain, compiled = trained(case), case.make()
     outcome = case.outcome(train(case, compiled, compile_with=backend).state.model, compiled)
     # A first size, then any size; the full one may need a separate graph.
     assert min(case.graphs, 1) <= len(graphs) <= (3 if compiled.__traits__.changes_shapes else case.graphs)

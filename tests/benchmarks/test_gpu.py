@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -49,21 +51,36 @@ def alive_with(mark: str) -> list[str]:
     return found
 
 
-def test_the_small_form(tmp_path: Path) -> None:
-    done = run("tests", "nccl", "--tiny", "--device", "cpu", "--out", str(tmp_path), mark="small")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for part, checks, ran in (
-        ("tests", tests.CHECKS, {"compiler", "trains", "gpu"}),
-        ("nccl", nccl.CHECKS, {"launched", "group"}),
-    ):
-        page, found = results_of(tmp_path, part)
-        assert list(found) == list(checks)
-        assert {name for name, outcome in found.items() if outcome["state"] == "ran"} == ran
-        assert {outcome["state"] for outcome in found.values()} <= {"ran", "skipped"}
-        assert page.startswith(f"# {part} on ")
-        assert all(f"| {name} | {outcome['state']} |" in page for name, outcome in found.items())
-        assert ("the suite runs these tests on the CPU" in page) == (part == "tests")
-    assert not alive_with("small")
+def run_in_this_process(part: str, name: str, given: argparse.Namespace, seconds: float) -> Outcome:
+    """What the process of a check does, in place of starting one."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outcome.json"
+        driver._run_one(argparse.Namespace(**{**vars(given), "check": (part, name, file), "budget": seconds}))
+        return Outcome(**json.loads(file.read_text()), seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "ran", "apart"),
+    [("tests", {"compiler", "trains", "gpu"}, False), ("nccl", {"launched", "group"}, True)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_small_form(part: str, ran: set[str], apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part with all its processes, as users start it; the other without those of the checks."""
+    arguments = [part, "--tiny", "--device", "cpu", "--out", str(tmp_path)]
+    if apart:
+        done = run(*arguments, mark="small")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not alive_with("small")
+    else:
+        monkeypatch.setattr(driver, "_run_apart", run_in_this_process)
+        assert here(monkeypatch, *arguments) == 0
+    page, found = results_of(tmp_path, part)
+    assert list(found) == list(importlib.import_module(f"benchmarks.gpu.{part}").CHECKS)
+    assert {name for name, outcome in found.items() if outcome["state"] == "ran"} == ran
+    assert {outcome["state"] for outcome in found.values()} <= {"ran", "skipped"}
+    assert page.startswith(f"# {part} on ")
+    assert all(f"| {name} | {outcome['state']} |" in page for name, outcome in found.items())
+    assert ("the suite runs these tests on the CPU" in page) == (part == "tests")
 
 
 def faulty(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -193,13 +210,16 @@ def test_what_takes_longer_than_ten_minutes_says_how_to_run_the_pieces(monkeypat
     assert ran == [*PARTS, "speed", "tests", *PARTS]
 
 
+def test_the_checks_of_a_part_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(monkeypatch, "speed", "--list") == 0
+    assert capsys.readouterr().out.split() == list(speed.CHECKS)
+
+
 def test_no_check_takes_the_time_of_those_after_it(tmp_path: Path) -> None:
     done = faulty(tmp_path, "--only", "hangs", "lacks", "--budget", "24")
     assert done.returncode == 1
     _, found = results_of(tmp_path, "speed")
     assert {name: outcome["state"] for name, outcome in found.items()} == {"lacks": "skipped", "hangs": "failed"}
-    done = run("speed", "--list")
-    assert done.stdout.split() == list(speed.CHECKS)
 
 
 def cases_of(*tests: tuple[str, str, str]) -> list[ElementTree.Element]:

@@ -38,7 +38,8 @@ def _workers_end_quickly(monkeypatch) -> None:
 def _no_workers_of_others(_workers_end_quickly) -> Iterator[None]:
     """Loaders with hanging workers take seconds to end, which must not delay another test."""
     yield
-    gc.collect()
+    if multiprocessing.active_children():
+        gc.collect()
 
 
 def ends_with_a_timeout(run: Run, call: Any = None) -> tuple[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,14 @@ from tests.common import At, labeled_data
 CASE = Case(
     make=lambda folder: GarbageCollector("2ba"), logs=("garbage_collector/seconds", "garbage_collector/objects")
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_again() -> Iterator[None]:
+    """Freeze objects for later tests."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

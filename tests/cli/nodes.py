@@ -22,7 +22,8 @@ LIMIT = 240.0
 BATCHES = 12
 
 # A linear model with one sample for each of two processes, or two for one; a checkpoint after every second batch. While
-# there is a file "hold", it waits before the batch that the file names, and waits for others only shortly then.
+# there is a file "hold", it waits before the batch that the file names, and waits for others only shortly then. With
+# "kill", a rank is killed in the first attempt, and in the second after it damaged the newest checkpoint.
 TRAINING = f"""
 import contextlib, json, os, pathlib, signal, sys, time
 from datetime import timedelta
@@ -33,6 +34,7 @@ from composer import Callback, ComposerModel, Trainer, dist
 from composer.dist import _hang_watcher
 
 folder, what = pathlib.Path(sys.argv[1]), sys.argv[2:]
+attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 _hang_watcher._PATIENCE, _hang_watcher._ANSWER = 1.0, 3.0
 
 class Linear(ComposerModel):
@@ -49,6 +51,7 @@ class Linear(ComposerModel):
 class Hold(Callback):
     def fit_start(self, state, logger):
         self.tell(state, "start")
+        self.tell(state, f"start{{attempt}}")
 
     def batch_start(self, state, logger):
         batch = int(state.timestamp.batch)
@@ -58,9 +61,8 @@ class Hold(Callback):
         self.tell(state, batch)
         while self.holds(batch):
             time.sleep(0.02)
-        first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-        if "kill" in what and first and dist.get_global_rank() == 1 and batch == 5:
-            if "damage" in what:
+        if "kill" in what and dist.get_global_rank() == 1 and (attempt, batch) in ((0, 5), (1, 9)):
+            if attempt == 1:
                 os.truncate((folder / "checkpoints" / "latest-rank0.pt").resolve(), 1000)
             os.kill(os.getpid(), signal.SIGKILL)
 

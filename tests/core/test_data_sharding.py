@@ -123,6 +123,7 @@ def test_WorldResize_the_samples_of_an_epoch_are_exact(kind, n, sizes, parts, st
     assert sorted(flat(before + after)) == sorted(flat(whole))
 
 
+@settings(max_examples=40)
 @given(n=st.integers(1, 30), size=st.integers(1, 4), parts=st.integers(1, 4))
 def test_complete_batches_are_sharded_round_robin(n, size, parts) -> None:
     one = rest(LOADERS["shuffled"](n, batch_size=size), DataShard())
@@ -133,6 +134,7 @@ def test_complete_batches_are_sharded_round_robin(n, size, parts) -> None:
         assert mine == rest(LOADERS["weighted"](n, batch_size=size), DataShard())[rank::parts]
 
 
+@settings(max_examples=40)
 @given(n=st.integers(1, 30), parts=st.integers(1, 4))
 def test_custom_batches_are_sharded_round_robin(n, parts) -> None:
     def make() -> DataLoader[Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
-import sys
 import textwrap
 import weakref
 
 import pytest
 
 from composer.core import Algorithm, Callback, Engine, Event, Logger, LoggerDestination, Trace
+from tests import after_torch
 from tests.core.test_engine import listener, state_of
 
 
@@ -265,8 +264,8 @@ class TestClose:
             engine = Engine(state, callbacks=[Breaks(), Says()])
             {ending}
         """
-        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = after_torch.run(textwrap.dedent(program), warn="error")
+        assert done.returncode == 0, done.stderr
         assert done.stdout == "close 2\npost_close\n"
         assert "Breaks.close failed." in done.stderr
         assert done.stderr.count("Traceback") == 1

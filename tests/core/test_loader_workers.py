@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from composer.core.loader_workers import _ends, iterate
-from tests.design import ROOT
+from tests import after_torch
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
@@ -75,8 +73,9 @@ def test_user_worker_init_fn_is_called(tmp_path) -> None:
 
 def script(text: str) -> str:
     """What a script prints, in a process of its own."""
-    command = [sys.executable, "-c", f"from tests.core.test_loader_workers import iterate, loader\n{text}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    done = after_torch.run(f"from tests.core.test_loader_workers import iterate, loader\n{text}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_from_another_thread() -> None:

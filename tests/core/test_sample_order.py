@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -84,6 +84,7 @@ def one_epoch(loader: Any, start: int = 0, epoch: int = 0, seed: int = 3) -> lis
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
+@settings(max_examples=50)
 @given(
     n=st.integers(1, 30),
     size=st.integers(1, 7),

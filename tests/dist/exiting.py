@@ -1,16 +1,18 @@
-"""A rank that exits in a given way, and prints the state of the process group at the very end.
+"""Ranks that exit in given ways, and print the state of the process group at the very end.
 
-    exiting.py HOW
-
-``MASTER_PORT``, ``RANK`` and the others are as a launcher sets them.
+Each is a fork of this process, which has imported torch and not composer. A line of its input is in JSON: the way, the
+environment of each rank, and the file of each rank's output. It answers with a line: what the ranks exit with, and the
+seconds until the first has.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import pickle
+import signal
 import sys
 import time
 import weakref
@@ -21,6 +23,48 @@ import torch
 import torch.distributed as torch_dist
 
 world: list[Any] = []
+LIMIT = 120.0
+
+
+def way_of_a_rank() -> str | None:
+    """Fork ranks as long as some are asked for; return the way in each of them, and nothing in the process itself."""
+    for line in sys.stdin:
+        how, environments, outputs = json.loads(line)
+        start, pids = time.monotonic(), []
+        for environment, output in zip(environments, outputs, strict=True):
+            pid = os.fork()
+            if not pid:
+                os.environ.update(environment)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+                os.dup2(1, 2)
+                return how
+            pids.append(pid)
+        codes = [exit_code(pids[0], start + LIMIT)]
+        seconds = time.monotonic() - start
+        for pid in pids[1:]:
+            if how in STUCK:
+                os.kill(pid, signal.SIGKILL)
+            codes.append(exit_code(pid, time.monotonic() + LIMIT))
+        print(json.dumps([codes, seconds]), flush=True)
+    return None
+
+
+def exit_code(pid: int, end: float) -> int:
+    """What a process exits with; it is killed at a time."""
+    while not (status := os.waitpid(pid, os.WNOHANG))[0]:
+        time.sleep(0.02)
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status[1])
+
+
+STUCK = ("stuck", "error")
+"""Ways in which the second rank does not come while the first exits."""
+
+HOW = way_of_a_rank()
+if HOW is None:
+    sys.exit()
 
 
 @atexit.register
@@ -78,17 +122,16 @@ def main(how: str) -> Any:
         ThreadPoolExecutor(1).submit(pickle.dumps, Saving())
     if how == "forked" and not os.fork():
         sys.exit()  # as a child that does not know of the group
-    group_exit._TIMEOUT = group_exit._TIMEOUT_AFTER_ERROR = 1.0 if how in ("stuck", "error") else 30.0
+    group_exit._TIMEOUT = group_exit._TIMEOUT_AFTER_ERROR = 1.0 if how in STUCK else 30.0
     holder = Holder() if how == "late" else None
-    if how in ("late", "stuck", "error") and first:
+    if how in ("late", *STUCK) and first:
         # Nobody waits for it, and the other is late, or does not come while this one exits.
         torch_dist.all_reduce(torch.zeros(1), async_op=True)
     elif how == "late":
         time.sleep(0.5)
         torch_dist.all_reduce(torch.zeros(1))
-    elif how in ("stuck", "error"):
-        sys.stdin.read()  # until the test lets it go
-        os._exit(0)
+    elif how in STUCK:
+        time.sleep(10 * LIMIT)  # until it is killed
     if how == "forked":
         time.sleep(0.5)
         dist.barrier()
@@ -98,4 +141,4 @@ def main(how: str) -> Any:
 
 
 if __name__ == "__main__":
-    kept = main(sys.argv[1])
+    kept = main(HOW)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,39 +21,39 @@ from composer.dist.rendezvous.loopback import get_free_tcp_port
 SCRIPT = Path(__file__).with_name("exiting.py")
 
 
-def run(how: str, size: int = 2) -> tuple[list[int], list[str], float]:
-    """Return what the ranks exit with, what they print, and how many seconds the first took to exit."""
-    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_tcp_port()), "WORLD_SIZE": str(size)}
-    given |= {"LOCAL_WORLD_SIZE": str(size), "NODE_RANK": "0", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(SCRIPT), how],
-            env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        start = time.monotonic()
-        texts = [ranks[0].stdout.read()]
-        codes = [ranks[0].wait(120)]
-        seconds = time.monotonic() - start
-        for rank in ranks[1:]:
-            texts.append(rank.communicate("", timeout=120)[0])
-            codes.append(rank.returncode)
-        return codes, texts, seconds
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-            rank.stdin.close()
-            rank.stdout.close()
+Outcome = tuple[list[int], list[str], float]
+"""What ranks exit with, what they print, and how many seconds the first took to exit."""
 
 
-def test_pending_collective_finishes_before_interpreter_exit() -> None:
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """The process that each rank is a fork of, which saves it the import of torch."""
+    command = [sys.executable, "-X", "faulthandler", str(SCRIPT)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def run(forking: subprocess.Popen[str], tmp_path: Path) -> Callable[..., Outcome]:
+    """Start ranks that exit in a way, and wait for them."""
+
+    def start(how: str, size: int = 2) -> Outcome:
+        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_tcp_port()), "WORLD_SIZE": str(size)}
+        given |= {"LOCAL_WORLD_SIZE": str(size), "NODE_RANK": "0"}
+        environments = [{**given, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+        outputs = [tmp_path / f"{how}-{rank}" for rank in range(size)]
+        forking.stdin.write(json.dumps([how, environments, list(map(str, outputs))]) + "\n")
+        forking.stdin.flush()
+        codes, seconds = json.loads(forking.stdout.readline())
+        return codes, [output.read_text() for output in outputs], seconds
+
+    return start
+
+
+def test_pending_collective_finishes_before_interpreter_exit(run: Callable[..., Outcome]) -> None:
     """A thread of gloo that ends it later aborts the process."""
     codes, texts, _ = run("late")
     assert codes == [0, 0], texts
@@ -60,13 +61,13 @@ def test_pending_collective_finishes_before_interpreter_exit() -> None:
 
 
 @pytest.mark.parametrize("how", ["own", "replaced"])
-def test_user_created_group_is_left_alone(how: str) -> None:
+def test_user_created_group_is_left_alone(run: Callable[..., Outcome], how: str) -> None:
     codes, texts, _ = run(how, 1)
     assert codes == [0], texts
     assert texts[0].splitlines()[-1].partition(" ")[0] == "initialized", texts
 
 
-def test_earlier_exit_handlers_can_use_the_group() -> None:
+def test_earlier_exit_handlers_can_use_the_group(run: Callable[..., Outcome]) -> None:
     """And those that write checkpoints in the background, which come before all handlers."""
     codes, texts, _ = run("handlers")
     assert codes == [0, 0], texts
@@ -89,7 +90,7 @@ def test_only_handlers_registered_before_import_run_later() -> None:
     assert (found.stdout.split(), found.stderr) == (["late", "after", "group", "before"], "")
 
 
-def test_a_forked_process_leaves_the_group_of_its_parent() -> None:
+def test_a_forked_process_leaves_the_group_of_its_parent(run: Callable[..., Outcome]) -> None:
     """Which, though alone in it, destroys it."""
     codes, texts, _ = run("forked", 1)
     assert codes == [0], texts
@@ -98,7 +99,7 @@ def test_a_forked_process_leaves_the_group_of_its_parent() -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("stuck", 0), ("error", 1)])
-def test_exit_does_not_wait_for_a_stuck_rank(how: str, code: int) -> None:
+def test_exit_does_not_wait_for_a_stuck_rank(run: Callable[..., Outcome], how: str, code: int) -> None:
     codes, texts, seconds = run(how)
     assert codes[0] == code, texts
     # gloo waits after an error too.

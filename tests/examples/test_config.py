@@ -24,12 +24,15 @@ def run(*command: str, cwd: Path, python: str = sys.executable) -> str:
 
 
 @pytest.mark.slow
-def test_training(tmp_path: Path) -> None:
+def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mlxtend")
+    from tests.examples.here import Here
+
+    here = Here(tmp_path, monkeypatch, capsys)
     shorter = ["--train_dataloader.limit", "400", "--max_duration", "1ep", "--model.width", "4"]
-    script = [str(CONFIG / "train.py"), str(CONFIG / "digits.yaml")]
     logger = "CSVLogger: {filename: metrics.csv}"
-    printed = run(sys.executable, *script, *shorter, "--save_folder", "saved", "--loggers", logger, cwd=tmp_path)
+    given = [str(CONFIG / "digits.yaml"), *shorter, "--save_folder", "saved", "--loggers", logger]
+    printed = here("config/train", *given)
     assert re.fullmatch(r"digits: accuracy 0\.\d{4}\n", printed)
     saved = read(tmp_path / "saved" / "config.yaml")
     assert saved["model"] == {"class_path": "convnet", "init_args": {"width": 4, "num_classes": 10}}

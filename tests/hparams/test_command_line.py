@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from composer.cli.launch_options import parse
 from composer.hparams import trainer_from_args
 from composer.hparams.__main__ import main
 from composer.hparams._yaml import dump, load
-from tests.design import ROOT
 from tests.hparams.configured import HERE, config, make_model
+from tests.ranks import Ranks
 
 
 @pytest.fixture
@@ -134,13 +133,19 @@ def test_the_word_of_the_command() -> None:
     assert parse(["./train"]).script == "./train"
 
 
+def trained_by_module(folder: str, *arguments: str) -> None:
+    """Run ``python -m composer.hparams``, as ``composer train`` does on each rank, but in this process."""
+    sys.modules.pop("composer.hparams.__main__", None)  # with the real one there is none either
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["composer.hparams", *arguments])
+        runpy.run_module("composer.hparams", run_name="__main__", alter_sys=True)
+
+
 @pytest.mark.slow
-def test_under_the_launcher(run: str, tmp_path: Path) -> None:
-    """Two processes train what the file says, and one of them records it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "composer", "-n", "2", "train", run, "--save_folder", "saved", "--seed", "3"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+def test_on_two_ranks(run: str, tmp_path: Path, two_ranks: Ranks) -> None:
+    """Both train what the file says, and one of them records it."""
+    two_ranks.run(trained_by_module, str(tmp_path), run, "--save_folder", "saved", "--seed", "3")
     assert load((tmp_path / "saved" / "config.yaml").read_text())["seed"] == 3
     assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == [
         "config.yaml", "ep0-ba2-rank0.pt", "latest-rank0.pt",

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from composer.loss.utils import as_probabilities
 from composer.metrics import CrossEntropy, MicroAccuracy
+from tests import after_torch
 from tests.metrics.laws import every_law, reads_nothing_back
 
 SHAPES = [(5, 3), (4, 3, 2), (2, 3, 4, 2)]
@@ -159,4 +158,5 @@ def test_the_package_imports_torchmetrics_only_when_a_name_is_used() -> None:
         "composer.metrics.CrossEntropy\n"
         "assert 'torchmetrics' in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    done = after_torch.run(code, warn="ignore")
+    assert done.returncode == 0, done.stderr

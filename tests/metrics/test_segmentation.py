@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, jaccard_score
 from torch import Tensor
@@ -58,6 +58,7 @@ def test_miou_of_nothing_is_nan() -> None:
     assert value_of(lambda: MIoU(2), [(torch.zeros(1, 2, 2), torch.full((1, 2), -1))]).isnan()
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 8), max_size=3), classes=st.integers(2, 5))
 def test_dice_is_the_mean_f1_of_images_and_classes(seed: int, cuts: list[int], classes: int) -> None:
     torch.manual_seed(seed)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import subprocess
-import sys
 from collections import namedtuple
 
 import pytest
@@ -20,6 +18,7 @@ from composer.loss import binary_cross_entropy_with_logits, soft_cross_entropy
 from composer.metrics import CrossEntropy
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
+from tests import after_torch
 from tests.common import trainer_of
 
 
@@ -151,7 +150,8 @@ def test_no_metrics_need_no_number_and_no_torchmetrics() -> None:
         "assert model.num_classes is None and model.get_metrics(True) == model.get_metrics(False) == {}\n"
         "assert 'torchmetrics' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    done = after_torch.run(code, warn="ignore")
+    assert done.returncode == 0, done.stderr
 
 
 def test_metrics_are_no_part_of_the_model() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from composer import dist
-from composer.optim import DecoupledAdamW
-from tests.design import ROOT
+from composer.optim import DecoupledAdamW, DecoupledSGDW
 from tests.optim.test_decoupled import parameters, set_gradients
+from tests.ranks import Ranks
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
@@ -81,68 +80,43 @@ def test_norms_of_shards_add_up(monkeypatch):
     }
 
 
-WORKER = """
-import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-from composer import dist
-from composer.optim import DecoupledAdamW, DecoupledSGDW
-dist.initialize_dist("cpu", timeout=30)
-mesh = init_device_mesh("cpu", (2,))
-makes = (
-    lambda p: DecoupledAdamW(p, lr=0.1, weight_decay=1e-4, amsgrad=True),
-    lambda p: DecoupledSGDW(p, lr=0.1, momentum=0.9, weight_decay=1e-4),
-)
-for make in makes:
-    torch.manual_seed(0)
-    full, whole = torch.randn(5, 3), torch.nn.Parameter(torch.zeros(5, 3))
-    whole.data.copy_(full)
-    divided = torch.nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
-    optimizers = [make([whole]), make([divided])]
-    for _ in range(3):
-        gradient = torch.randn(5, 3)
-        whole.grad, divided.grad = gradient, distribute_tensor(gradient, mesh, [Shard(0)])
-        for optimizer in optimizers:
-            optimizer.step()
-    torch.testing.assert_close(divided.full_tensor(), whole)
-    if make is makes[0]:
-        expected = optimizers[0].report_per_parameter_metrics(whole, "w", {})
-        found = optimizers[1].report_per_parameter_metrics(divided, "w", {})
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name].full_tensor(), value)
-        found = optimizers[1].dist_reduce_metrics(optimizers[1].pre_reduce_metrics(found))
-        torch.testing.assert_close(found, expected)
-        rank = dist.get_global_rank()
-        parts = {"l2_norm/grad/w": torch.tensor([3.0, 4.0][rank])}
-        if rank == 0:
-            parts["l2_norm/grad/v"] = torch.tensor(2.0)
-        found = optimizers[0].dist_reduce_metrics(optimizers[0].pre_reduce_metrics(parts))
-        assert {name: value.item() for name, value in found.items()} == {"l2_norm/grad/v": 2.0, "l2_norm/grad/w": 5.0}
-torch.distributed.destroy_process_group()
-"""
+def sharded() -> None:
+    """Compare steps and reports of sharded weights with those of full ones, on each rank."""
+    mesh = init_device_mesh("cpu", (2,))
+    makes = (
+        lambda p: DecoupledAdamW(p, lr=0.1, weight_decay=1e-4, amsgrad=True),
+        lambda p: DecoupledSGDW(p, lr=0.1, momentum=0.9, weight_decay=1e-4),
+    )
+    for make in makes:
+        torch.manual_seed(0)
+        values = torch.randn(5, 3)
+        full = nn.Parameter(values.clone())
+        shard = nn.Parameter(distribute_tensor(values, mesh, [Shard(0)]))
+        optimizers = [make([full]), make([shard])]
+        for _ in range(3):
+            gradient = torch.randn(5, 3)
+            full.grad, shard.grad = gradient, distribute_tensor(gradient, mesh, [Shard(0)])
+            for optimizer in optimizers:
+                optimizer.step()
+        torch.testing.assert_close(shard.full_tensor(), full)
+        if make is makes[0]:
+            _compare_reports(*optimizers, full, shard)
+
+
+def _compare_reports(of_full: Any, of_shard: Any, full: nn.Parameter, shard: nn.Parameter) -> None:
+    expected = of_full.report_per_parameter_metrics(full, "w", {})
+    found = of_shard.report_per_parameter_metrics(shard, "w", {})
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name].full_tensor(), value)
+    torch.testing.assert_close(of_shard.dist_reduce_metrics(of_shard.pre_reduce_metrics(found)), expected)
+    rank = dist.get_global_rank()
+    parts = {"l2_norm/grad/w": torch.tensor([3.0, 4.0][rank])}
+    if rank == 0:
+        parts["l2_norm/grad/v"] = torch.tensor(2.0)
+    found = of_full.dist_reduce_metrics(of_full.pre_reduce_metrics(parts))
+    assert {name: value.item() for name, value in found.items()} == {"l2_norm/grad/v": 2.0, "l2_norm/grad/w": 5.0}
 
 
 @pytest.mark.slow
-def test_divided_among_two_processes():
-    """Steps and reports are those of whole weights."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    shared |= {"MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+def test_sharded_on_two_ranks(two_ranks: Ranks) -> None:
+    two_ranks.run(sharded)

@@ -84,15 +84,16 @@ def trained(
     make: Callable[[], ComposerModel] = Blocks,
     optimizers: Callable[[nn.Module], Any] = adam,
     dtype: torch.dtype = torch.float64,
+    epochs: int = 2,
     **arguments: Any,
 ) -> Trainer:
-    """Return a trainer after two epochs on this rank's shard of the data."""
+    """Return a trainer after some epochs on this rank's shard of the data."""
     torch.manual_seed(0)
     model = make()
     trainer = Trainer(
         model=model,
         optimizers=optimizers(model),
-        max_duration="2ep",
+        max_duration=f"{epochs}ep",
         progress_bar=False,
         parallelism_config=config,
         device="cpu",

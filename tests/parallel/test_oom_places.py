@@ -41,21 +41,12 @@ def compare(
     """Run out at places of the two ranks: whether weights and sizes are those of given sizes, and how often it did."""
     gc.collect()
     gc.freeze()  # or each failure, which collects garbage, would take most of a second
-    try:
-        return _compared(places, arguments, manual, first)
-    finally:
-        gc.unfreeze()
-
-
-def _compared(
-    places: list[tuple[Any, Any]], arguments: dict[str, Any], manual: dict[str, Any], first: int
-) -> dict[str, tuple[bool, bool, int]]:
     expected: dict[bool, Any] = {}
     found: dict[str, tuple[bool, bool, int]] = {}
     for place in places:
         where = place[dist.get_global_rank()]
         by_tokens = "tokens" in str(place)
-        common = {"samples": 8, "batches": (3, 3), "accumulate_train_batch_on_tokens": by_tokens}
+        common = {"samples": 8, "batches": (first + 2, first + 2), "accumulate_train_batch_on_tokens": by_tokens}
         if by_tokens not in expected:
             expected[by_tokens] = train(Limit(), 8, sizes={first: 2}, **common, **manual)
         digest, sizes, failures = train(Limit(where, 2, since=first), "auto", **common, **arguments)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,13 +13,14 @@ import torch
 from torch import nn
 
 from composer import Callback, Engine, State, Timestamp
-from composer.profiler import JSONTraceHandler, ProfilerAction, cyclic_schedule
+from composer.profiler import JSONTraceHandler, Profiler, ProfilerAction, cyclic_schedule
 from composer.profiler.json_trace_handler import _clock_offset_ns
 from composer.profiler.trace_merging import TraceFile
 from composer.warnings import ComposerWarning
+from tests import loop
 from tests.callbacks.memory import Keeper
-from tests.design import ROOT
 from tests.profiler.traces import events_of, is_within, named, notes_of, profile, profiler_in
+from tests.ranks import Ranks
 
 TORCH: dict[str, Any] = {"torch_prof_profile_memory": True}
 
@@ -230,43 +227,23 @@ def test_clocks_differ_where_waiting_does_not_explain_it(mine, first, wait, expe
     assert _clock_offset_ns() == expected
 
 
-_PROCESS = """
-import sys
-import torch
-from composer import Engine, State, dist
-from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
-from tests import loop
-
-dist.initialize_dist("cpu", timeout=60)
-folder = sys.argv[1]
-state = State(torch.nn.Sequential(torch.nn.Linear(4, 1)), max_duration="3ba", run_name="night")
-handler = JSONTraceHandler(folder, num_traces_to_keep=1)
-schedule = cyclic_schedule(warmup=0, active=1, repeat=2)
-profiler = Profiler(schedule, handler, torch_prof_folder=folder + "/torch", sys_prof_cpu=False)
-profiler.bind_to_state(state)
-state.model.loss = lambda outputs, batch: outputs.sum()
-state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=0.1)]
-engine = Engine(state)
-engine.run_event("init")
-loop.fit(engine, [torch.ones(2, 4)] * 3)
-engine.close()
-"""
+def _train(folder: str) -> None:
+    """Profile three batches on each rank."""
+    state = State(torch.nn.Sequential(torch.nn.Linear(4, 1)), max_duration="3ba", run_name="night")
+    handler = JSONTraceHandler(folder, num_traces_to_keep=1)
+    schedule = cyclic_schedule(warmup=0, active=1, repeat=2)
+    profiler = Profiler(schedule, handler, torch_prof_folder=folder + "/torch", sys_prof_cpu=False)
+    profiler.bind_to_state(state)
+    state.model.loss = lambda outputs, batch: outputs.sum()
+    state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=0.1)]
+    engine = Engine(state)
+    engine.run_event("init")
+    loop.fit(engine, [torch.ones(2, 4)] * 3)
+    engine.close()
 
 
-def test_two_processes(tmp_path) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "NODE_RANK": 0}
-        place |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        environment = os.environ | {name: str(value) for name, value in place.items()}
-        command = [sys.executable, "-c", _PROCESS, str(tmp_path)]
-        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+def test_two_processes(two_ranks: Ranks, tmp_path: Path) -> None:
+    two_ranks.run(_train, str(tmp_path))
     assert names_in(tmp_path) == ["ep0-ba2-rank0.json", "ep0-ba2-rank1.json", "merged_trace.json", "torch"]
     events = events_of(tmp_path / "merged_trace.json")
     rows = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}

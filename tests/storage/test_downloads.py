@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import http.server
-import multiprocessing
 import threading
 from pathlib import Path
 
@@ -153,22 +152,16 @@ def test_time_and_removal(tmp_path) -> None:
             modified(place)
 
 
-def _fetch(rank: int, rendezvous: str, source: str, answers) -> None:
-    import os
-
-    import torch.distributed
-
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", NODE_RANK="0")
-    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
-    found = []
+def _fetch(source: str) -> tuple[list, int]:
+    found: list = []
+    _Counting.calls = 0
     for name in ("a.pt", "absent.pt"):
         try:
             with fetched(f"{source}/{name}", _Counting(), progress_bar=False) as local:
                 found.append((local.read_text(), local.parent.name))
         except Exception as error:
             found.append(type(error).__name__)
-    answers.put((rank, found, _Counting.calls))
-    torch.distributed.destroy_process_group()
+    return found, _Counting.calls
 
 
 class _Counting:
@@ -181,18 +174,9 @@ class _Counting:
         Path(filename).write_text(Path(name).read_text())
 
 
-@pytest.mark.slow
-def test_one_rank_per_node_downloads(tmp_path) -> None:
+def test_one_rank_per_node_downloads(two_ranks, tmp_path) -> None:
     (tmp_path / "a.pt").write_text("weights")
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    arguments = (f"file://{tmp_path}/rendezvous", str(tmp_path), answers)
-    processes = [context.Process(target=_fetch, args=(rank, *arguments)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    (_, first, calls), (_, second, none) = sorted(answers.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(30)
+    (first, calls), (second, none) = two_ranks.run(_fetch, str(tmp_path))
     assert first[0] == second[0]
     assert first[0][0] == "weights"
     assert (first[1], second[1]) == ("FileNotFoundError", "RuntimeError")

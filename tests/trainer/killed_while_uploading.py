@@ -1,17 +1,16 @@
 """Train in processes that are killed at random times while checkpoints are uploaded slowly.
 
-Run as a program with a folder and a number of processes; writes a line of JSON for each.
+Called in a process of ``tests.forking``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import torch
@@ -19,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from composer.checkpoint.file_format import read
 from composer.core import Callback
+from tests import forking
 from tests.trainer.resuming import build, shuffled
 
 
@@ -71,12 +71,13 @@ def _child(folder: Path, number: int, duration: str) -> int:
     return child
 
 
-def main(folder: Path, times: int) -> None:
-    """Kill some processes, then let one come to the end."""
-    torch.set_num_threads(1)
+def kill_many(root: str, times: int) -> list[dict[str, Any]]:
+    """Kill some processes, then let one come to the end; return what each has left."""
+    folder, found = Path(root), []
     straight = trainer_in(None)  # what is imported when it is used is there for the children
     straight.fit()
     torch.save(straight.state.model.state_dict(), folder.parent / "straight.pt")
+    forking.share()
     chance = random.Random(0)
     for number in range(times + 1):
         # The last has two checkpoints to save, whatever the others have come to.
@@ -88,8 +89,5 @@ def main(folder: Path, times: int) -> None:
         link, batch = folder / "latest-rank0.pt.symlink", None
         if link.exists():
             batch = read(folder / link.read_text())["state"]["timestamp"]["Timestamp"]["batch"]
-        print(json.dumps({"batch": batch, "status": status}), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+        found.append({"batch": batch, "status": status})
+    return found

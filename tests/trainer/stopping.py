@@ -1,11 +1,7 @@
-"""Stop training processes in many ways, from a parent that imports everything once; print the results.
-
-python -m tests.trainer.stopping SIGTERM 100 FOLDER
-"""
+"""Stop training processes in many ways; called in a process of ``tests.forking``."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -16,12 +12,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from composer import Callback
 from composer.checkpoint.file_format import read
 from composer.checkpoint.latest_symlink import resolve
+from tests import forking
 from tests.trainer.resuming import Augmented, build, shuffled
 
 STEPS = 400
@@ -138,16 +134,29 @@ def stop(folder: Path, number: int, signum: int, chance: random.Random) -> dict[
     return found
 
 
-def main(name: str, times: int, folder: Path) -> None:
+def stop_many(name: str, times: int, folder: str) -> list[dict[str, Any]]:
     """Stop that many processes, three on the same folder one after the other."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as warm:  # so that the children need not import what is imported when used
-        build(shuffled(), eval_dataloader=DataLoader(Augmented(), 2), save_folder=warm, schedulers=None).fit()
+    _prepare()
     chance = random.Random(0)
-    for number in range(times):
-        place = folder / str(number // 3)
-        print(json.dumps(stop(place, number, signal.Signals[name], chance)), flush=True)
+    return [stop(Path(folder, str(number // 3)), number, signal.Signals[name], chance) for number in range(times)]
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+def stop_twice(folder: str) -> tuple[int | None, float]:
+    """The status of a process that is in a long step and gets two signals, and the seconds after the second one."""
+    _prepare()
+    child, pipe = start(Path(folder, "run"), 1, seconds=20.0)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(1.2)
+    begin = time.monotonic()
+    os.kill(child, signal.SIGTERM)
+    status = wait(child)
+    os.close(pipe)
+    return status, time.monotonic() - begin
+
+
+def _prepare() -> None:
+    """Import here what is imported when it is used, so that no child needs to."""
+    with tempfile.TemporaryDirectory() as warm:
+        build(shuffled(), eval_dataloader=DataLoader(Augmented(), 2), save_folder=warm, schedulers=None).fit()
+    forking.share()

@@ -1,11 +1,7 @@
-"""Stop two-rank runs by signals, from a parent that imports everything once; print the results.
-
-python -m tests.trainer.stopping_ranks FOLDER
-"""
+"""Stop two-rank runs by signals; called in a process of ``tests.forking``."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -21,6 +17,7 @@ import torch
 from composer import Callback
 from composer.checkpoint.file_format import read
 from composer.checkpoint.latest_symlink import resolve
+from tests import forking
 from tests.common import Event
 from tests.trainer.multi_rank import numbered, run_of
 from tests.trainer.stopping import wait
@@ -118,20 +115,23 @@ def stop(folder: Path, event: str, *, to: tuple[int, ...] = (1,), twice: bool = 
     return found
 
 
-def main(folder: Path) -> None:
+def stop_all(root: str) -> dict[str, Any]:
     """Stop runs in several ways."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("error")
-    folder.mkdir(exist_ok=True)
-    rounds = {
-        "one": stop(folder / "one", "before_forward"),
-        "both": stop(folder / "both", "after_train_batch", to=(0, 1)),
-        "loading": stop(folder / "loading", "before_dataloader", to=(0,)),
-        "eval": stop(folder / "eval", "eval_before_forward"),
-        "twice": stop(folder / "twice", "before_backward", to=(0, 1), twice=True),
-    }
-    print(json.dumps(rounds))
+    folder = Path(root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _prepare(folder)
+        return {
+            "one": stop(folder / "one", "before_forward"),
+            "both": stop(folder / "both", "after_train_batch", to=(0, 1)),
+            "loading": stop(folder / "loading", "before_dataloader", to=(0,)),
+            "eval": stop(folder / "eval", "eval_before_forward"),
+            "twice": stop(folder / "twice", "before_backward", to=(0, 1), twice=True),
+        }
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def _prepare(folder: Path) -> None:
+    """Import here what is imported when it is used, so that no child needs to."""
+    saved = {"save_folder": str(folder / "warm"), "save_interval": "1ep"}
+    run_of("regression", numbered(4, 2), max_duration="1ep", eval_dataloader=numbered(2, 2), **saved)[0].fit()
+    forking.share()

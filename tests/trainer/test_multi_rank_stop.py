@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.multi_rank import numbered, run_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.trainer.stopping_ranks import stop_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the parent of these tests forks")
 
@@ -24,11 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stopped(folder) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.trainer.stopping_ranks", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def stopped(parent, folder) -> dict[str, Any]:
+    return parent.call(stop_all, folder, timeout=900.0)
 
 
 @pytest.mark.slow

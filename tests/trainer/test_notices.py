@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ import torch
 from composer import Callback, Trainer
 from composer.callbacks import EarlyStopper
 from tests.common import At, classifier, labeled_data, trainer_of
-from tests.design import ROOT
+from tests.forking import Parent
 from tests.loggers.terminal import Terminal, screen
+from tests.trainer.interrupting import interrupt_all
 
 
 class StopLate(Callback):
@@ -154,34 +153,9 @@ def test_summary_of_a_resumed_run_has_earlier_values(tmp_path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- interruptions
 
-# One process imports everything and forks the others, whose exceptions end them as any program.
-SCRIPT = """
-import json, os, signal, sys, torch
-from composer import Trainer
-from tests.common import At, Regression, regression_data
-Trainer(model=Regression())  # which imports what a run needs
-root, cases, found, mine = sys.argv[1], json.loads(sys.argv[2]), {}, None
-for case, (name, more) in cases.items():
-    child = os.fork()
-    if child == 0:
-        mine = name, more
-        written = os.open(os.path.join(root, case + ".txt"), os.O_CREAT | os.O_WRONLY)
-        os.dup2(written, 1), os.dup2(written, 2)
-        break
-    found[case] = os.waitpid(child, 0)[1]
-if mine is None:
-    print(json.dumps(found))
-else:
-    kill = lambda state: os.kill(os.getpid(), getattr(signal, mine[0])) if state.timestamp.batch == 5 else None
-    model = Regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    Trainer(model=model, train_dataloader=regression_data(), optimizers=optimizer, max_duration="3ep", run_name="night",
-            callbacks=At("batch_start", kill), **mine[1]).fit()
-"""
-
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def interrupted(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Scripts that got a signal in their sixth batch: their exit codes and what they have written."""
     root = tmp_path_factory.mktemp("interrupted")
     cases: dict[str, Any] = {}
@@ -190,9 +164,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
             folder = root / f"{name}-{kind}"
             more: dict[str, Any] = {"progress_bar": kind == "bar", "autoresume": kind == "autoresume"}
             cases[folder.name] = (name, {**more, **({} if kind == "nowhere" else {"save_folder": str(folder)})})
-    command = [sys.executable, "-c", SCRIPT, str(root), json.dumps(cases)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, cwd=ROOT, check=True)
-    statuses = json.loads(done.stdout)
+    statuses = parent.call(interrupt_all, root, cases)
 
     def result(case: str) -> tuple[int, list[str], Path]:
         lines = [line for line in (root / f"{case}.txt").read_text().splitlines() if line]

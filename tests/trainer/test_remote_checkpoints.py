@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,8 +11,8 @@ import torch
 from composer.callbacks import CheckpointSaver, LoadCheckpoint
 from composer.loggers import FileLogger, RemoteUploaderDownloader
 from composer.storage.folder import Folder
-from tests.design import ROOT
 from tests.storage.faulty import HalfError, cleared
+from tests.trainer.killed_while_uploading import kill_many
 from tests.trainer.resuming import build, shuffled
 
 FOLDER = "faulty://bucket/{run_name}/ck"
@@ -160,12 +157,9 @@ def test_traces_go_to_a_bucket(faulty, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-def test_processes_killed_at_random_reach_the_same_result(tmp_path) -> None:
+def test_processes_killed_at_random_reach_the_same_result(parent, tmp_path) -> None:
     """After each kill, the link names a complete checkpoint and never moves back; no partial files remain."""
-    command = [sys.executable, "-m", "tests.trainer.killed_while_uploading", str(tmp_path / "ck"), "12"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    *killed, last = map(json.loads, done.stdout.splitlines())
+    *killed, last = parent.call(kill_many, tmp_path / "ck", 12)
     batches = [one["batch"] or 0 for one in killed]
     assert batches == sorted(batches)
     assert any(one["status"] == signal.SIGKILL for one in killed)

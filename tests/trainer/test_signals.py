@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,17 +17,9 @@ from composer.trainer.arguments import as_signals
 from composer.trainer.signals import Interrupted, Interruption
 from tests.common import At, weights
 from tests.trainer.resuming import STEPS, Augmented, build, shuffled
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.trainer.stopping import stop_many, stop_twice
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the parent of these tests forks")
-
-
-def stopped(name: str, times: int, folder: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.trainer.stopping", name, str(times), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def progress(found: list[dict[str, Any]]) -> list[list[int]]:
@@ -42,9 +31,9 @@ def progress(found: list[dict[str, Any]]) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_Preempt_at_random_times(tmp_path) -> None:
+def test_Preempt_at_random_times(parent, tmp_path) -> None:
     """Whatever the step is doing, the process leaves with 143 and a full checkpoint, and the next resumes from it."""
-    found = stopped("SIGTERM", 100, tmp_path)
+    found = parent.call(stop_many, "SIGTERM", 100, tmp_path)
     assert [one["status"] for one in found] == [143] * 100, [one for one in found if one["status"] != 143]
     assert all(one["batch"] is not None and one["partial"] == 0 for one in found)
     assert all(batches == sorted(batches) for batches in progress(found))
@@ -52,17 +41,17 @@ def test_Preempt_at_random_times(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_CrashSafe_at_random_times(tmp_path) -> None:
+def test_CrashSafe_at_random_times(parent, tmp_path) -> None:
     """After ``kill -9`` the newest checkpoint loads, also one that was written without the link having moved."""
-    found = stopped("SIGKILL", 50, tmp_path)
+    found = parent.call(stop_many, "SIGKILL", 50, tmp_path)
     assert [one["status"] for one in found] == [137] * 50, [one for one in found if one["status"] != 137]
     assert all(batches == sorted(batches) for batches in progress(found))
     assert sum(one["batch"] is not None for one in found) > 10
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 128 + signal.SIGUSR1)])
-def test_other_signals_too(name, status, tmp_path) -> None:
-    assert [one["status"] for one in stopped(name, 2, tmp_path)] == [status] * 2
+def test_other_signals_too(name, status, parent, tmp_path) -> None:
+    assert [one["status"] for one in parent.call(stop_many, name, 2, tmp_path)] == [status] * 2
 
 
 def interrupted_run(folder: Path, when: Event, batch: int, signum: int, **arguments: Any) -> Any:
@@ -138,19 +127,10 @@ def test_a_trainer_in_another_thread_trains_without_handlers(tmp_path) -> None:
     assert int(trainer.state.timestamp.batch) == STEPS
 
 
-def test_second_signal_exits_immediately(tmp_path) -> None:
-    script = (
-        "from tests.trainer.stopping import start, wait\n"
-        "import os, signal, sys, time; from pathlib import Path\n"
-        "child, pipe = start(Path(sys.argv[1]), 1, seconds=20.0)\n"
-        "time.sleep(0.5); os.kill(child, signal.SIGTERM); time.sleep(1.2); begin = time.monotonic()\n"
-        "os.kill(child, signal.SIGTERM); print(wait(child), time.monotonic() - begin < 10)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "run")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == ["143", "True"]
+def test_second_signal_exits_immediately(parent, tmp_path) -> None:
+    status, seconds = parent.call(stop_twice, tmp_path)
+    assert status == 143
+    assert seconds < 10
 
 
 def test_duplicate_signals_are_one_request() -> None:
