@@ -161,6 +161,39 @@ def test_replayed_steps_are_those_of_the_run(make, num_steps, tmp_path):
     assert all((record.sample_indices is not None) is has_indices for record in records)
 
 
+def sharded_steps(folder: str) -> list[str]:
+    """Parameters, optimizer state and checkpoints are sharded (FSDP)."""
+
+    def made(callbacks: Any = ()) -> Trainer:
+        return trainer(folder, callbacks, parallelism_config={"fsdp": {}}, max_duration="2ep")
+
+    class Loss(Callback):
+        def __init__(self) -> None:
+            self.found: dict[int, tuple[float, Any]] = {}
+
+        def batch_end(self, state, logger):
+            weights = [p.to_local().clone() for p in state.model.parameters()]
+            self.found[state.timestamp.batch.value - 1] = float(state.total_loss_dict["loss/train/total"]), weights
+
+    seen, starts = Loss(), list[str]()
+    with made([seen]) as run:
+        run.fit()
+    for step in (2, 5):
+        again = Loss()
+        with made([again]) as replaying:
+            record = replaying.replay(step)
+        assert again.found[step][0] == seen.found[step][0] == record.loss
+        assert all(map(torch.equal, again.found[step][1], seen.found[step][1]))
+        assert record.gradient_norms is not None and min(record.gradient_norms.values()) > 0
+        starts.append(record.start.rpartition("/")[2])
+    return starts
+
+
+def test_sharded_parameters(two_ranks, tmp_path):
+    first, _ = two_ranks.run(sharded_steps, str(tmp_path))
+    assert first[0] == "seed 11" and first[1].startswith("ep1-ba5")
+
+
 def on_ranks(folder: str) -> list[list[int] | None]:
     records = compare(methods, folder, 11, seed=2)
     with methods(folder) as again:
