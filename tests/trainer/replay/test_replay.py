@@ -296,6 +296,20 @@ def test_duration_of_fit(tmp_path):
     assert all(map(torch.equal, again.steps[17]["state"], seen.steps[17]["state"]))
 
 
+def test_a_trainer_that_resumes_by_itself(tmp_path):
+    """Its newest checkpoint is after the step, and is replaced by one before it."""
+    seen, again = Seen(), Seen()
+    for_night = {"autoresume": True, "run_name": "night", "algorithms": EMA(half_life="7ba")}
+    with trainer(tmp_path, [seen], **for_night) as run:
+        run.fit()
+    with trainer(tmp_path, [again], **for_night) as run:
+        assert run.state.timestamp.batch == 24
+        assert run.replay(13).start.endswith("ba10-rank0.pt")
+    assert all(map(torch.equal, again.steps[13]["state"], seen.steps[13]["state"]))
+    with pytest.raises(ValueError, match="the trainer loaded .*batch 24"):
+        trainer(tmp_path, **for_night).replay(2)
+
+
 def test_weights_only_checkpoints(tmp_path):
     with trainer(tmp_path, save_weights_only=True) as run:
         run.fit()
