@@ -205,13 +205,9 @@ class Replay:
 
     def _check(self, facts: CheckpointFacts) -> None:
         """Raise if training from a checkpoint cannot be bit for bit that of the run; warn if it may not be."""
-        path = mask_text(facts.path)
-        if facts.world_size is not None and facts.world_size != dist.get_world_size():
-            raise ValueError(
-                f"{path!r} was saved by {plural(facts.world_size, 'rank')}, but there are {dist.get_world_size()}: the "
-                f"same steps would be summed in another order. Start as many ranks: composer -n {facts.world_size} ..."
-            )
-        loader: Any = self._run.state.train_phase.loader
+        self._check_machine(facts)
+        state, path = self._run.state, mask_text(facts.path)
+        loader: Any = state.train_phase.loader
         data = None if loader is None else loader.dataloader
         if facts.data == "replay" and isinstance(data, Iterator):
             raise ValueError(
@@ -219,7 +215,21 @@ class Replay:
                 f"the next run, use data with indices, or with state_dict and load_state_dict (as torchdata's "
                 f"StatefulDataLoader)."
             )
-        state = self._run.state
+        if getattr(state.model, "_compiled_call_impl", None) is not None:
+            message = (
+                "The replay may differ from the run in the last bits: the graphs that torch.compile makes for several "
+                "shapes depend on the first ones it meets. compile_config={'dynamic': False} makes them independent."
+            )
+            warnings.warn(message, ComposerWarning, stacklevel=5)
+
+    def _check_machine(self, facts: CheckpointFacts) -> None:
+        """Raise if the number of ranks is not that of a checkpoint; warn if the device, precision or torch is not."""
+        state, path = self._run.state, mask_text(facts.path)
+        if facts.world_size is not None and facts.world_size != dist.get_world_size():
+            raise ValueError(
+                f"{path!r} was saved by {plural(facts.world_size, 'rank')}, but there are {dist.get_world_size()}: the "
+                f"same steps would be summed in another order. Start as many ranks: composer -n {facts.world_size} ..."
+            )
         now = {"torch_version": str(torch.__version__), "device": state.device.name, "precision": state.precision.value}
         other = {name: facts.metadata.get(name, value) for name, value in now.items()}
         differing = [f"{name} {other[name]}, now {value}" for name, value in now.items() if other[name] != value]
@@ -233,7 +243,7 @@ class Replay:
         if known is None and (history.incomplete or history.unreadable):
             raise ValueError(_nothing_before(self.step, history, "nothing tells the seed of the run"))
         if known is not None:
-            self._check(known)
+            self._check_machine(known)
             if known.seed != seed:
                 raise ValueError(
                     _nothing_before(

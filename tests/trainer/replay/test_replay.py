@@ -306,7 +306,7 @@ def test_a_trainer_that_resumes_by_itself(tmp_path):
         assert run.state.timestamp.batch == 24
         assert run.replay(13).start.endswith("ba10-rank0.pt")
     assert all(map(torch.equal, again.steps[13]["state"], seen.steps[13]["state"]))
-    with pytest.raises(ValueError, match="the trainer loaded .*batch 24"):
+    with pytest.raises(ValueError, match=r"the trainer loaded .*batch 24"):
         trainer(tmp_path, **for_night).replay(2)
 
 
@@ -368,6 +368,16 @@ def test_another_precision_warns(tmp_path):
         run.fit()
     with pytest.warns(ComposerWarning, match="precision fp32, now amp_bf16"):
         trainer(tmp_path, precision="amp_bf16").replay(6)
+
+
+def test_a_compiled_model_warns(tmp_path):
+    eager = {"compile_config": {"backend": "eager"}}
+    with trainer(tmp_path, **eager) as run:
+        run.fit()
+    with pytest.warns(ComposerWarning, match="torch.compile makes for several shapes.*'dynamic': False"):
+        trainer(tmp_path, **eager).replay(6)
+    with trainer(tmp_path, **eager) as run:
+        assert run.replay(1).start == "seed 11"
 
 
 def test_classifier_metrics_do_not_change_the_step(tmp_path):
