@@ -20,6 +20,7 @@ COMMANDS = {
     "checkpoint": "inspect and convert checkpoints",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
+    "replay": "have a step of a run again, with everything in it visible",
 }
 
 # Words that are programs of this package, launched as modules.
@@ -37,6 +38,7 @@ _COMMANDS = [
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer verify", COMMANDS["verify"]),
+    ("composer replay", COMMANDS["replay"]),
     ("composer env", COMMANDS["env"]),
 ]
 
