@@ -50,6 +50,7 @@ class EpochIterator:
         self._stateful = stateful
         self.start = start
         self._position, self._step = position, step
+        self._is_exhausted = False
         # The next batch, if it was already fetched.
         self._fetched: list[Batch] = []
         # The state of the loader or dataset before that batch, if known.
@@ -61,9 +62,18 @@ class EpochIterator:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        batch = self._fetched.pop() if self._fetched else next(self._iterator)
+        try:
+            batch = self._fetched.pop() if self._fetched else next(self._iterator)
+        except StopIteration:
+            self._is_exhausted = True
+            raise
         self._position += self._step
         return batch
+
+    @property
+    def last_position(self) -> int | None:
+        """Number of entries of the sample order before the last batch; None before the first and after the end."""
+        return None if self._is_exhausted or not self._position else self._position - self._step
 
     @property
     def source(self) -> Iterator[Batch]:

@@ -101,6 +101,11 @@ class EpochIterators:
         return self._sharded
 
     @property
+    def order(self) -> SampleOrder | None:
+        """The sample order of data with indices, once an epoch has begun; None for other data."""
+        return None if self._sharded is None else self._sharded[0]
+
+    @property
     def _has_workers(self) -> bool:
         """Whether DataLoader workers hold copies of the dataset, whose state changes there."""
         return getattr(self.loader, "num_workers", 0) > 0

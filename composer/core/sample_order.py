@@ -102,6 +102,34 @@ class SampleOrder:
             yield SeededIndices(batch, mix_seed(seed, position)) if isinstance(batch, list) else batch
 
     @property
+    def custom_sampler(self) -> str | None:
+        """The class of a custom sampler, whose order is known only by iterating it; None for those of torch."""
+        samplers = (self._sampler, self._batch_sampler)
+        classes = [type(one) for one in samplers if one is not None]
+        return next((one.__name__ for one in classes if not one.__module__.startswith("torch.")), None)
+
+    def batch_at(self, epoch: int, start: int) -> Any:
+        """Return the indices of this rank's batch at a position of an epoch; an empty list after the end.
+
+        A shuffled or sequential order is computed at that position directly. Other samplers are iterated up to it.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start: Number of entries of the order before the step.
+
+        >>> data = torch.utils.data.TensorDataset(torch.arange(5))
+        >>> SampleOrder(torch.utils.data.DataLoader(data, batch_size=2)).batch_at(epoch=0, start=2)
+        [2, 3]
+        """
+        seed = mix_seed(self.seed if self.generator_seed is None else self.generator_seed, epoch)
+        batches = iter(self._batches(start, seed))
+        try:
+            return next(batches, [])
+        finally:
+            if isinstance(batches, Generator):
+                batches.close()  # gives the sampler its generator back
+
+    @property
     def _source(self) -> Any:
         """The sampler or batch sampler that yields the entries."""
         is_made = self._size is None and self._batch_sampler is not None
