@@ -245,7 +245,7 @@ def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: A
     losses, problem = _combined(sampled, loss, total)
     is_mean = True
     if not problem:
-        values = torch.stack([one.detach() for one in losses]).double().cpu()
+        values = torch.stack([one.detach() for one in losses]).cpu().double()
         weights = _weights(context, sampled.calls[0].parts, values, total)
         if weights is None:
             is_mean = False
@@ -336,7 +336,7 @@ def _weights(context: ForwardContext, parts: Sequence[Batch], values: Tensor, to
 def _sums_to(values: Tensor, weights: Tensor, total: Tensor) -> bool:
     """Return whether weighted losses sum to the loss of the batch, up to rounding in its dtype."""
     terms = (values * weights)[weights > 0]  # the loss of a sample without targets is 0 / 0
-    expected, found = total.detach().double().cpu(), terms.sum()
+    expected, found = total.detach().cpu().double(), terms.sum()
     if not expected.isfinite():
         return not bool(found.isfinite())
     eps = torch.finfo(total.dtype).eps
