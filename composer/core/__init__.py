@@ -21,7 +21,7 @@ The modules in reading order:
 - ``epoch_iterators``, ``epoch_iterator``: iterate over an epoch and resume in the middle of it; ``data_sharding`` and
   ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``first_batch_rng`` restores random state,
   ``loader_workers`` starts and stops DataLoader workers, ``infinite_data`` detects data without an end.
-- ``name_placeholders``, ``file_names``, ``run_files``, ``checkpoint_folders``: file names such as "ep{epoch}.pt",
+- ``name_placeholders``, ``file_names``, ``run_files``, ``run_log_file``, ``checkpoint_folders``: names such as "ep{epoch}.pt",
   files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
 """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.trainer.trainer import Trainer
 
-__all__ = ["StepSamples", "record_next_steps"]
+__all__ = ["SampleRecorder", "StepSamples", "StepsMeasured", "record_next_steps"]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class StepSamples:
     mixing: list[str] = field(default_factory=list[str])
 
 
-class _Measured(BaseException):
+class StepsMeasured(BaseException):
     """Ends training before the optimizers step; not an Exception, which programs catch."""
 
 
@@ -81,28 +81,41 @@ def record_next_steps(trainer: Trainer, num_steps: int = 1) -> list[StepSamples]
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1; got {num_steps}.")
-    recorder = _Recorder(trainer._run, num_steps)  # pyright: ignore[reportPrivateUsage]
+    first = trainer.state.timestamp.count(TimeUnit.BATCH)
+    recorder = SampleRecorder(trainer._run, first, first + num_steps - 1)  # pyright: ignore[reportPrivateUsage]
     callbacks = trainer.state.callbacks
     callbacks.append(recorder)
     try:
         trainer.fit()
-    except _Measured:
+    except StepsMeasured:
         recorder.restore()
         return recorder.steps
     finally:
         recorder.release()
         callbacks.remove(recorder)
-    raise RuntimeError(
-        f"Training ended after {len(recorder.steps)} of {num_steps} steps, at step {trainer.state.timestamp.batch.value}."
-    )
+    batch = trainer.state.timestamp.batch.value
+    raise RuntimeError(f"Training ended after {len(recorder.steps)} of {num_steps} steps, at batch {batch}.")
 
 
-class _Recorder(Callback):
-    """Records the samples of the next steps, and ends training in the last of them."""
+class SampleRecorder(Callback):
+    """Records the samples of some steps, and ends training in the last of them, before the optimizers step.
 
-    def __init__(self, run: Run, num_steps: int) -> None:
+    Args:
+        run: The run.
+        first: Number of the first step.
+        last: Number of the last step.
+
+    Attributes:
+        steps: The recorded steps.
+
+    >>> SampleRecorder(None, 3, 5).steps
+    []
+    """
+
+    def __init__(self, run: Run, first: int, last: int) -> None:
         self.steps: list[StepSamples] = []
-        self._run, self._num_steps = run, num_steps
+        self._run, self._first, self._last = run, first, last
+        self._is_due = self._is_last = False
         self._evaluations = 0
         self._parts: list[tuple[PerSample, float]] = []
         self._sampled: SampledLoss | None = None
@@ -118,6 +131,10 @@ class _Recorder(Callback):
     def before_dataloader(self, state: State, logger: Logger) -> None:
         """Watch the batch as it is loaded, before algorithms edit it."""
         self.release()
+        step = state.timestamp.count(TimeUnit.BATCH)
+        self._is_due, self._is_last = self._first <= step <= self._last, step == self._last
+        if not self._is_due:
+            return
         self._keep_changing_state(state)
         spec, transforms = self._spec, self._spec.batch_transforms
 
@@ -135,6 +152,8 @@ class _Recorder(Callback):
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Look up the indices of the batch."""
         self.release()
+        if not self._is_due:
+            return
         indices, reason = sample_indices(state.train_phase)
         now = state.timestamp
         self.steps.append(
@@ -161,7 +180,7 @@ class _Recorder(Callback):
     def before_forward(self, state: State, logger: Logger) -> None:
         """Wrap the loss function."""
         self.release()
-        if self._evaluations != 1:
+        if not self._is_due or self._evaluations != 1:
             return
         run, model = self._run, state.model
         scale = 1.0 if state.scaler is None else float(state.scaler.get_scale())  # type: ignore[attr-defined]
@@ -191,10 +210,10 @@ class _Recorder(Callback):
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Finish the step, and end training if it is the last."""
-        if self._evaluations == 1:
+        if self._is_due and self._evaluations == 1:
             self._finish(state)
-        if len(self.steps) == self._num_steps:
-            raise _Measured
+        if self._is_last:
+            raise StepsMeasured
 
     def release(self) -> None:
         """Remove the wrappers."""
@@ -213,7 +232,7 @@ class _Recorder(Callback):
 
     def _keep_changing_state(self, state: State) -> None:
         """Keep what the last step changes before it ends: random state and buffers."""
-        if len(self.steps) == self._num_steps - 1:
+        if self._is_last:
             self._before = rng.get_local_rng_state(), [(one, one.clone()) for one in state.model.buffers()]
 
     def _finish(self, state: State) -> None:
