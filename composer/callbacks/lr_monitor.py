@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from composer.core.callback import Callback
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from composer.core.logger import Logger
     from composer.core.state import State
 
-__all__ = ["LRMonitor"]
+__all__ = ["LRMonitor", "learning_rates"]
 
 
 class LRMonitor(Callback):
@@ -36,13 +36,24 @@ class LRMonitor(Callback):
 
     def batch_start(self, state: State, logger: Logger) -> None:
         if logger.destinations:
-            logger.log_metrics(
-                {
-                    f"lr-{name}/group{number}": group["lr"]
-                    for name, optimizer in _named(state.optimizers)
-                    for number, group in enumerate(optimizer.param_groups)
-                }
-            )
+            logger.log_metrics({f"lr-{name}": rate for name, rate in learning_rates(state.optimizers).items()})
+
+
+def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
+    """Return the learning rate of each parameter group, a number or a tensor, by optimizer class and group.
+
+    Args:
+        optimizers: The optimizers.
+
+    >>> parameter = torch.nn.Parameter(torch.ones(1))
+    >>> learning_rates([torch.optim.SGD([parameter], lr=0.5), torch.optim.SGD([parameter], lr=0.1)])
+    {'SGD/group0': 0.5, 'SGD-2/group0': 0.1}
+    """
+    return {
+        f"{name}/group{number}": group["lr"]
+        for name, optimizer in _named(optimizers)
+        for number, group in enumerate(optimizer.param_groups)
+    }
 
 
 def _named(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, Optimizer]]:

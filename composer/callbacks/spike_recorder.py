@@ -149,10 +149,10 @@ class SpikeRecorder(Callback):
             "position": position,
             "step_size": step_size,
         }
-        self._readback.put((_LOSS, entry), loss)
-        if self._norm is not None:
-            self._readback.put((_NORM, entry), self._norm)
-            self._norm = None
+        norm, self._norm = self._norm, None
+        self._readback.put((_LOSS, entry, norm is None), loss)
+        if norm is not None:
+            self._readback.put((_NORM, entry, True), norm)
         self._check()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -201,20 +201,21 @@ class SpikeRecorder(Callback):
 
     def _check(self, wait: bool = False) -> None:
         """Check the values that have arrived."""
-        for (name, entry), value in self._readback.arrived(wait):
+        for (name, entry, is_complete), value in self._readback.arrived(wait):
             entry[name] = value
-            if name == _LOSS:
-                self._recent.append(entry)
-            curve = self._curves.get(name)
-            if curve is None:
-                continue
-            is_spike = curve.is_spike(value, self.z_threshold)
-            if is_spike and not self._in_spike:
-                self._record(name, curve, entry)
-            # Of several values of a batch, the last decides whether the spike is over.
-            if is_spike or name == next(reversed(self._curves)):
-                self._in_spike = is_spike
-            curve.add(value)
+            if is_complete:
+                self._check_batch(entry)
+
+    def _check_batch(self, entry: dict[str, Any]) -> None:
+        """Record the batch if a spike begins with it, and add its values to the curves."""
+        self._recent.append(entry)
+        watched = [(name, curve) for name, curve in self._curves.items() if name in entry]
+        spike = next(((name, curve) for name, curve in watched if curve.is_spike(entry[name], self.z_threshold)), None)
+        if spike is not None and not self._in_spike:
+            self._record(*spike, entry)
+        self._in_spike = spike is not None
+        for name, curve in watched:
+            curve.add(entry[name])
 
     def _record(self, name: str, curve: _Curve, entry: Mapping[str, Any]) -> None:
         """Write a spike to the file, and log it."""

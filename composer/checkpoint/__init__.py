@@ -4,6 +4,7 @@ The modules, in reading order:
 
 What is saved:
     contents: The table of the entries of a checkpoint; how each is read from the state and restored.
+    program: The program that started the run.
     named_states: States of optimizers, schedulers, algorithms and callbacks by class name.
     optimizer_states: The optimizer state by parameter name.
     metric_values: The last computed values of metrics.
@@ -40,6 +41,7 @@ How a checkpoint is loaded:
 
 How a run resumes, and which checkpoints it keeps:
     name_templates, ordering: Checkpoint names, and which is the newest.
+    at_step: The newest checkpoint at or before a step.
     latest_symlink: The symlink to the newest checkpoint; its upload to loggers that store files.
     folder_conflicts: Raises if a folder belongs to another run.
     retention, saved_checkpoints: Which checkpoints to keep.

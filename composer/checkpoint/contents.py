@@ -15,6 +15,7 @@ from composer._version import __version__
 from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizer_states import class_name, optimizer_state, set_optimizer_state
+from composer.checkpoint.program import program_of_process
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
 from composer.warnings import ComposerWarning
@@ -285,6 +286,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
     StateEntry("ending", _get_stop_info),  # run_completion decides whether it still applies
     StateEntry("run_name", lambda state: state.run_name),
+    StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )

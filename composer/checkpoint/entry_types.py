@@ -100,6 +100,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_duration": (_is_text, "a string"),
     "run_name": (_is_text, "a string"),
     "rank_zero_seed": (_is_seed, "a nonnegative integer below 2**63"),
+    "program": _NAMED,
     "ending": (_is_dict, "a dict"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),

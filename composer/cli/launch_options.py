@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "checkpoint": "inspect and convert checkpoints",
     "env": "report versions, accelerators and other details for a bug report",
+    "replay": "have a step of a run again, with everything in it visible",
 }
 
 # Words that are programs of this package, launched as modules.
@@ -35,6 +36,7 @@ _COMMANDS = [
     ("composer train", "launch a run that is described by a YAML file; see composer train --help"),
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
+    ("composer replay", COMMANDS["replay"]),
     ("composer env", COMMANDS["env"]),
 ]
 

@@ -29,13 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
-    from composer.cli import checkpoint, env
+    from composer.cli import checkpoint, env, replay
 
     parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     checkpoint.add_to(commands)
     env.add_to(commands)
-    given = parser.parse_args(arguments)
+    replay.add_to(commands)
+    # What follows "--" is a program with its own options.
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    given = parser.parse_args(arguments[:end])
+    if end < len(arguments):
+        if not hasattr(given, "program"):
+            parser.error(f"composer {arguments[0]} takes no program after --.")
+        given.program = list(arguments[end + 1 :])
     try:
         given.run(given)
     except (ImportError, OSError, RuntimeError, ValueError) as error:

@@ -19,10 +19,11 @@ The modules in reading order:
   splits batches for gradient accumulation, ``user_counts`` checks numbers of samples and tokens, ``default_split`` is
   an alias, ``device_transfer`` copies batches to the device.
 - ``epoch_iterators``, ``epoch_iterator``: iterate over an epoch and resume in the middle of it; ``data_sharding`` and
-  ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``first_batch_rng`` restores random state,
-  ``loader_workers`` starts and stops DataLoader workers, ``infinite_data`` detects data without an end.
-- ``name_placeholders``, ``file_names``, ``run_files``, ``run_log_file``, ``checkpoint_folders``: names such as "ep{epoch}.pt",
-  files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
+  ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``sample_indices`` names the samples of a
+  batch, ``first_batch_rng`` restores random state, ``loader_workers`` starts and stops DataLoader workers,
+  ``infinite_data`` detects data without an end.
+- ``name_placeholders``, ``file_names``, ``run_files``, ``run_log_file``, ``checkpoint_folders``: file names such as
+  "ep{epoch}.pt", files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
 """
 
 from __future__ import annotations

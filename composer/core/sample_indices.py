@@ -36,19 +36,18 @@ def sample_indices(phase: Phase, *, iterates_custom: bool = False) -> SampleIndi
         iterates_custom: Whether a custom sampler may be iterated again to compute its order. If it has a state, such as
             a count of its epochs, this may change the data that follows.
 
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from composer import Callback, Trainer
     >>> from composer.models import ComposerClassifier
-    >>> class Shown(Callback):
+    >>> class PrintIndices(Callback):
     ...     def after_dataloader(self, state, logger):
     ...         print(sample_indices(state.train_phase).indices)
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    >>> data = torch.utils.data.TensorDataset(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
-    >>> Trainer(
-    ...     model=model,
-    ...     train_dataloader=DataLoader(data, batch_size=2),
-    ...     max_duration="1ep",
-    ...     callbacks=Shown(),
-    ...     progress_bar=False,
-    ... ).fit()
+    >>> data = DataLoader(TensorDataset(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])), batch_size=2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> arguments = {"optimizers": optimizer, "max_duration": "1ep", "callbacks": PrintIndices()}
+    >>> with Trainer(model=model, train_dataloader=data, progress_bar=False, **arguments) as trainer:
+    ...     trainer.fit()
     [0, 1]
     [2, 3]
     """

@@ -108,6 +108,8 @@ class Profiler(Callback):
     ['ep0-ba3-rank0.json', 'merged_trace.json']
     """
 
+    writes_output = True
+
     def __init__(
         self,
         schedule: Callable[[State], ProfilerAction],

@@ -19,6 +19,7 @@
 - ``predict``: the prediction loop.
 - ``find_lr``, ``dry_run``: learning rate finder; short test run.
 - ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.
+- ``replay``: have any step of a run again, with everything in it visible.
 - ``run_completion``: whether a resumed run is already complete.
 - ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.
 - ``failed_step``, ``argument_rollback``: recover after an exception in a step, or in the arguments of ``fit``.

@@ -127,7 +127,9 @@ def load(run: Run, options: LoadOptions) -> None:
         apply_checkpoint(run, options, path, content)
 
 
-def apply_checkpoint(run: Run, options: LoadOptions, path: str, content: dict[str, Any]) -> None:
+def apply_checkpoint(
+    run: Run, options: LoadOptions, path: str, content: dict[str, Any], *, is_prepared: bool = False
+) -> None:
     """Prepare the model with the strategy, and restore the run from the content of a checkpoint.
 
     Args:
@@ -135,6 +137,7 @@ def apply_checkpoint(run: Run, options: LoadOptions, path: str, content: dict[st
         options: How to load.
         path: Path of the checkpoint, for messages.
         content: Result of :func:`read_for_run`.
+        is_prepared: Whether the strategy has prepared the model before.
     """
     state = run.state
     if run.strategy.has_own_optimizer_step and not state.optimizers:
@@ -151,7 +154,7 @@ def apply_checkpoint(run: Run, options: LoadOptions, path: str, content: dict[st
         ignore_keys=options.ignore_keys,
         exclude_algorithms=options.exclude_algorithms,
         algorithm_passes=run.engine.algorithm_passes,
-        prepare=run.strategy.prepare,
+        prepare=None if is_prepared else run.strategy.prepare,
         source=repr(mask_text(path)),
     )
     state.load_path = str(path)

@@ -61,6 +61,8 @@ from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
 from composer.trainer.overrides import run_overrides
 from composer.trainer.predict import predict
+from composer.trainer.replay.record import ReplayedStep
+from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
@@ -714,6 +716,34 @@ class Trainer(TrainerNames):
         except Exception as error:
             add_notes(error, self.state)
             raise
+
+    def replay(
+        self, step: int, run: str | Path | None = None, *, prompt: bool = False, **arguments: Any
+    ) -> ReplayedStep:
+        """Have a step of a run again, bit for bit, with everything in it visible.
+
+        The trainer must be made as that of the run, and not have trained. It loads the newest checkpoint at or before
+        the step, or starts from the seed; trains up to the step, without loggers, displays and callbacks that write;
+        and runs the step. It then has the state after the step; create another trainer to train or replay again.
+
+        Args:
+            step: Number of batches trained before the step: its metrics were logged at this number.
+            run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            prompt: Whether to stop in the Python debugger right before the step, with ``trainer``, ``state``, ``batch``
+                and ``step``; ``c`` continues.
+            **arguments: Arguments of :meth:`fit`, as in the run.
+
+        Returns:
+            The batch with its sample indices, outputs, losses, gradient norms and learning rates; printed as tables.
+
+        Raises:
+            ValueError: The step is not part of the run, or cannot be had again exactly; the message says what is
+                missing.
+            FileNotFoundError: The folder has no checkpoints.
+            RuntimeError: The trainer has trained, or is closed.
+        """
+        self._check_open()
+        return replay(self, self._run, step, None if run is None else str(run), arguments, prompt=prompt)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.

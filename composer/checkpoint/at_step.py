@@ -1,0 +1,247 @@
+"""Find the newest checkpoint of a run at or before a step, from which ``replay`` and ``fork`` start."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from composer._secrets.masking import mask_text
+from composer.checkpoint.file_format import DamagedCheckpointError
+from composer.checkpoint.folder_conflicts import MANIFEST
+from composer.checkpoint.load import open_checkpoint
+from composer.storage.downloads import get_file
+from composer.storage.folder import Folder
+from composer.storage.uris import is_remote, join, local_path
+
+__all__ = ["CheckpointFacts", "History", "facts_of", "history_of"]
+
+# As in "ep1-ba200-rank0.pt" or "batch_200.pt"; only a guess, the content decides.
+_BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])ba(?:tch)?[-_=]?([0-9]{1,18})(?![0-9])", re.IGNORECASE)
+# What a resumed run needs to be bit for bit the run that saved the checkpoint.
+_NEEDED = ("model", "optimizers", "timestamp", "rank_zero_seed", "dataset_state", "algorithms", "callbacks")
+_SUFFIXES = ("", ".pt", ".pth", ".ckpt")
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a checkpoint says about its run.
+
+    Attributes:
+        path: Its path or URI.
+        batch: Number of batches trained.
+        seed: The run's seed on rank 0; None if not saved.
+        world_size: Number of ranks; None if not saved.
+        missing: What it lacks to continue the run exactly, such as "optimizers".
+        program: How the run was started, see :func:`.program_of_process`; None if unknown.
+        metadata: Versions, device and precision of the run.
+        data: How the position in the data was saved: "indices", "loader", "dataset", "replay", "any" or None.
+
+    >>> CheckpointFacts("ep1.pt", 20).missing
+    ()
+    """
+
+    path: str
+    batch: int
+    seed: int | None = None
+    world_size: int | None = None
+    missing: tuple[str, ...] = ()
+    program: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: str | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """The checkpoints of a run around a step.
+
+    Attributes:
+        before: The newest complete one at or before the step; None if there is none.
+        after: A complete one after the step, if ``before`` is None and there is one.
+        incomplete: Those that cannot continue the run exactly, with what they lack.
+        unreadable: Those that cannot be read, with the error.
+
+    >>> History().before is None
+    True
+    """
+
+    before: CheckpointFacts | None = None
+    after: CheckpointFacts | None = None
+    incomplete: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
+    unreadable: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def history_of(run: str, step: int | None = None) -> History:
+    """Return the newest checkpoint of a run at or before a step.
+
+    Names with a number of batches, such as ``ep1-ba200-rank0.pt``, are read from the newest one back until one fits;
+    checkpoints with other names are all read.
+
+    Args:
+        run: Path or URI of the folder of the run, which may be above the folder with its checkpoints; or of one
+            checkpoint, a file or a sharded folder.
+        step: Number of batches trained before the step; None for the newest checkpoint.
+
+    Raises:
+        FileNotFoundError: The path does not exist, or has no checkpoints.
+
+    >>> from composer import State
+    >>> from composer.checkpoint import save_checkpoint
+    >>> path = save_checkpoint(State(model=torch.nn.Linear(1, 1)), str(tmp_path / "ep0-ba0.pt"))
+    >>> history_of(str(tmp_path), 5).before.batch, history_of(path).before.path == path
+    (0, True)
+    """
+    names = list(_remote_names(run) if is_remote(run) else _local_names(local_path(run)))
+    if not names:
+        raise FileNotFoundError(f"{mask_text(run)!r} contains no checkpoint.")
+    last = float("inf") if step is None else step
+    guesses = {name: _guess(name) for name in names}
+    by_name = sorted((name for name in names if guesses[name] is not None), key=lambda name: cast(int, guesses[name]))
+    unnamed = [name for name in names if guesses[name] is None]
+    found = _Reader()
+    best: CheckpointFacts | None = None
+    for name in reversed([name for name in by_name if cast(int, guesses[name]) <= last]):
+        best = found.complete(name)
+        if best is not None and best.batch <= last:
+            break
+        best = None
+    after: CheckpointFacts | None = None
+    for name in unnamed:
+        facts = found.complete(name)
+        if facts is not None and facts.batch > last:
+            after = facts
+        elif facts is not None and (best is None or facts.batch > best.batch):
+            best = facts
+    if best is None and after is None:
+        later = (name for name in by_name if cast(int, guesses[name]) > last)
+        after = next((facts for name in later if (facts := found.complete(name)) is not None), None)
+    return History(best, None if best is not None else after, found.incomplete, found.unreadable)
+
+
+def facts_of(path: str) -> CheckpointFacts:
+    """Return what a checkpoint says about its run; its tensors are not read.
+
+    Args:
+        path: Path or URI of the file or folder.
+
+    Raises:
+        FileNotFoundError: The checkpoint does not exist.
+        DamagedCheckpointError: It is corrupted.
+        UnsafeCheckpointError: Reading it would run code.
+
+    >>> from composer import State
+    >>> from composer.checkpoint import save_checkpoint
+    >>> path = save_checkpoint(
+    ...     State(model=torch.nn.Linear(1, 1)), str(tmp_path / "ep0-ba0.pt"), weights_only=True
+    ... )
+    >>> facts_of(path).missing[0]
+    'optimizers'
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="composer-") as folder:
+            local = Path(folder, path.rpartition("/")[2])
+            get_file(path, local, progress_bar=False)
+            return _facts(path, open_checkpoint(local, mapped=True))
+    return _facts(path, open_checkpoint(local_path(path), mapped=True))
+
+
+class _Reader:
+    """Reads checkpoints, and notes those that are of no use."""
+
+    def __init__(self) -> None:
+        self.incomplete: dict[str, tuple[str, ...]] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def complete(self, path: str) -> CheckpointFacts | None:
+        """Return what a checkpoint says; None if it cannot be read or is not complete."""
+        try:
+            facts = facts_of(path)
+        except (DamagedCheckpointError, FileNotFoundError, ValueError) as error:
+            self.unreadable[path] = str(error)
+            return None
+        if facts.missing:
+            self.incomplete[path] = facts.missing
+            return None
+        return facts
+
+
+def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
+    state: dict[str, Any] = content["state"]
+    # An engine such as DeepSpeed stores weights and optimizers in files of its own.
+    needed = [name for name in _NEEDED if "engine" not in content or name not in ("model", "optimizers")]
+    missing = [name for name in needed if name not in state] + ([] if content.get("rng") else ["rng"])
+    metadata, program = state.get("metadata", {}), state.get("program")
+    if "composer_version" not in metadata:
+        missing.append("metadata")  # saved by another library, whose runs use random numbers in another way
+    position = state.get("dataset_state", {}).get("train")
+    ranks = position.get("ranks", [position]) if isinstance(position, dict) else []
+    kind = next((one.get("kind") for one in ranks if isinstance(one, dict)), None)
+    if kind == "any" or any(one.get("kind") == "replay" and one.get("rng") is None for one in ranks):
+        missing.append("dataset_state/train")
+    return CheckpointFacts(
+        path,
+        int(state.get("timestamp", {}).get("Timestamp", {}).get("batch", 0)),
+        state.get("rank_zero_seed"),
+        metadata.get("world_size"),
+        tuple(missing),
+        program if isinstance(program, dict) else None,
+        metadata,
+        kind,
+    )
+
+
+def _guess(name: str) -> int | None:
+    """Return the number of batches in the name of a checkpoint; None if there is none."""
+    match = _BATCH_IN_NAME.search(name.rstrip("/").rpartition("/")[2])
+    return None if match is None else int(match[1])
+
+
+def _is_named_so(name: str) -> bool:
+    """Return whether a file name may be that of a complete checkpoint of a run."""
+    last = name.rpartition("/")[2]
+    is_temporary = last.startswith((".", "exception-"))  # the step of the latter may be incomplete
+    return not is_temporary and os.path.splitext(last)[1] in _SUFFIXES  # noqa: PTH122 - also a part of a URI
+
+
+def _local_names(run: Path) -> Iterator[str]:
+    """Yield the paths of the checkpoints in a local folder; symbolic links below it are not followed."""
+    if run.is_file() or (run / MANIFEST).is_file():
+        yield str(run)
+        return
+    if not run.is_dir():
+        raise FileNotFoundError(f"There is no folder or checkpoint {str(run)!r}.")
+    for folder, subfolders, files in os.walk(run):
+        sharded = [name for name in subfolders if Path(folder, name, MANIFEST).is_file()]
+        subfolders[:] = sorted(name for name in subfolders if name not in sharded and not name.startswith("."))
+        yield from (str(Path(folder, name)) for name in sorted(sharded) if not Path(folder, name).is_symlink())
+        for name in sorted(files):
+            path = Path(folder, name)
+            if _is_named_so(name) and not path.is_symlink() and _is_zip(path):
+                yield str(path)
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _remote_names(run: str) -> Iterator[str]:
+    """Yield the URIs of the checkpoints in a remote folder."""
+    folder = Folder(run)
+    try:
+        names = folder.names()
+    finally:
+        folder.close()
+    if not names or names == [""] or MANIFEST in names:
+        yield run.rstrip("/")
+        return
+    sharded = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
+    for name in names:
+        if name.removesuffix(f"/{MANIFEST}") in sharded or (
+            _is_named_so(name) and not any(name.startswith(f"{one}/") for one in sharded)
+        ):
+            yield join(run, name.removesuffix(f"/{MANIFEST}"))

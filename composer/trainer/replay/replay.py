@@ -1,0 +1,268 @@
+"""Replay a step: start from the newest checkpoint before it, train up to it without outputs, and record it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer import dist, rng
+from composer._secrets.masking import mask_text
+from composer._text import plural
+from composer.checkpoint.at_step import CheckpointFacts, History, history_of
+from composer.checkpoint.on_all_ranks import run_on_rank_zero
+from composer.core.logger import Logger
+from composer.core.name_placeholders import format_name
+from composer.storage.downloads import fetched
+from composer.trainer.replay.record import ReplayedStep
+from composer.trainer.replay.recorder import StepRecorder, StepReplayed
+from composer.trainer.resume import LoadOptions, apply_checkpoint, read_for_run, savers_of
+from composer.warnings import ComposerWarning
+
+if TYPE_CHECKING:
+    from composer.trainer.run import Run
+    from composer.trainer.trainer import Trainer
+
+__all__ = ["Replay", "not_reached", "replay"]
+
+
+def replay(
+    trainer: Trainer, run: Run, step: int, source: str | None, arguments: dict[str, Any], *, prompt: bool = False
+) -> ReplayedStep:
+    """Replay a step; see :meth:`.Trainer.replay`.
+
+    Args:
+        trainer: Made with the arguments of the run.
+        run: Its run.
+        step: Number of batches trained before the step.
+        source: Path or URI of the run; None for the folder that the trainer saves to.
+        arguments: Arguments of ``fit``, as in the run.
+        prompt: Whether to stop in a Python prompt before the step.
+
+    Raises:
+        ValueError: The step is not part of the run, or cannot be had again exactly.
+    """
+    replaying = Replay(trainer, run, step, source)
+    replaying.load()
+    record = replaying.train(trainer.fit, prompt=prompt, **arguments)
+    if record is None:
+        raise ValueError(not_reached(step, run))
+    return record
+
+
+def not_reached(step: int, run: Run) -> str:
+    """Return the message when training ends before the step.
+
+    Args:
+        step: The step.
+        run: The run that ended.
+    """
+    batch = run.state.timestamp.batch.value
+    return f"Step {step} is not part of the run, which ends at batch {batch}: its last step is {batch - 1}."
+
+
+class Replay:
+    """The replay of one step by a trainer that has not trained yet.
+
+    Args:
+        trainer: Made with the arguments of the run.
+        run: Its run.
+        step: Number of batches trained before the step.
+        source: Path or URI of the folder of the run, or of one checkpoint; None for the folder that the trainer saves
+            to.
+
+    Attributes:
+        start: Where training starts: the path of a checkpoint, or "seed N"; empty before :meth:`load`.
+
+    Raises:
+        TypeError: ``step`` is not an integer.
+        ValueError: ``step`` is negative, or the trainer does a dry run.
+        RuntimeError: The trainer has trained.
+
+    >>> Replay(None, None, -1)
+    Traceback (most recent call last):
+    ...
+    ValueError: step is the number of batches trained before the step to replay, from 0; got -1.
+    """
+
+    def __init__(self, trainer: Trainer, run: Run, step: int, source: str | None = None) -> None:
+        if type(step) is not int:
+            raise TypeError(f"step must be an integer, the number of batches trained before it; got {step!r}.")
+        if step < 0:
+            raise ValueError(f"step is the number of batches trained before the step to replay, from 0; got {step}.")
+        if trainer._dry_run:  # pyright: ignore[reportPrivateUsage]
+            raise ValueError("dry_run=True only tries two batches; create the Trainer without it to replay a step.")
+        if run.state.previous_timestamp is not None:
+            raise RuntimeError(
+                f"This trainer has trained to batch {run.state.timestamp.batch.value}. Create a trainer again with the "
+                f"arguments of the run, and call replay instead of fit."
+            )
+        self._trainer, self._run, self.step, self._source = trainer, run, step, source
+        self.start = ""
+
+    def load(self) -> bool:
+        """Load the newest checkpoint at or before the step, unless the trainer is as near; return whether one is.
+
+        All ranks must call this.
+
+        Raises:
+            FileNotFoundError: The folder has no checkpoints.
+            ValueError: The step cannot be had again exactly from there.
+        """
+        state, own = self._run.state, self._run.state.timestamp.batch.value
+        history = self._history()
+        chosen = history.before
+        if chosen is not None and (own > self.step or chosen.batch > own or own == 0):
+            self._check(chosen)
+            self._load(chosen)
+            return True
+        if own > self.step:
+            raise ValueError(
+                _nothing_before(self.step, history, f"the trainer loaded {state.load_path!r}, batch {own}")
+            )
+        if own:
+            self.start = mask_text(str(state.load_path))
+            return False
+        self._check_seed(history)
+        self.start = f"seed {state.rank_zero_seed}"
+        return False
+
+    def train(self, fit: Callable[..., None], *, prompt: bool = False, **arguments: Any) -> ReplayedStep | None:
+        """Train up to and including the step; return its record, or None if training ends before it.
+
+        Args:
+            fit: The trainer's ``fit``.
+            prompt: Whether to stop in a Python prompt before the step.
+            **arguments: Arguments of ``fit``, as in the run.
+        """
+        arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
+        self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
+        recorder = StepRecorder(self._trainer, self._run, self.step, self.start, prompt=prompt)
+        with self._silent(recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
+            # Of a program that calls fit repeatedly, some calls are complete.
+            warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
+            fit(**arguments)
+        return recorder.record
+
+    def _history(self) -> History:
+        """Return the checkpoints of the run around the step; the same on all ranks."""
+        if self._source is not None:
+            source = self._source
+            return run_on_rank_zero(lambda: history_of(source, self.step), "look for checkpoints")
+        name = self._run.state.run_name
+        folders = [format_name(saver.folder, name) for saver in savers_of(self._run.state) if not saver.weights_only]
+
+        def look() -> History:
+            found: History | None = None
+            for folder in folders:
+                with contextlib.suppress(FileNotFoundError):  # nothing was saved there yet
+                    one = history_of(folder, self.step)
+                    is_nearer = found is None or _batch(one) > _batch(found)
+                    found = one if is_nearer else found
+            return History() if found is None else found
+
+        return run_on_rank_zero(look, "look for checkpoints")
+
+    def _check(self, facts: CheckpointFacts) -> None:
+        """Raise if training from a checkpoint cannot be bit for bit that of the run; warn if it may not be."""
+        path = mask_text(facts.path)
+        if facts.world_size is not None and facts.world_size != dist.get_world_size():
+            raise ValueError(
+                f"{path!r} was saved by {plural(facts.world_size, 'rank')}, but there are {dist.get_world_size()}: the "
+                f"same steps would be summed in another order. Start as many ranks: composer -n {facts.world_size} ..."
+            )
+        loader: Any = self._run.state.train_phase.loader
+        data = None if loader is None else loader.dataloader
+        if facts.data == "replay" and isinstance(data, Iterator):
+            raise ValueError(
+                f"The training data is an iterator, {type(data).__name__}, whose position {path!r} does not have. For "
+                f"the next run, use data with indices, or with state_dict and load_state_dict (as torchdata's "
+                f"StatefulDataLoader)."
+            )
+        state = self._run.state
+        now = {"torch_version": str(torch.__version__), "device": state.device.name, "precision": state.precision.value}
+        other = {name: facts.metadata.get(name, value) for name, value in now.items()}
+        differing = [f"{name} {other[name]}, now {value}" for name, value in now.items() if other[name] != value]
+        if differing:
+            message = f"The replay may differ from the run in the last bits; {path!r} has {'; '.join(differing)}."
+            warnings.warn(message, ComposerWarning, stacklevel=5)
+
+    def _check_seed(self, history: History) -> None:
+        """Raise if a start from the seed is not the start of the run."""
+        seed, known = self._run.state.rank_zero_seed, history.after
+        if known is None and (history.incomplete or history.unreadable):
+            raise ValueError(_nothing_before(self.step, history, "nothing tells the seed of the run"))
+        if known is not None:
+            self._check(known)
+            if known.seed != seed:
+                raise ValueError(
+                    _nothing_before(
+                        self.step,
+                        history,
+                        f"the run cannot be had again from its start: its seed was {known.seed}, and is now {seed}. "
+                        f"Give the Trainer a seed, and create the model after torch.manual_seed",
+                    )
+                )
+
+    def _load(self, facts: CheckpointFacts) -> None:
+        run = self._run
+        with fetched(facts.path, progress_bar=False) as local:
+            content = read_for_run(run, local)
+            with self._silent():
+                apply_checkpoint(run, LoadOptions(facts.path), facts.path, content, is_prepared=True)
+        # As when a trainer is created.
+        rng.seed_all(run.state.seed)
+        trainer = self._trainer
+        trainer._autoresumed = True  # pyright: ignore[reportPrivateUsage] - a duration of fit is that of the entire run
+        trainer._eval_batches_before_fit = 0  # pyright: ignore[reportPrivateUsage]
+        self.start = mask_text(facts.path)
+
+    @contextlib.contextmanager
+    def _silent(self, recorder: StepRecorder | None = None) -> Generator[None]:
+        """Leave out loggers, displays, and callbacks that write; they come back, to be closed with the trainer.
+
+        Args:
+            recorder: A callback to add.
+        """
+        run, trainer = self._run, self._trainer
+        state, engine, logger, model = run.state, run.engine, run.logger, run.state.model
+        callbacks = list(state.callbacks)
+        shown = trainer._shown  # pyright: ignore[reportPrivateUsage]
+        quiet = Logger(state, [])
+        try:
+            engine.logger = run.logger = trainer.logger = quiet
+            trainer._shown = None  # pyright: ignore[reportPrivateUsage]
+            if getattr(model, "logger", None) is logger:
+                model.logger = quiet  # type: ignore[assignment]
+            kept = [callback for callback in callbacks if not callback.writes_output]
+            state.callbacks = kept if recorder is None else [*kept, recorder]
+            yield
+        finally:
+            engine.logger = run.logger = trainer.logger = logger
+            trainer._shown = shown  # pyright: ignore[reportPrivateUsage]
+            if getattr(model, "logger", None) is quiet:
+                model.logger = logger  # type: ignore[assignment]
+            state.callbacks = callbacks
+
+
+def _batch(history: History) -> int:
+    return -1 if history.before is None else history.before.batch
+
+
+def _nothing_before(step: int, history: History, why: str) -> str:
+    """Return the message when no checkpoint is at or before the step."""
+    parts = [f"Step {step} cannot be replayed: the run has no complete checkpoint at or before it, and {why}."]
+    if history.after is not None:
+        parts.append(f"The first complete checkpoint is at batch {history.after.batch}.")
+    for path, missing in list(history.incomplete.items())[:3]:
+        parts.append(
+            f"{mask_text(path)!r} lacks {', '.join(missing)}: save without save_weights_only and save_ignore_keys."
+        )
+    for path, reason in list(history.unreadable.items())[:3]:
+        parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(reason)}")
+    parts.append("For the next run, save checkpoints more often (save_interval), and keep them.")
+    return " ".join(parts)
