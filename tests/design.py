@@ -48,7 +48,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("export",),
     ("algorithms", "callbacks", "datasets", "loggers", "models"),
     ("functional", "trainer"),
-    ("__main__", "cli", "hparams", "utils", ""),  # "" is composer/__init__.py
+    ("hparams",),
+    ("trials",),
+    ("__main__", "cli", "utils", ""),  # "" is composer/__init__.py
 )
 # The modules of these floors stand together like those of one package.
 ONE_PACKAGE = frozenset({0, 1})

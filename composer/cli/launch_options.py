@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 
 # Words that are subcommands rather than scripts to launch.
 COMMANDS = {
+    "blame": "rank the rows of data in a step of a run by loss and gradient norm",
     "checkpoint": "inspect and convert checkpoints",
     "env": "report versions, accelerators and other details for a bug report",
     "replay": "have a step of a run again, with everything in it visible",
@@ -37,6 +38,7 @@ _COMMANDS = [
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer replay", COMMANDS["replay"]),
+    ("composer blame", COMMANDS["blame"]),
     ("composer env", COMMANDS["env"]),
 ]
 

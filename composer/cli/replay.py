@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shlex
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +14,10 @@ from composer._secrets.masking import is_masked, mask_text
 
 if TYPE_CHECKING:
     from composer.checkpoint.at_step import CheckpointFacts
-    from composer.trainer import Trainer
-    from composer.trainer.replay import Replay, ReplayedStep
+    from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
-__all__ = ["add_to", "program_of", "words_of"]
+__all__ = ["add_to", "program_of", "program_to_run", "words_of"]
 
 
 def add_to(commands: Any) -> None:
@@ -80,8 +77,8 @@ def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
     texts = [name, folder, *(arguments if isinstance(arguments, list) else [None])]
     if kind not in ("script", "module") or not all(isinstance(text, str) for text in texts):
         raise ValueError(
-            f"{path!r} does not say which program started the run (a notebook, or an earlier version). Give the program "
-            f"after --, as in: composer replay RUN --step N -- train.py --lr 0.1"
+            f"{path!r} does not say which program started the run (a notebook, or an earlier version). Give the "
+            f"program after --, as in: composer replay RUN --step N -- train.py --lr 0.1"
         )
     target = Target(kind, str(name), tuple(arguments or ()), fit)
     command = shlex.join(["python", *words_of(target)])
@@ -108,105 +105,57 @@ def words_of(target: Target) -> list[str]:
     return [*(["-m"] if target.kind == "module" else []), target.name, *target.arguments]
 
 
-def _replay(given: argparse.Namespace) -> None:
+def program_to_run(given: argparse.Namespace, step: int, command: Sequence[str]) -> Target | None:
+    """Return the program that this process runs to replay a step; None if it was started on several ranks instead.
+
+    Args:
+        given: The arguments of the command: ``source``, ``program`` and ``fit``.
+        step: The step to replay.
+        command: The command with its arguments, to start it on as many ranks as the run had.
+
+    Raises:
+        ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+    """
     from composer import dist
     from composer.checkpoint.at_step import history_of
-    from composer.trainer.overrides import override_trainers
     from composer.trials.target import Target
 
     ranks = dist.get_world_size()
     target = Target.from_command(given.program, given.fit) if given.program else None
-    if target is None or ranks == 1:
-        history = history_of(given.source, given.step)
-        facts = history.before or history.after
-        if facts is None:
-            lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
-            raise ValueError(
-                f"{mask_text(given.source)!r} has no checkpoint from which the run can be had again: "
-                f"{'; '.join(lacking) or '; '.join(map(mask_text, history.unreadable.values()))}. Save full checkpoints."
-            )
-        target = program_of(facts, given.fit) if target is None else target
-        print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
-        if ranks == 1 and (facts.world_size or 1) > 1:
-            _launch(given, target, facts.world_size or 1)
-            return
-    if given.pdb and ranks > 1:
-        raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
-    overrides = _make_overrides(given, target.fit)
-    output = contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext()
-    try:
-        with output, override_trainers(overrides):
-            target.run()
-    except overrides.End:
-        pass
-    except SystemExit as error:
-        overrides.error = RuntimeError(f"The program exited with {error.code!r} before the step.")
-    except Exception as error:
-        traceback.print_exc()  # of the program
-        raise SystemExit(1) from error
-    if overrides.error is not None:
-        raise overrides.error
-    if overrides.record is None:
-        raise ValueError(overrides.reason(given.step))
-    _print(overrides.record, as_json=given.json)
-
-
-def _launch(given: argparse.Namespace, target: Target, ranks: int) -> None:
-    """Start the command again, on as many ranks as the run had."""
+    if target is not None and ranks > 1:
+        return target
+    history = history_of(given.source, step)
+    facts = history.before or history.after
+    if facts is None:
+        lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
+        raise ValueError(
+            f"{mask_text(given.source)!r} has no checkpoint from which the run can be had again: "
+            f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
+        )
+    target = program_of(facts, given.fit) if target is None else target
+    print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
+    if ranks > 1 or (facts.world_size or 1) == 1:
+        return target
     from composer.cli import launcher
 
-    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else []), "--fit", str(given.fit)]
-    command = ["replay", given.source, "--step", str(given.step), *options, "--", *words_of(target)]
-    if code := launcher.main(["-n", str(ranks), "-m", "composer", *command]):
+    words = [*command, "--fit", str(given.fit), "--", *words_of(target)]
+    if code := launcher.main(["-n", str(facts.world_size), "-m", "composer", *words]):
         raise SystemExit(code)
+    return None
 
 
-def _make_overrides(given: argparse.Namespace, fit: int) -> Any:
-    """Return overrides that replay the step in the ``fit`` that is meant, and in those that follow."""
-    from composer.trainer.overrides import TrainerOverrides
-    from composer.trainer.replay.replay import Replay, not_reached
-    from composer.trials.isolation import isolated
+def _replay(given: argparse.Namespace) -> None:
+    from composer import dist
+    from composer.cli.replay_program import replay_program
 
-    class Overrides(TrainerOverrides):
-        class End(BaseException):
-            """Ends the program; not an Exception, which programs catch."""
-
-        def __init__(self) -> None:
-            self.calls = 0
-            self.replay: Replay | None = None
-            self.trainer: Trainer | None = None
-            self.record: ReplayedStep | None = None
-            self.error: Exception | None = None
-
-        def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
-            kept = {name: arguments[name] for name in ("run_name", "eval_batches_before_fit") if name in arguments}
-            init(**{**isolated(arguments, "replay"), **kept})
-
-        def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
-            self.calls += 1
-            if self.calls < fit_number:
-                fit(**arguments)
-                return
-            try:
-                if self.replay is None or self.trainer is not trainer:
-                    run = trainer._run  # pyright: ignore[reportPrivateUsage]
-                    self.replay, self.trainer = Replay(trainer, run, given.step, given.source), trainer
-                    self.replay.load()
-            except Exception as error:
-                self.error = error
-                raise self.End from error
-            self.record = self.replay.train(fit, prompt=given.pdb, **arguments)
-            if self.record is not None:
-                trainer.close()
-                raise self.End
-
-        def reason(self, step: int) -> str:
-            if self.trainer is None:
-                return f"The program called Trainer.fit {self.calls} times; --fit {fit_number} does not exist."
-            return not_reached(step, self.trainer._run)  # pyright: ignore[reportPrivateUsage]
-
-    fit_number = fit
-    return Overrides()
+    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else [])]
+    target = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
+    if target is None:
+        return
+    if given.pdb and (ranks := dist.get_world_size()) > 1:
+        raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
+    record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json)
+    _print(record, as_json=given.json)
 
 
 def _print(record: ReplayedStep, *, as_json: bool) -> None:

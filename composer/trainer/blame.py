@@ -9,7 +9,7 @@ so far that it hides itself. Scores above 3.5 stand out: Iglewicz and Hoaglin 19
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from composer import dist
 from composer._text import plural
+from composer.trainer.replay.replay import Replay, not_reached
 from composer.trainer.row_contents import RowContents, describe_rows
-from composer.trainer.step_samples import StepSamples, record_next_steps
+from composer.trainer.step_samples import SampleRecorder, StepSamples, record_next_steps
 
 if TYPE_CHECKING:
     from composer.trainer.trainer import Trainer
 
-__all__ = ["THRESHOLD", "Blame", "BlamedRow", "BlamedStep", "blame_next_steps", "rank_rows", "robust_z"]
+__all__ = ["THRESHOLD", "Blame", "BlamedRow", "BlamedStep", "blame", "blame_next_steps", "blame_replay", "rank_rows", "robust_z"]
 
 THRESHOLD = 3.5
 """Score above which a row stands out from the others."""
@@ -34,6 +35,8 @@ _INPUT_THRESHOLD = 7.0
 # A difference of losses or norms by one percent is no outlier, however similar the other rows are.
 _MIN_DEVIATION = 0.01
 _SMALLEST = 1e-12
+# Number of steps that the report lists one by one.
+_MAX_STEPS = 6
 # Share of the loss of a step that is worth telling, whatever the distribution.
 _MIN_SHARE = 0.3
 
@@ -157,6 +160,10 @@ class Blame:
             top: Number of rows to show.
         """
         lines = [f"Step {one.step}: loss {one.loss:.6g}, {plural(one.num_rows, 'row')}." for one in self.steps]
+        if len(lines) > _MAX_STEPS:
+            losses, num_rows = [one.loss for one in self.steps], sum(one.num_rows for one in self.steps)
+            first, last, low, high = self.steps[0].step, self.steps[-1].step, min(losses), max(losses)
+            lines = [f"Steps {first} to {last}: losses from {low:.6g} to {high:.6g}, {num_rows} rows."]
         # The same for most steps of a range.
         lines += dict.fromkeys(note for step in self.steps for note in step.notes)
         if not self.outliers:
@@ -229,9 +236,60 @@ def blame_next_steps(trainer: Trainer, num_steps: int = 1) -> Blame:
     >>> blame_next_steps(trainer).rows[0].index
     5
     """
-    tokenizer = getattr(trainer.state.model, "tokenizer", None)
+    return _ranked(trainer.state.model, record_next_steps(trainer, num_steps))
+
+
+def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments: dict[str, Any]) -> Blame:
+    """Replay steps of a run up to the last, and rank their rows; see :meth:`.Trainer.blame`.
+
+    Args:
+        trainer: Made with the arguments of the run.
+        first: Number of the first step.
+        last: Number of the last step.
+        source: Path or URI of the run; None for the folder that the trainer saves to.
+        arguments: Arguments of ``fit``, as in the run.
+
+    Raises:
+        ValueError: The steps are not part of the run, or cannot be had again exactly.
+    """
+    run = trainer._run  # pyright: ignore[reportPrivateUsage]
+    replay = Replay(trainer, run, first, source)
+    replay.load()
+    found = blame_replay(replay, trainer.fit, last, **arguments)
+    if found is None:
+        raise ValueError(not_reached(last, run))
+    return found
+
+
+def blame_replay(replay: Replay, fit: Callable[..., None], last: int, **arguments: Any) -> Blame | None:
+    """Train a loaded replay up to a step, and rank the rows of its steps; None if training ends before.
+
+    Args:
+        replay: The replay of the first step, loaded.
+        fit: The trainer's ``fit``.
+        last: Number of the last step.
+        **arguments: Arguments of ``fit``, as in the run.
+
+    Raises:
+        ValueError: The last step is before the first.
+    """
+    if last < replay.step:
+        raise ValueError(f"The last step must not be before the first, {replay.step}; got {last}.")
+    recorder = SampleRecorder(replay.run, replay.step, last)
+    try:
+        replay.train_with(recorder, fit, **arguments)
+    finally:
+        recorder.release()
+    if not recorder.steps or recorder.steps[-1].step < last:
+        return None
+    return _ranked(replay.run.state.model, recorder.steps)
+
+
+def _ranked(model: Any, steps: Sequence[StepSamples]) -> Blame:
+    """Gather the rows of all ranks, and rank them."""
+    tokenizer = getattr(model, "tokenizer", None)
     found: list[list[tuple[StepSamples, list[RowContents]]]] = []
-    for step in record_next_steps(trainer, num_steps):
+    for step in steps:
         contents = [] if step.batch is None else describe_rows(step.batch, tokenizer)
         step.batch = None  # each rank describes its own rows; what is gathered is small
         found.append([one for one in dist.all_gather_object((step, contents)) if one[0].per_sample is not None])

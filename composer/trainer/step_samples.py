@@ -20,6 +20,7 @@ from composer.core.traits import traits_of
 from composer.core.types import Batch
 from composer.trainer.microbatch_weights import count
 from composer.trainer.per_sample import ForwardContext, PerSample, SampledLoss, measure
+from composer.trainer.replay.recorder import StepReplayed
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.trainer.trainer import Trainer
 
-__all__ = ["SampleRecorder", "StepSamples", "StepsMeasured", "record_next_steps"]
+__all__ = ["SampleRecorder", "StepSamples", "record_next_steps"]
 
 
 @dataclass
@@ -61,10 +62,6 @@ class StepSamples:
     mixing: list[str] = field(default_factory=list[str])
 
 
-class StepsMeasured(BaseException):
-    """Ends training before the optimizers step; not an Exception, which programs catch."""
-
-
 def record_next_steps(trainer: Trainer, num_steps: int = 1) -> list[StepSamples]:
     """Train the next steps, and return their samples on this rank; all ranks must call this.
 
@@ -87,7 +84,7 @@ def record_next_steps(trainer: Trainer, num_steps: int = 1) -> list[StepSamples]
     callbacks.append(recorder)
     try:
         trainer.fit()
-    except StepsMeasured:
+    except StepReplayed:
         recorder.restore()
         return recorder.steps
     finally:
@@ -213,7 +210,7 @@ class SampleRecorder(Callback):
         if self._is_due and self._evaluations == 1:
             self._finish(state)
         if self._is_last:
-            raise StepsMeasured
+            raise StepReplayed
 
     def release(self) -> None:
         """Remove the wrappers."""

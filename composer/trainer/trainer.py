@@ -61,6 +61,7 @@ from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
 from composer.trainer.overrides import run_overrides
 from composer.trainer.predict import predict
+from composer.trainer.blame import Blame, blame
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
@@ -744,6 +745,33 @@ class Trainer(TrainerNames):
         """
         self._check_open()
         return replay(self, self._run, step, None if run is None else str(run), arguments, prompt=prompt)
+
+    def blame(
+        self, step: int, last_step: int | None = None, run: str | Path | None = None, **arguments: Any
+    ) -> Blame:
+        """Rank the rows of data in steps of a run by loss and gradient norm, to find what made the loss jump.
+
+        The steps are replayed as in :meth:`replay`, with the loss and the gradient norm of each row: from slices of the
+        outputs of the step itself, and one backward pass for each row through its graph. The time is that of the steps
+        up to there, and of as many backward passes as there are rows.
+
+        Args:
+            step: Number of batches trained before the step: its metrics were logged at this number.
+            last_step: Number of the last step, for all steps of a spike; by default only ``step``.
+            run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            **arguments: Arguments of :meth:`fit`, as in the run.
+
+        Returns:
+            The rows, the most suspicious first, with their indices in the dataset; printed as a report.
+
+        Raises:
+            ValueError: The steps are not part of the run, or cannot be had again exactly; the message says what is
+                missing.
+            FileNotFoundError: The folder has no checkpoints.
+            RuntimeError: The trainer has trained, or is closed.
+        """
+        self._check_open()
+        return blame(self, step, step if last_step is None else last_step, None if run is None else str(run), arguments)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-
 from composer import dist, trees
 from composer.callbacks.lr_monitor import learning_rates
 from composer.core.callback import Callback
@@ -55,24 +54,29 @@ class StepRecorder(Callback):
         self.record: ReplayedStep | None = None
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Copy the batch."""
         self._is_step = state.timestamp.count(TimeUnit.BATCH) == self._step
         if self._is_step:
             # Methods may edit the batch in place.
             self._values = {"batch": _copied(state.batch), "timestamp": state.timestamp}
 
     def batch_start(self, state: State, logger: Logger) -> None:
+        """Open the prompt."""
         if self._is_step and self._prompt:
             open_prompt(self._trainer, state, state.batch, self._step)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
+        """Begin the list of microbatches."""
         self._microbatches = []  # an optimizer with a closure, or a retry after out of memory, begins again
 
     def after_backward(self, state: State, logger: Logger) -> None:
+        """Copy the microbatch."""
         if self._is_step:
             loss = float(named_losses(state.loss)[1]["loss/train/total"])
             self._microbatches.append(Microbatch(_copied(state.batch), _copied(state.outputs), loss))
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Compute the norms of the gradients."""
         if not self._is_step:
             return
         rates = learning_rates(state.optimizers)
@@ -85,6 +89,7 @@ class StepRecorder(Callback):
         self._values |= {"gradient_norms": found, "module_norms": _by_module(found)}
 
     def batch_end(self, state: State, logger: Logger) -> None:
+        """Make the record."""
         if not self._is_step:
             return
         indices = sample_indices(state.train_phase, iterates_custom=True)

@@ -1,0 +1,139 @@
+"""Run the program of a run so that its ``fit`` replays a step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from composer.trainer.overrides import TrainerOverrides, override_trainers
+from composer.trainer.replay.replay import Replay, not_reached
+from composer.trials.isolation import isolated
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+    from composer.trials.target import Target
+
+__all__ = ["ReplayOverrides", "replay_program"]
+
+
+def replay_program(
+    target: Target,
+    source: str,
+    step: int,
+    *,
+    prompt: bool = False,
+    quiet: bool = False,
+    observe: Callable[..., Any] | None = None,
+) -> Any:
+    """Run a program in this process up to a step of its training, and return the record of the step.
+
+    Args:
+        target: The program.
+        source: Path or URI of the run.
+        step: Number of batches trained before the step.
+        prompt: Whether to stop in a Python prompt before the step.
+        quiet: Whether what the program prints goes to stderr.
+        observe: ``(replay, fit, **arguments) -> record``, called instead of :meth:`.Replay.train`; returns None if
+            training ends before the step.
+
+    Raises:
+        ValueError: The step is not part of the run, or cannot be had again exactly.
+        RuntimeError: The program exits before the step.
+        SystemExit: The program fails; its traceback is printed.
+
+    >>> from composer.trials.target import Target
+    >>> replay_program(Target("module", "this"), "runs/night", 3, quiet=True)
+    Traceback (most recent call last):
+    ...
+    ValueError: The program ended after 0 calls of Trainer.fit, before call 1, which is meant.
+    """
+    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe)
+    output = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()
+    try:
+        with output, override_trainers(overrides):
+            target.run()
+    except _ProgramEnd:
+        pass
+    except SystemExit as error:
+        raise RuntimeError(f"The program exited with {error.code!r} before step {step}.") from error
+    except Exception as error:
+        traceback.print_exc()
+        raise SystemExit(1) from error
+    if overrides.error is not None:
+        raise overrides.error
+    if overrides.record is None:
+        raise ValueError(overrides.describe_end())
+    return overrides.record
+
+
+class _ProgramEnd(BaseException):
+    """Ends the program; not an Exception, which programs catch."""
+
+
+class ReplayOverrides(TrainerOverrides):
+    """Leaves out the outputs of trainers, and replays a step in a call of ``fit`` or in those that follow it.
+
+    Args:
+        source: Path or URI of the run.
+        step: Number of batches trained before the step.
+        number: Which call of ``fit`` is meant, from 1; earlier ones run as they are.
+        prompt: Whether to stop in a Python prompt before the step.
+        observe: Called instead of :meth:`.Replay.train`, see :func:`replay_program`.
+
+    Attributes:
+        record: The step, or what ``observe`` returned, once it ran.
+        error: Why it cannot be replayed.
+
+    >>> ReplayOverrides("runs/night", 1203, number=1).describe_end()
+    'The program ended after 0 calls of Trainer.fit, before call 1, which is meant.'
+    """
+
+    def __init__(
+        self,
+        source: str,
+        step: int,
+        number: int,
+        *,
+        prompt: bool = False,
+        observe: Callable[..., Any] | None = None,
+    ) -> None:
+        self._source, self._step, self._number = source, step, number
+        self._observe = functools.partial(Replay.train, prompt=prompt) if observe is None else observe
+        self._calls = 0
+        self._replay: tuple[Trainer, Replay] | None = None
+        self.record: Any = None
+        self.error: Exception | None = None
+
+    def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Initialize a trainer without outputs."""
+        kept = {name: arguments[name] for name in ("run_name", "eval_batches_before_fit") if name in arguments}
+        init(**{**isolated(arguments, "replay"), **kept})
+
+    def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Train up to the step; the program ends after it."""
+        self._calls += 1
+        if self._calls < self._number:
+            fit(**arguments)
+            return
+        if self._replay is None or self._replay[0] is not trainer:
+            try:
+                replay = Replay(trainer, trainer._run, self._step, self._source)  # pyright: ignore[reportPrivateUsage]
+                replay.load()
+            except Exception as error:
+                self.error = error
+                raise _ProgramEnd from error
+            self._replay = trainer, replay
+        self.record = self._observe(self._replay[1], fit, **arguments)
+        if self.record is not None:
+            trainer.close()
+            raise _ProgramEnd
+
+    def describe_end(self) -> str:
+        """Return why the program ended without the step."""
+        if self._replay is None:
+            return f"The program ended after {self._calls} calls of Trainer.fit, before call {self._number}, which is meant."
+        return not_reached(self._step, self._replay[0]._run)  # pyright: ignore[reportPrivateUsage]
