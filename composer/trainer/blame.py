@@ -55,7 +55,7 @@ class BlamedRow:
         weight: Weight of the loss in that of the step.
         share: Share of the loss of the step, from 0 to 1; 0 if losses are negative or not finite.
         loss_z: Robust z-score of the log loss.
-        gradient_z: Robust z-score of the log gradient norm; 0 if not measured.
+        gradient_z: Robust z-score of the log gradient norm; 0 if not measured, or not finite because of another row.
         input_z: Largest robust z-score of its input statistics: log magnitude and log standard deviation.
         is_constant: Whether a tensor of it has a single value, unlike in other rows.
         contents: Its tensors.
@@ -77,8 +77,8 @@ class BlamedRow:
 
     @property
     def is_finite(self) -> bool:
-        """Whether loss and gradient norm are finite."""
-        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm or 0.0)
+        """Whether loss and gradient norm are finite; not the latter if the NaN of another row spread to it."""
+        return math.isfinite(self.loss) and self.gradient_z < math.inf
 
     @property
     def score(self) -> float:
@@ -208,8 +208,12 @@ def robust_z(values: Sequence[float] | Tensor, min_deviation: float = 0.0) -> Te
         return torch.full_like(values, math.inf)
     known = values[finite]
     median = known.quantile(0.5)
-    deviation = ((known - median).abs().quantile(0.5) * 1.4826).clamp(min=max(min_deviation, _SMALLEST))
-    return torch.where(finite, (values - median) / deviation, math.inf)
+    return torch.where(finite, (values - median) / _deviation(known - median, min_deviation), math.inf)
+
+
+def _deviation(residuals: Tensor, min_deviation: float) -> Tensor:
+    """Return the robust deviation of residuals, which have a median of about 0."""
+    return (residuals.abs().quantile(0.5) * 1.4826).clamp(min=max(min_deviation, _SMALLEST))
 
 
 def blame_next_steps(trainer: Trainer, num_steps: int = 1) -> Blame:
@@ -299,22 +303,18 @@ def _ranked(model: Any, steps: Sequence[StepSamples]) -> Blame:
 def rank_rows(steps: Sequence[Sequence[tuple[StepSamples, list[RowContents]]]]) -> Blame:
     """Rank the rows of training steps.
 
-    A row is compared with those of its step, and with those of all steps; the smaller z-score counts. So neither the
-    rows of a step that is too hard as a whole come first, because weights were damaged before, nor the outliers of a
-    step whose rows are very similar.
+    A row is compared with those of all steps. If the median of its step is higher by more than a deviation, it is
+    compared with that: after a step that damaged the weights, all rows have large losses.
 
     Args:
         steps: For each step the samples of each rank, and what their rows contain.
     """
     columns = [_columns(step) for step in steps]
-    all_losses, all_norms = (torch.cat([one[index] for one in columns]) for index in (0, 1))
-    pooled = _z(all_losses), _z(all_norms)
+    z_scores = zip(_step_z([one[0] for one in columns]), _step_z([one[1] for one in columns]), strict=True)
     rows: list[BlamedRow] = []
-    start = 0
-    for step, (losses, norms, weights) in zip(steps, columns, strict=True):
-        here = slice(start, start + len(losses))
-        start += len(losses)
-        loss_z, gradient_z = torch.minimum(_z(losses), pooled[0][here]), torch.minimum(_z(norms), pooled[1][here])
+    for step, (losses, norms, weights), (loss_z, gradient_z) in zip(steps, columns, z_scores, strict=True):
+        if losses.isfinite().any() and not losses.isfinite().all() and not norms.isfinite().any():
+            gradient_z = torch.zeros_like(loss_z)  # 0 * NaN: the values of one row are in the graph of all
         terms = losses * weights
         total = float(terms.sum())
         shares = terms / total if total > 0 and bool((terms >= 0).all()) else torch.zeros_like(terms)
@@ -356,8 +356,19 @@ def _index(indices: Sequence[int] | None, row: int) -> int | None:
     return indices[row] if indices is not None and row < len(indices) else None
 
 
-def _z(values: Tensor) -> Tensor:
-    return robust_z(_logarithms(values), _MIN_DEVIATION)
+def _step_z(steps: Sequence[Tensor]) -> list[Tensor]:
+    """Return the z-scores of the logarithms of values, (N,) for each step."""
+    pooled = _logarithms(torch.cat(list(steps)))
+    if not pooled.isfinite().any():
+        return [robust_z(values) for values in steps]
+    values = list(pooled.split([len(step) for step in steps]))
+    median = pooled[pooled.isfinite()].quantile(0.5)
+    medians = [one[one.isfinite()].quantile(0.5) if one.isfinite().any() else median for one in values]
+    residuals = torch.cat([one - own for one, own in zip(values, medians, strict=True)])
+    deviation = _deviation(residuals[residuals.isfinite()], _MIN_DEVIATION)
+    centers = [median + (own - median - deviation).clamp(min=0) for own in medians]
+    scores = [(one - center) / deviation for one, center in zip(values, centers, strict=True)]
+    return [score.masked_fill(~one.isfinite(), math.inf) for score, one in zip(scores, values, strict=True)]
 
 
 def _rank_key(row: BlamedRow) -> tuple[Any, ...]:
