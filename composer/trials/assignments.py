@@ -142,7 +142,9 @@ def _edited(entries: list[Any], name: str, assignment: Assignment) -> list[Any]:
     if assignment.operator == "+=":
         return [*entries, *ensure_tuple(assignment.value)]
     names = [entry if isinstance(entry, str) else type(entry).__name__ for entry in entries]
-    kept = [entry for entry, own in zip(entries, names, strict=True) if own.lower() != str(assignment.value).lower()]
+    kept = [
+        entry for entry, own in zip(entries, names, strict=True) if own.lower() != str(assignment.value).lower()
+    ]
     if len(kept) == len(entries):
         raise ValueError(
             f"{name} has no {assignment.value!r}: it has {', '.join(names) or 'none'}."
@@ -159,9 +161,7 @@ def _with(value: Any, where: str, path: list[str], new: Any) -> Any:
     if isinstance(value, list | tuple):
         if int(name) >= len(value):
             raise ValueError(f"{where} has {len(value)} entries, none with index {name}.")
-        return [
-            _with(entry, f"{where}.{name}", rest, new) if i == int(name) else entry for i, entry in enumerate(value)
-        ]
+        return [_with(entry, f"{where}.{name}", rest, new) if i == int(name) else entry for i, entry in enumerate(value)]
     if isinstance(value, Optimizer) and not rest:
         return _set_in_groups(value, where, name, new)
     if isinstance(value, DataSpec) and hasattr(value.dataloader, name):

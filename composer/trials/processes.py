@@ -32,9 +32,7 @@ class Running:
         trial: The trial.
         folder: Its folder, which exists and has no files of an earlier attempt.
 
-    >>> running = Running(
-    ...     Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder")
-    ... )
+    >>> running = Running(Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder"))
     >>> running.wait(60).error
     "FileNotFoundError: [Errno 2] No such file or directory: ..."
     """
@@ -125,10 +123,7 @@ class Running:
         if code is None:
             outcome, error = "timed_out", f"It did not end within {trial.time_limit:.0f} s."
         elif code == -signal.SIGKILL or code == 128 + signal.SIGKILL:
-            outcome, error = (
-                "out_of_memory",
-                "It was killed by SIGKILL, which the system sends when memory is exhausted.",
-            )
+            outcome, error = "out_of_memory", "It was killed by SIGKILL, which the system sends when memory is exhausted."
         elif code < 0:
             outcome, error = "killed", f"It was ended by {signal.Signals(-code).name}."
         else:

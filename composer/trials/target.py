@@ -103,11 +103,7 @@ class Target:
                 f"make_trainer must be a function that returns a Trainer which is not fitted yet, so that it can be "
                 f"called again in other processes; got {function!r}."
             )
-        if (
-            isinstance(function, FunctionType)
-            and "<" not in function.__qualname__
-            and "__main__" != function.__module__
-        ):
+        if isinstance(function, FunctionType) and "<" not in function.__qualname__ and "__main__" != function.__module__:
             return cls("function", f"{function.__module__}:{function.__qualname__}", fit=fit)
         pickler = import_extra("cloudpickle", "trials", "A function that cannot be imported by other processes")
         return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), fit=fit)

@@ -37,12 +37,7 @@ class Trial:
     Raises:
         ValueError: An argument is out of range.
 
-    >>> trial = Trial(
-    ...     "bf16",
-    ...     Target("script", "train.py"),
-    ...     "composer.trials.probe:Probe",
-    ...     changes=("precision=amp_bf16",),
-    ... )
+    >>> trial = Trial("bf16", Target("script", "train.py"), "composer.trials.probe:Probe", changes=("precision=amp_bf16",))
     >>> trial == Trial.from_json(json.loads(json.dumps(trial.to_json())))
     True
     """

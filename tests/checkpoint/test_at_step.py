@@ -1,0 +1,90 @@
+"""The newest checkpoint of a run at or before a step, whatever its name and form."""
+
+from __future__ import annotations
+
+import fsspec
+import pytest
+import torch
+
+from composer.checkpoint import save_checkpoint
+from composer.checkpoint.at_step import facts_of, history_of
+from composer.core.state import State
+from composer.core.timestamp import Timestamp
+from tests.common import Regression
+
+
+def save(path: str, batch: int, **arguments) -> str:
+    state = State(model=Regression(), rank_zero_seed=7, optimizers=[])
+    state.timestamp = Timestamp(batch=batch)
+    saved = save_checkpoint(state, path, **arguments)
+    assert saved is not None
+    return saved
+
+
+def test_names_with_and_without_the_batch(tmp_path):
+    for folder, template in (("named", "ep0-ba{}-rank0.pt"), ("deep/below", "batch_{}.pt"), ("unnamed", "at{}")):
+        for batch in (3, 6, 10):
+            save(str(tmp_path / folder / template.format(batch)), batch)
+        run = str(tmp_path / folder.partition("/")[0])
+        for step, expected in ((3, 3), (5, 3), (6, 6), (9, 6), (400, 10), (None, 10)):
+            found = history_of(run, step)
+            assert found.before is not None and found.before.batch == expected
+            assert found.after is None
+        found = history_of(run, 2)
+        assert found.before is None and found.after is not None and found.after.seed == 7
+
+
+def test_the_content_decides_not_the_name(tmp_path):
+    save(str(tmp_path / "ba4.pt"), 40)
+    save(str(tmp_path / "ba3.pt"), 2)
+    found = history_of(str(tmp_path), 5)
+    assert found.before is not None and found.before.path.endswith("ba3.pt") and found.before.batch == 2
+
+
+def test_what_is_not_a_checkpoint_to_continue_from(tmp_path):
+    save(str(tmp_path / "ba1.pt"), 1)
+    save(str(tmp_path / "ba2.pt"), 2, weights_only=True)
+    save(str(tmp_path / "ba3.pt"), 3, ignore_keys=["rng"])
+    save(str(tmp_path / "exception-ba4.pt"), 4)
+    (tmp_path / "ba5.pt").write_bytes(b"PK damaged")
+    (tmp_path / ".ba6.pt.0123abcd.tmp").write_bytes((tmp_path / "ba1.pt").read_bytes())
+    (tmp_path / "latest.pt").symlink_to("ba1.pt")
+    (tmp_path / "notes.txt").write_text("PK")
+    found = history_of(str(tmp_path), 9)
+    assert found.before is not None and found.before.batch == 1
+    names = {path.rpartition("/")[2]: missing for path, missing in found.incomplete.items()}
+    assert names.keys() == {"ba2.pt", "ba3.pt"}
+    assert names["ba3.pt"] == ("rng",) and "optimizers" in names["ba2.pt"]
+    assert [path.rpartition("/")[2] for path in found.unreadable] == ["ba5.pt"]
+
+
+def test_one_checkpoint_as_the_run(tmp_path):
+    path = save(str(tmp_path / "ba6.pt"), 6)
+    found = history_of(path, 9).before
+    assert found is not None and found.path == path
+    (tmp_path / "latest.pt").symlink_to("ba6.pt")
+    found = history_of(str(tmp_path / "latest.pt"), 9).before
+    assert found is not None and found.batch == 6
+
+
+def test_remote_folder(tmp_path):
+    for batch in (3, 6):
+        path = save(str(tmp_path / f"ba{batch}.pt"), batch)
+        with fsspec.open(f"memory://at-step/run/ba{batch}.pt", "wb") as file:
+            file.write(open(path, "rb").read())  # noqa: PTH123, SIM115
+    for run in ("memory://at-step", "memory://at-step/run", "memory://at-step/run/ba3.pt"):
+        found = history_of(run, 5).before
+        assert found is not None and found.batch == 3 and found.path == "memory://at-step/run/ba3.pt"
+
+
+def test_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="contains no checkpoint"):
+        history_of(str(tmp_path), 3)
+    with pytest.raises(FileNotFoundError, match="no folder or checkpoint"):
+        history_of(str(tmp_path / "nowhere"), 3)
+
+
+def test_checkpoints_of_others_are_not_complete(tmp_path):
+    torch.save({"state": {"model": {}, "timestamp": {"Timestamp": {"batch": 3}}}, "rng": []}, tmp_path / "ba3.pt")
+    missing = facts_of(str(tmp_path / "ba3.pt")).missing
+    assert {"optimizers", "rank_zero_seed", "rng", "metadata"} <= set(missing)

@@ -1,0 +1,145 @@
+"""``composer replay`` runs the program of a run up to a step, and shows the step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from composer.checkpoint.at_step import CheckpointFacts
+from composer.cli.main import main
+from composer.cli.replay import program_of, words_of
+from composer.cli.replay_program import replay_program
+from composer.trials.target import Target
+from tests.design import ROOT
+
+PROGRAM = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from composer import Trainer
+from composer.models import ComposerClassifier
+
+torch.manual_seed(3)
+model = ComposerClassifier(torch.nn.Linear(4, 3), num_classes=3)
+data = TensorDataset(torch.randn(22, 4), torch.arange(22) % 3)
+trainer = Trainer(
+    model=model,
+    train_dataloader=DataLoader(data, batch_size=4, shuffle=True),
+    optimizers=torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]), momentum=0.9),
+    seed=7, save_folder="out", save_interval="5ba", loggers="csv", progress_bar=False, precision="fp32", device="cpu",
+)
+trainer.fit(duration="2ep")
+trainer.fit(duration="1ep")
+print("trained to", int(trainer.state.timestamp.batch))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The folder of a program that was run by itself, as a user does."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(PROGRAM)
+    done = in_folder(folder, str(folder / "train.py"), "0.1")
+    assert done.stdout.strip() == "trained to 18"
+    return folder
+
+
+def in_folder(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_in_a_process_of_its_own(run):
+    files = sorted(run.rglob("*"))
+    done = in_folder(run, "-m", "composer", "replay", "out", "--step", "13", "--json", "--pdb", stdin="p step, batch\nc\n")
+    found = json.loads(done.stdout)
+    assert (found["step"], found["epoch"], found["batch_in_epoch"]) == (13, 2, 1)
+    assert found["start"] == "out/ep1-ba10-rank0.pt" and len(found["sample_indices"]) == 4
+    assert "(Pdb) (13, [tensor(" in done.stderr.replace("\n", "") and "running" in done.stderr
+    assert "trained to" not in done.stderr
+    assert [path for path in sorted(run.rglob("*")) if "__pycache__" not in path.parts] == files
+    rows = [line.split(",") for line in next(run.rglob("*.csv")).read_text().splitlines()]
+    column = rows[0].index("loss/train/total")
+    logged = [float(row[column]) for row in rows[1:] if row[rows[0].index("step")] == "13" and row[column]]
+    assert logged == [pytest.approx(found["losses"]["loss/train/total"], rel=1e-6)]
+
+
+@pytest.fixture
+def here(run, monkeypatch):
+    monkeypatch.chdir(run)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return run
+
+
+def test_in_this_process(here, capsys):
+    assert main(["replay", "out", "--step", "3"]) == 0
+    recorded = capsys.readouterr().out
+    assert recorded.startswith("Step 3, replayed from seed 7") and "gradient norm" in recorded
+    assert main(["replay", str(here / "out"), "--step", "3", "--", "train.py", "0.1"]) == 0
+    assert capsys.readouterr().out == recorded
+    assert main(["replay", "out", "--step", "3", "--", "train.py", "0.2"]) == 0
+    assert capsys.readouterr().out != recorded
+
+
+def test_second_fit(here):
+    record = replay_program(Target("script", "train.py", ("0.1",), fit=2), "out", 16)
+    assert record.start == "out/ep2-ba15-rank0.pt"
+    assert record.loss == replay_program(Target("script", "train.py", ("0.1",)), "out", 16).loss
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["out", "--step", "18"], "ends at batch 18: its last step is 17"),
+        (["nowhere", "--step", "3"], "no folder or checkpoint 'nowhere'"),
+        (["out", "--step", "3", "--fit", "3"], "after 2 calls of Trainer.fit, before call 3"),
+        (["out", "--step", "3", "--", "exits.py"], "exited with 4 before step 3"),
+        (["out", "--step", "3", "--", "nothing.txt"], "There is no script"),
+    ],
+)
+def test_errors(here, capsys, arguments, message):
+    (here / "exits.py").write_text("raise SystemExit(4)")
+    assert main(["replay", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_program_that_fails(here, capsys):
+    (here / "fails.py").write_text("1 / 0")
+    with pytest.raises(SystemExit):
+        main(["replay", "out", "--step", "3", "--", "fails.py"])
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_programs_are_for_commands_that_run_them(capsys):
+    with pytest.raises(SystemExit):
+        main(["env", "--", "train.py"])
+    assert "takes no program" in capsys.readouterr().err
+
+
+def test_recorded_programs_that_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = {"kind": "script", "name": "train.py", "arguments": ["--lr", "1"], "folder": str(tmp_path)}
+    assert words_of(program_of(CheckpointFacts("a.pt", 1, program=good))) == ["train.py", "--lr", "1"]
+    for changed, message in (
+        ({"folder": "/elsewhere"}, "started in '/elsewhere'"),
+        ({"arguments": ["--key", "***"]}, "leaves out the secrets"),
+        ({"kind": "pickle"}, "does not say which program"),
+        ({"arguments": [3]}, "does not say which program"),
+        ({"name": None}, "does not say which program"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            program_of(CheckpointFacts("a.pt", 1, program={**good, **changed}))
+    with pytest.raises(ValueError, match="a notebook"):
+        program_of(CheckpointFacts("a.pt", 1))
