@@ -1,4 +1,4 @@
-"""``composer blame``: rank the rows of data in steps of a run by loss and gradient norm, to find the cause of a spike."""
+"""``composer blame``: rank the rows of data in steps of a run by loss and gradient norm, to explain a spike."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from composer.trainer.blame import Blame
     from composer.trainer.replay.replay import Replay
+    from composer.trainer.step_samples import StepSamples
 
 __all__ = ["add_to"]
 
@@ -56,17 +57,19 @@ def _blame(given: argparse.Namespace) -> None:
     target = program_to_run(given, first, ["blame", given.source, *options])
     if target is None:
         return
-    observe = functools.partial(_observe, last=last)
+    observe = functools.partial(_observe, last=last, steps=[])  # a range may span several calls of fit
     found: Blame = replay_program(target, given.source, first, quiet=given.json, observe=observe)
     if dist.get_global_rank() == 0:
         text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top)
         print(text)  # noqa: T201 - this is a program
 
 
-def _observe(replay: Replay, fit: Callable[..., None], *, last: int, **arguments: Any) -> Blame | None:
+def _observe(
+    replay: Replay, fit: Callable[..., None], *, last: int, steps: list[StepSamples], **arguments: Any
+) -> Blame | None:
     from composer.trainer.blame import blame_replay
 
-    return blame_replay(replay, fit, last, **arguments)
+    return blame_replay(replay, fit, last, steps, **arguments)
 
 
 def _steps(given: argparse.Namespace) -> tuple[int, int]:

@@ -25,7 +25,17 @@ from composer.trainer.step_samples import SampleRecorder, StepSamples, record_ne
 if TYPE_CHECKING:
     from composer.trainer.trainer import Trainer
 
-__all__ = ["THRESHOLD", "Blame", "BlamedRow", "BlamedStep", "blame", "blame_next_steps", "blame_replay", "rank_rows", "robust_z"]
+__all__ = [
+    "THRESHOLD",
+    "Blame",
+    "BlamedRow",
+    "BlamedStep",
+    "blame",
+    "blame_next_steps",
+    "blame_replay",
+    "rank_rows",
+    "robust_z",
+]
 
 THRESHOLD = 3.5
 """Score above which a row stands out from the others."""
@@ -171,7 +181,9 @@ class Blame:
         for number, row in enumerate(self.rows[:top], start=1):
             place = f"row {row.row} of rank {row.rank}" if dist.get_world_size() > 1 or row.rank else f"row {row.row}"
             index = "" if row.index is None else f", dataset index {row.index}"
-            norm = "" if row.gradient_norm is None else f", gradient norm {row.gradient_norm:.4g} (z {row.gradient_z:.1f})"
+            norm = (
+                "" if row.gradient_norm is None else f", gradient norm {row.gradient_norm:.4g} (z {row.gradient_z:.1f})"
+            )
             lines.append(f"{number}. step {row.step}, {place}{index}: loss {row.loss:.4g} (z {row.loss_z:.1f}){norm}")
             lines += [f"   {reason}" for reason in row.why]
             lines += [f"   {line}" for line in row.contents.lines()]
@@ -235,7 +247,10 @@ def blame_next_steps(trainer: Trainer, num_steps: int = 1) -> Blame:
     >>> x[5] *= 1000
     >>> data = torch.utils.data.TensorDataset(x, torch.tensor([0, 1] * 4))
     >>> trainer = Trainer(
-    ...     model=model, train_dataloader=DataLoader(data, batch_size=8), max_duration="1ep", progress_bar=False
+    ...     model=model,
+    ...     train_dataloader=DataLoader(data, batch_size=8),
+    ...     max_duration="1ep",
+    ...     progress_bar=False,
     ... )
     >>> blame_next_steps(trainer).rows[0].index
     5
@@ -265,13 +280,16 @@ def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments
     return found
 
 
-def blame_replay(replay: Replay, fit: Callable[..., None], last: int, **arguments: Any) -> Blame | None:
+def blame_replay(
+    replay: Replay, fit: Callable[..., None], last: int, steps: list[StepSamples] | None = None, **arguments: Any
+) -> Blame | None:
     """Train a loaded replay up to a step, and rank the rows of its steps; None if training ends before.
 
     Args:
         replay: The replay of the first step, loaded.
         fit: The trainer's ``fit``.
         last: Number of the last step.
+        steps: Receives the recorded steps, for a program that calls ``fit`` several times.
         **arguments: Arguments of ``fit``, as in the run.
 
     Raises:
@@ -279,7 +297,7 @@ def blame_replay(replay: Replay, fit: Callable[..., None], last: int, **argument
     """
     if last < replay.step:
         raise ValueError(f"The last step must not be before the first, {replay.step}; got {last}.")
-    recorder = SampleRecorder(replay.run, replay.step, last)
+    recorder = SampleRecorder(replay.run, replay.step, last, steps)
     try:
         replay.train_with(recorder, fit, **arguments)
     finally:

@@ -102,7 +102,9 @@ class RowContents:
     def statistics(self) -> tuple[float, ...]:
         """Magnitude and standard deviation of each tensor of floating-point numbers, to compare rows."""
         numbers = [one for one in self.fields if one.std is not None]
-        return tuple(value for one in numbers for value in (max(abs(one.min or 0.0), abs(one.max or 0.0)), one.std or 0.0))
+        return tuple(
+            value for one in numbers for value in (max(abs(one.min or 0.0), abs(one.max or 0.0)), one.std or 0.0)
+        )
 
     def lines(self) -> list[str]:
         """Return lines of text."""
@@ -122,7 +124,9 @@ def describe_rows(batch: Batch, tokenizer: Any = None) -> list[RowContents]:
         batch: The batch.
         tokenizer: Decodes ``"input_ids"``, with ``decode(ids)``; None shows no text.
 
-    >>> rows = describe_rows((torch.tensor([[1.0, 2.0, float("nan")], [0.0, 0.0, 0.0]]), torch.tensor([3, 4])))
+    >>> rows = describe_rows(
+    ...     (torch.tensor([[1.0, 2.0, float("nan")], [0.0, 0.0, 0.0]]), torch.tensor([3, 4]))
+    ... )
     >>> print("\\n".join(rows[0].lines()))
     0: float32 (3,), min 1, max 2, mean 1.5, 1 not finite
     1: int64 3

@@ -101,6 +101,7 @@ class SampleRecorder(Callback):
         run: The run.
         first: Number of the first step.
         last: Number of the last step.
+        steps: Steps that an earlier recorder of the same run has recorded, to continue the list.
 
     Attributes:
         steps: The recorded steps.
@@ -109,8 +110,8 @@ class SampleRecorder(Callback):
     []
     """
 
-    def __init__(self, run: Run, first: int, last: int) -> None:
-        self.steps: list[StepSamples] = []
+    def __init__(self, run: Run, first: int, last: int, steps: list[StepSamples] | None = None) -> None:
+        self.steps: list[StepSamples] = [] if steps is None else steps
         self._run, self._first, self._last = run, first, last
         self._is_due = self._is_last = False
         self._evaluations = 0
@@ -268,8 +269,6 @@ class SampleRecorder(Callback):
                 found = measure(context, part, sampled, loss)
                 parts.append((found, float(count(run, [part]).per_microbatch[0])))
         return _joined(parts)
-
-
 
 
 def _joined(parts: list[tuple[PerSample, float]]) -> PerSample:

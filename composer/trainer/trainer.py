@@ -50,6 +50,7 @@ from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 from composer.trainer.auto_microbatch.retry import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.batch_loading import check_epochs_end
+from composer.trainer.blame import Blame, blame
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate, set_eval_metrics
@@ -61,7 +62,6 @@ from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
 from composer.trainer.overrides import run_overrides
 from composer.trainer.predict import predict
-from composer.trainer.blame import Blame, blame
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
@@ -746,9 +746,7 @@ class Trainer(TrainerNames):
         self._check_open()
         return replay(self, self._run, step, None if run is None else str(run), arguments, prompt=prompt)
 
-    def blame(
-        self, step: int, last_step: int | None = None, run: str | Path | None = None, **arguments: Any
-    ) -> Blame:
+    def blame(self, step: int, last_step: int | None = None, run: str | Path | None = None, **arguments: Any) -> Blame:
         """Rank the rows of data in steps of a run by loss and gradient norm, to find what made the loss jump.
 
         The steps are replayed as in :meth:`replay`, with the loss and the gradient norm of each row: from slices of the
