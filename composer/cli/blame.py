@@ -12,7 +12,7 @@ from composer.cli.replay import program_to_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from composer.trainer.blame import Blame
+    from composer.trainer.blame_report import Blame
     from composer.trainer.replay.replay import Replay
     from composer.trainer.step_samples import StepSamples
 
@@ -77,7 +77,7 @@ def _steps(given: argparse.Namespace) -> tuple[int, int]:
     has_range = given.first is not None or given.last is not None
     if (given.step is None) == (not has_range) or (has_range and None in (given.first, given.last)):
         raise ValueError("Give either --step N, or --from N and --to N.")
-    first, last = (given.step, given.step) if given.step is not None else (given.first, given.last)
+    first, last = int(given.first if has_range else given.step), int(given.last if has_range else given.step)
     if last < first:
         raise ValueError(f"--to must not be before --from {first}; got {last}.")
     if given.top < 1:

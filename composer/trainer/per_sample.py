@@ -17,7 +17,6 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer import rng, trees
@@ -378,6 +377,8 @@ def _differentiated(
 
 def _is_sharded(model: nn.Module) -> bool:
     """Return whether a backward pass also reduces and reshards the gradients of all ranks (FSDP)."""
+    from torch.distributed.fsdp import FSDPModule  # takes seconds to import
+
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 

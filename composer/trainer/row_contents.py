@@ -102,9 +102,8 @@ class RowContents:
     def statistics(self) -> tuple[float, ...]:
         """Magnitude and standard deviation of each tensor of floating-point numbers, to compare rows."""
         numbers = [one for one in self.fields if one.std is not None]
-        return tuple(
-            value for one in numbers for value in (max(abs(one.min or 0.0), abs(one.max or 0.0)), one.std or 0.0)
-        )
+        pairs = ((max(abs(one.min or 0.0), abs(one.max or 0.0)), one.std or 0.0) for one in numbers)
+        return tuple(value for pair in pairs for value in pair)
 
     def lines(self) -> list[str]:
         """Return lines of text."""

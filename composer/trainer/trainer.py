@@ -50,7 +50,8 @@ from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 from composer.trainer.auto_microbatch.retry import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.batch_loading import check_epochs_end
-from composer.trainer.blame import Blame, blame
+from composer.trainer.blame import blame
+from composer.trainer.blame_report import Blame
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate, set_eval_metrics

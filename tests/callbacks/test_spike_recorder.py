@@ -104,9 +104,7 @@ def test_a_resumed_run_writes_the_same_file(tmp_path) -> None:
         first, _ = trainer_of(folder, save_interval=f"{stop}ba", **arguments)
         first.fit(duration=f"{stop + 20}ba")  # goes on after the checkpoint, as a run that is killed
         first.close()
-        again, _ = trainer_of(
-            folder, load_path=str(folder / "saved" / f"ep{stop // 60}-ba{stop}-rank0.pt"), run_name="one"
-        )
+        again, _ = trainer_of(folder, load_path=f"{folder}/saved/ep{stop // 60}-ba{stop}-rank0.pt", run_name="one")
         again.fit()
         assert lines(folder) == lines(tmp_path / "whole")
 

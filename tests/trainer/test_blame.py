@@ -14,7 +14,9 @@ from composer import ComposerModel, Trainer
 from composer.algorithms import GhostBatchNorm, LabelSmoothing, MixUp, SelectiveBackprop
 from composer.loggers import InMemoryLogger
 from composer.models import ComposerClassifier
-from composer.trainer.blame import Blame, blame_next_steps, robust_z
+from composer.trainer.blame import blame_next_steps
+from composer.trainer.blame_report import Blame
+from composer.trainer.row_ranking import robust_z
 from tests.common import weights_of
 
 CLASSES, SAMPLES, BATCH, FIRST = 4, 96, 16, 48
