@@ -135,5 +135,6 @@ class ReplayOverrides(TrainerOverrides):
     def describe_end(self) -> str:
         """Return why the program ended without the step."""
         if self._replay is None:
-            return f"The program ended after {self._calls} calls of Trainer.fit, before call {self._number}, which is meant."
+            called = f"{self._calls} calls of Trainer.fit"
+            return f"The program ended after {called}, before call {self._number}, which is meant."
         return not_reached(self._step, self._replay[0]._run)  # pyright: ignore[reportPrivateUsage]

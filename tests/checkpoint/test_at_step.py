@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import fsspec
 import pytest
 import torch
@@ -71,7 +73,7 @@ def test_remote_folder(tmp_path):
     for batch in (3, 6):
         path = save(str(tmp_path / f"ba{batch}.pt"), batch)
         with fsspec.open(f"memory://at-step/run/ba{batch}.pt", "wb") as file:
-            file.write(open(path, "rb").read())  # noqa: PTH123, SIM115
+            file.write(Path(path).read_bytes())
     for run in ("memory://at-step", "memory://at-step/run", "memory://at-step/run/ba3.pt"):
         found = history_of(run, 5).before
         assert found is not None and found.batch == 3 and found.path == "memory://at-step/run/ba3.pt"

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from composer.checkpoint import save_checkpoint
 from composer.checkpoint.at_step import facts_of
+from composer.checkpoint.file_format import DamagedCheckpointError
 from composer.checkpoint.program import program_of_process
 from composer.core.state import State
 from tests.common import Regression
@@ -75,8 +77,6 @@ def test_checkpoints_have_it(tmp_path, monkeypatch):
 
 
 def test_a_program_of_another_type_is_damage(tmp_path):
-    import torch
-
     torch.save({"state": {"model": {}, "program": "rm -rf"}}, tmp_path / "ba3.pt")
-    with pytest.raises(ValueError, match="program"):
+    with pytest.raises(DamagedCheckpointError, match="'state/program' is str"):
         facts_of(str(tmp_path / "ba3.pt"))

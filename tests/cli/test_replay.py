@@ -62,17 +62,23 @@ def in_folder(folder: Path, *command: str, stdin: str = "") -> subprocess.Comple
 
 def test_in_a_process_of_its_own(run):
     files = sorted(run.rglob("*"))
-    done = in_folder(run, "-m", "composer", "replay", "out", "--step", "13", "--json", "--pdb", stdin="p step, batch\nc\n")
+    done = in_folder(
+        run, "-m", "composer", "replay", "out", "--step", "13", "--json", "--pdb", stdin="p step, batch\nc\n"
+    )
     found = json.loads(done.stdout)
     assert (found["step"], found["epoch"], found["batch_in_epoch"]) == (13, 2, 1)
-    assert found["start"] == "out/ep1-ba10-rank0.pt" and len(found["sample_indices"]) == 4
+    assert found["start"] == "out/ep2-ba12-rank0.pt" and len(found["sample_indices"]) == 4
     assert "(Pdb) (13, [tensor(" in done.stderr.replace("\n", "") and "running" in done.stderr
     assert "trained to" not in done.stderr
     assert [path for path in sorted(run.rglob("*")) if "__pycache__" not in path.parts] == files
+    assert logged_losses(run)[13] == pytest.approx(found["losses"]["loss/train/total"], rel=1e-6)
+
+
+def logged_losses(run: Path) -> dict[int, float]:
+    """The losses in the log of the run, by step."""
     rows = [line.split(",") for line in next(run.rglob("*.csv")).read_text().splitlines()]
-    column = rows[0].index("loss/train/total")
-    logged = [float(row[column]) for row in rows[1:] if row[rows[0].index("step")] == "13" and row[column]]
-    assert logged == [pytest.approx(found["losses"]["loss/train/total"], rel=1e-6)]
+    step, column = rows[0].index("step"), rows[0].index("loss/train/total")
+    return {int(row[step]): float(row[column]) for row in rows[1:] if row[column]}
 
 
 @pytest.fixture
@@ -93,10 +99,17 @@ def test_in_this_process(here, capsys):
     assert capsys.readouterr().out != recorded
 
 
-def test_second_fit(here):
-    record = replay_program(Target("script", "train.py", ("0.1",), fit=2), "out", 16)
-    assert record.start == "out/ep2-ba15-rank0.pt"
-    assert record.loss == replay_program(Target("script", "train.py", ("0.1",)), "out", 16).loss
+def test_several_calls_of_fit(here):
+    """The checkpoint at the end of the first call, and one in the second; a run that another trainer precedes."""
+    steps = {step: replay_program(Target("script", "train.py", ("0.1",)), "out", step) for step in (12, 14, 16)}
+    starts = [record.start for record in steps.values()]
+    assert starts == ["out/ep2-ba12-rank0.pt", "out/ep2-ba12-rank0.pt", "out/ep2-ba15-rank0.pt"]
+    logged = logged_losses(here)
+    assert [record.loss for record in steps.values()] == pytest.approx([logged[step] for step in steps], rel=1e-6)
+    first = PROGRAM.partition("trainer.fit(")[0].replace("lr=float(sys.argv[1])", "lr=0.01")
+    (here / "after.py").write_text(f"{first}trainer.fit(duration='2ba')\n{PROGRAM}")
+    record = replay_program(Target("script", "after.py", ("0.1",), fit=2), "out", 16)
+    assert record.loss == steps[16].loss
 
 
 @pytest.mark.parametrize(
