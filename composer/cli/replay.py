@@ -115,6 +115,11 @@ def program_to_run(given: argparse.Namespace, step: int, command: Sequence[str])
 
     Raises:
         ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+
+    >>> program_to_run(argparse.Namespace(source="no_such_run", program=None, fit=1), 3, ["replay"])
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: ...
     """
     from composer import dist
     from composer.checkpoint.at_step import history_of

@@ -31,17 +31,16 @@ def blame_next_steps(trainer: Trainer, num_steps: int = 1) -> Blame:
         RuntimeError: Training ended before.
         ValueError: ``num_steps`` is not positive; or as in :meth:`.Trainer.fit`.
 
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
     >>> x = torch.randn(8, 2)
     >>> x[5] *= 1000
-    >>> data = torch.utils.data.TensorDataset(x, torch.tensor([0, 1] * 4))
-    >>> trainer = Trainer(
-    ...     model=model,
-    ...     train_dataloader=DataLoader(data, batch_size=8),
-    ...     max_duration="1ep",
-    ...     progress_bar=False,
-    ... )
+    >>> data = DataLoader(TensorDataset(x, torch.tensor([0, 1] * 4)), batch_size=8)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> arguments = {"optimizers": optimizer, "max_duration": "1ep", "progress_bar": False, "seed": 1}
+    >>> trainer = Trainer(model=model, train_dataloader=data, **arguments)
     >>> blame_next_steps(trainer).rows[0].index
     5
     """
@@ -60,6 +59,19 @@ def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments
 
     Raises:
         ValueError: The steps are not part of the run, or cannot be had again exactly.
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> x = torch.randn(8, 2)
+    >>> x[5] *= 1000
+    >>> data = DataLoader(TensorDataset(x, torch.tensor([0, 1] * 4)), batch_size=8)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> arguments = {"optimizers": optimizer, "max_duration": "1ep", "progress_bar": False, "seed": 1}
+    >>> trainer = Trainer(model=model, train_dataloader=data, **arguments)
+    >>> blame(trainer, 0, 0, None, {}).rows[0].index
+    5
     """
     run = trainer._run  # pyright: ignore[reportPrivateUsage]
     replay = Replay(trainer, run, first, source)
@@ -84,6 +96,12 @@ def blame_replay(
 
     Raises:
         ValueError: The last step is before the first.
+
+    >>> from types import SimpleNamespace
+    >>> blame_replay(SimpleNamespace(step=5), None, 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: The last step must not be before the first, 5; got 3.
     """
     if last < replay.step:
         raise ValueError(f"The last step must not be before the first, {replay.step}; got {last}.")

@@ -42,6 +42,10 @@ class BlamedRow:
         input_z: Largest robust z-score of its input statistics: log magnitude and log standard deviation.
         is_constant: Whether a tensor of it has a single value, unlike in other rows.
         contents: Its tensors.
+
+    >>> row = BlamedRow(3, 0, 5, 17, 9.5, 2.0, 0.1, 0.9, 6.2, 1.0, 0.0, False, RowContents(()))
+    >>> row.score, row.why
+    (6.2, ('The loss is 6.2 deviations above the median.', 'It makes up 90% of the loss of the step.'))
     """
 
     step: int
@@ -106,6 +110,9 @@ class BlamedStep:
         num_rows: Number of rows on all ranks.
         method: How losses were computed, see :class:`.PerSample`.
         notes: What a reader must know: why rows were not measured in the context of the step, or have no index.
+
+    >>> BlamedStep(3, 0.5, 8, "sliced").notes
+    ()
     """
 
     step: int

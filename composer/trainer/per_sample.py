@@ -239,6 +239,14 @@ def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: A
         batch: The batch.
         sampled: Has recorded the calls of the loss function.
         loss: The loss to differentiate, after algorithms changed it.
+
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> batch = (torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> context, sampled = ForwardContext(model), SampledLoss(model.loss)
+    >>> loss = sampled(model(batch), batch)
+    >>> measure(context, batch, sampled, loss).weights
+    tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
     total = named_losses(loss)[0]
     losses, problem = _combined(sampled, loss, total)

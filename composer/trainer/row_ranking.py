@@ -34,7 +34,7 @@ def robust_z(values: Sequence[float] | Tensor, min_deviation: float = 0.0) -> Te
         min_deviation: Smallest deviation to divide by, so that tiny differences among equal values are no outliers.
 
     >>> robust_z([1.0, 2.0, 3.0, 100.0], 0.1)
-    tensor([-1.0118, -0.3373,  0.3373, 65.7628], dtype=torch.float64)
+    tensor([-1.0117, -0.3372,  0.3372, 65.7628], dtype=torch.float64)
     """
     values = torch.as_tensor(values, dtype=torch.float64)
     finite = values.isfinite()
@@ -58,6 +58,13 @@ def rank_rows(steps: Sequence[Sequence[tuple[StepSamples, list[RowContents]]]]) 
 
     Args:
         steps: For each step the samples of each rank, and what their rows contain.
+
+    >>> from composer.trainer.per_sample import PerSample
+    >>> losses = torch.tensor([0.1, 0.2, 9.0], dtype=torch.float64)
+    >>> samples = StepSamples(3, 0, 0, indices=[7, 8, 9])
+    >>> samples.per_sample = PerSample(losses, losses, torch.ones(3) / 3, "sliced")
+    >>> rank_rows([[(samples, [RowContents(())] * 3)]]).rows[0].index
+    9
     """
     columns = [_columns(step) for step in steps]
     z_scores = zip(_step_z([one[0] for one in columns]), _step_z([one[1] for one in columns]), strict=True)

@@ -75,6 +75,19 @@ def record_next_steps(trainer: Trainer, num_steps: int = 1) -> list[StepSamples]
     Raises:
         RuntimeError: Training ended before.
         ValueError: ``num_steps`` is not positive; or as in :meth:`.Trainer.fit`.
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> data = DataLoader(TensorDataset(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])), batch_size=2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> arguments = {"optimizers": optimizer, "max_duration": "1ep", "progress_bar": False}
+    >>> [
+    ...     step.indices
+    ...     for step in record_next_steps(Trainer(model=model, train_dataloader=data, **arguments), 2)
+    ... ]
+    [[0, 1], [2, 3]]
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1; got {num_steps}.")
