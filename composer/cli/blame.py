@@ -74,10 +74,11 @@ def _observe(
 
 def _steps(given: argparse.Namespace) -> tuple[int, int]:
     """Return the first and the last step."""
-    has_range = given.first is not None or given.last is not None
-    if (given.step is None) == (not has_range) or (has_range and None in (given.first, given.last)):
+    step, first, last = (vars(given)[name] for name in ("step", "first", "last"))
+    if [step is None, first is None, last is None] not in ([False, True, True], [True, False, False]):
         raise ValueError("Give either --step N, or --from N and --to N.")
-    first, last = int(given.first if has_range else given.step), int(given.last if has_range else given.step)
+    if step is not None:
+        first = last = step
     if last < first:
         raise ValueError(f"--to must not be before --from {first}; got {last}.")
     if given.top < 1:

@@ -240,12 +240,9 @@ def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: A
         sampled: Has recorded the calls of the loss function.
         loss: The loss to differentiate, after algorithms changed it.
 
-    >>> from composer.models import ComposerClassifier
-    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    >>> batch = (torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
-    >>> context, sampled = ForwardContext(model), SampledLoss(model.loss)
-    >>> loss = sampled(model(batch), batch)
-    >>> measure(context, batch, sampled, loss).weights
+    >>> model, batch = torch.nn.Linear(2, 1), torch.randn(4, 2)
+    >>> sampled = SampledLoss(lambda outputs, batch: outputs.mean())
+    >>> measure(ForwardContext(model), batch, sampled, sampled(model(batch), batch)).weights
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
     total = named_losses(loss)[0]
@@ -275,10 +272,7 @@ def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: A
     parts = context.split(batch, 1)
     found = _differentiated(context, map(context.loss_of_sample, parts))
     weights = _shares(_candidates(context, parts)[0])
-    reason += (
-        " Each sample was run on its own, which differs from the step in batch statistics, dropout masks and the "
-        "changes of algorithms."
-    )
+    reason += " Each sample was run on its own: without the batch statistics, dropout masks and methods of the step."
     return _result(context, found, weights, "separate", reason, is_mean)
 
 
