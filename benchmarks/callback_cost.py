@@ -55,6 +55,8 @@ def subjects() -> dict[str, Callable[[], list[Any]]]:
         "OptimizerMonitor, every batch": lambda: [c.OptimizerMonitor(batch_log_interval=1)],
         "RuntimeEstimator": lambda: [c.RuntimeEstimator()],
         "SpeedMonitor": lambda: [c.SpeedMonitor()],
+        "SpikeRecorder": lambda: [c.SpikeRecorder()],
+        "SpikeRecorder, loss and gradient norm": lambda: [c.SpikeRecorder(watch="both")],
         "SystemMetricsMonitor": lambda: [c.SystemMetricsMonitor()],
         "SystemMetricsMonitor, every batch": lambda: [c.SystemMetricsMonitor(batch_log_interval=1)],
     }

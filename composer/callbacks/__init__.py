@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
         "RuntimeEstimator": "composer.callbacks.runtime_estimator",
         "SlowRankMonitor": "composer.callbacks.slow_rank_monitor",
         "SpeedMonitor": "composer.callbacks.speed_monitor",
+        "SpikeRecorder": "composer.callbacks.spike_recorder",
         "SystemMetricsMonitor": "composer.callbacks.system_metrics_monitor",
         "ThresholdStopper": "composer.callbacks.threshold_stopper",
     },

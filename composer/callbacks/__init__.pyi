@@ -23,6 +23,7 @@ from composer.callbacks.optimizer_monitor import OptimizerMonitor
 from composer.callbacks.runtime_estimator import RuntimeEstimator
 from composer.callbacks.slow_rank_monitor import SlowRankMonitor
 from composer.callbacks.speed_monitor import SpeedMonitor
+from composer.callbacks.spike_recorder import SpikeRecorder
 from composer.callbacks.system_metrics_monitor import SystemMetricsMonitor
 from composer.callbacks.threshold_stopper import ThresholdStopper
 
@@ -50,6 +51,7 @@ __all__ = [
     "RuntimeEstimator",
     "SlowRankMonitor",
     "SpeedMonitor",
+    "SpikeRecorder",
     "SystemMetricsMonitor",
     "ThresholdStopper",
 ]

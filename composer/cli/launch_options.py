@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 
 # Words that are subcommands rather than scripts to launch.
 COMMANDS = {
+    "blame": "rank the rows of data in a step of a run by loss and gradient norm",
     "checkpoint": "inspect and convert checkpoints",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
@@ -39,6 +40,7 @@ _COMMANDS = [
     ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer verify", COMMANDS["verify"]),
     ("composer replay", COMMANDS["replay"]),
+    ("composer blame", COMMANDS["blame"]),
     ("composer env", COMMANDS["env"]),
 ]
 

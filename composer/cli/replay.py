@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
-__all__ = ["add_to", "program_of", "words_of"]
+__all__ = ["add_to", "program_of", "program_to_run", "words_of"]
 
 
 def add_to(commands: Any) -> None:
@@ -105,42 +105,62 @@ def words_of(target: Target) -> list[str]:
     return [*(["-m"] if target.kind == "module" else []), target.name, *target.arguments]
 
 
-def _replay(given: argparse.Namespace) -> None:
+def program_to_run(given: argparse.Namespace, step: int, command: Sequence[str]) -> Target | None:
+    """Return the program that this process runs to replay a step; None if it was started on several ranks instead.
+
+    Args:
+        given: The arguments of the command: ``source``, ``program`` and ``fit``.
+        step: The step to replay.
+        command: The command with its arguments, to start it on as many ranks as the run had.
+
+    Raises:
+        ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+
+    >>> program_to_run(argparse.Namespace(source="no_such_run", program=None, fit=1), 3, ["replay"])
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: ...
+    """
     from composer import dist
     from composer.checkpoint.at_step import history_of
-    from composer.cli.replay_program import replay_program
     from composer.trials.target import Target
 
     ranks = dist.get_world_size()
     target = Target.from_command(given.program, given.fit) if given.program else None
-    if target is None or ranks == 1:
-        history = history_of(given.source, given.step)
-        facts = history.before or history.after
-        if facts is None:
-            lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
-            raise ValueError(
-                f"{mask_text(given.source)!r} has no checkpoint from which the run can be had again: "
-                f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
-            )
-        target = program_of(facts, given.fit) if target is None else target
-        print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
-        if ranks == 1 and (facts.world_size or 1) > 1:
-            _launch(given, target, facts.world_size or 1)
-            return
-    if given.pdb and ranks > 1:
+    if target is not None and ranks > 1:
+        return target
+    history = history_of(given.source, step)
+    facts = history.before or history.after
+    if facts is None:
+        lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
+        raise ValueError(
+            f"{mask_text(given.source)!r} has no checkpoint from which the run can be had again: "
+            f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
+        )
+    target = program_of(facts, given.fit) if target is None else target
+    print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
+    if ranks > 1 or (facts.world_size or 1) == 1:
+        return target
+    from composer.cli import launcher
+
+    words = [*command, "--fit", str(given.fit), "--", *words_of(target)]
+    if code := launcher.main(["-n", str(facts.world_size), "-m", "composer", *words]):
+        raise SystemExit(code)
+    return None
+
+
+def _replay(given: argparse.Namespace) -> None:
+    from composer import dist
+    from composer.cli.replay_program import replay_program
+
+    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else [])]
+    target = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
+    if target is None:
+        return
+    if given.pdb and (ranks := dist.get_world_size()) > 1:
         raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
     record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json)
     _print(record, as_json=given.json)
-
-
-def _launch(given: argparse.Namespace, target: Target, ranks: int) -> None:
-    """Start the command again, on as many ranks as the run had."""
-    from composer.cli import launcher
-
-    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else []), "--fit", str(given.fit)]
-    command = ["replay", given.source, "--step", str(given.step), *options, "--", *words_of(target)]
-    if code := launcher.main(["-n", str(ranks), "-m", "composer", *command]):
-        raise SystemExit(code)
 
 
 def _print(record: ReplayedStep, *, as_json: bool) -> None:

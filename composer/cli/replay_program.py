@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,15 +15,20 @@ from composer.trials.isolation import isolated
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
-    from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
 __all__ = ["ReplayOverrides", "replay_program"]
 
 
 def replay_program(
-    target: Target, source: str, step: int, *, prompt: bool = False, quiet: bool = False
-) -> ReplayedStep:
+    target: Target,
+    source: str,
+    step: int,
+    *,
+    prompt: bool = False,
+    quiet: bool = False,
+    observe: Callable[..., Any] | None = None,
+) -> Any:
     """Run a program in this process up to a step of its training, and return the record of the step.
 
     Args:
@@ -31,6 +37,8 @@ def replay_program(
         step: Number of batches trained before the step.
         prompt: Whether to stop in a Python prompt before the step.
         quiet: Whether what the program prints goes to stderr.
+        observe: ``(replay, fit, **arguments) -> record``, called instead of :meth:`.Replay.train`; returns None if
+            training ends before the step.
 
     Raises:
         ValueError: The step is not part of the run, or cannot be had again exactly.
@@ -43,7 +51,7 @@ def replay_program(
     ...
     ValueError: The program ended after 0 calls of Trainer.fit, before call 1, which is meant.
     """
-    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt)
+    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe)
     output = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()
     try:
         with output, override_trainers(overrides):
@@ -74,20 +82,30 @@ class ReplayOverrides(TrainerOverrides):
         step: Number of batches trained before the step.
         number: Which call of ``fit`` is meant, from 1; earlier ones run as they are.
         prompt: Whether to stop in a Python prompt before the step.
+        observe: Called instead of :meth:`.Replay.train`, see :func:`replay_program`.
 
     Attributes:
-        record: The step, once it ran.
+        record: The step, or what ``observe`` returned, once it ran.
         error: Why it cannot be replayed.
 
     >>> ReplayOverrides("runs/night", 1203, number=1).describe_end()
     'The program ended after 0 calls of Trainer.fit, before call 1, which is meant.'
     """
 
-    def __init__(self, source: str, step: int, number: int, *, prompt: bool = False) -> None:
-        self._source, self._step, self._number, self._prompt = source, step, number, prompt
+    def __init__(
+        self,
+        source: str,
+        step: int,
+        number: int,
+        *,
+        prompt: bool = False,
+        observe: Callable[..., Any] | None = None,
+    ) -> None:
+        self._source, self._step, self._number = source, step, number
+        self._observe = functools.partial(Replay.train, prompt=prompt) if observe is None else observe
         self._calls = 0
         self._replay: tuple[Trainer, Replay] | None = None
-        self.record: ReplayedStep | None = None
+        self.record: Any = None
         self.error: Exception | None = None
 
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
@@ -109,7 +127,7 @@ class ReplayOverrides(TrainerOverrides):
                 self.error = error
                 raise _ProgramEnd from error
             self._replay = trainer, replay
-        self.record = self._replay[1].train(fit, prompt=self._prompt, **arguments)
+        self.record = self._observe(self._replay[1], fit, **arguments)
         if self.record is not None:
             trainer.close()
             raise _ProgramEnd

@@ -22,8 +22,8 @@ The modules in reading order:
   ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``sample_indices`` names the samples of a
   batch, ``first_batch_rng`` restores random state, ``loader_workers`` starts and stops DataLoader workers,
   ``infinite_data`` detects data without an end.
-- ``name_placeholders``, ``file_names``, ``run_files``, ``checkpoint_folders``: file names such as "ep{epoch}.pt",
-  files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
+- ``name_placeholders``, ``file_names``, ``run_files``, ``run_log_file``, ``checkpoint_folders``: file names such as
+  "ep{epoch}.pt", files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
 """
 
 from __future__ import annotations

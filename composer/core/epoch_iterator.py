@@ -76,6 +76,11 @@ class EpochIterator:
         return None if self._is_exhausted or not self._position else self._position - self._step
 
     @property
+    def step(self) -> int:
+        """Number of entries of the sample order that each step consumes, on all ranks together."""
+        return self._step
+
+    @property
     def source(self) -> Iterator[Batch]:
         """The underlying iterator, without a wrapper that records the random state of the first batch."""
         return self._source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sized
 from typing import Any, Protocol, cast
@@ -128,6 +129,28 @@ class SampleOrder:
         finally:
             if isinstance(batches, Generator):
                 batches.close()  # gives the sampler its generator back
+
+    def of_rank(self, rank: int) -> SampleOrder | None:
+        """Return the order of another rank; None if each rank has a separate order, which this rank does not know.
+
+        Args:
+            rank: Its data rank.
+
+        >>> data = torch.utils.data.TensorDataset(torch.arange(5))
+        >>> order = SampleOrder(torch.utils.data.DataLoader(data, batch_size=2), DataShard(0, 2))
+        >>> order.batch_at(epoch=0, start=0), order.of_rank(1).batch_at(epoch=0, start=0)
+        ([0, 2], [1, 3])
+        """
+        if self.is_data_sharded:
+            return None
+        order = copy.copy(self)
+        order._shard = DataShard(rank, self._shard.size)
+        return order
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks among which the order is sharded."""
+        return self._shard.size
 
     @property
     def _source(self) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from composer._text import positive
 from composer.core.logger import LoggerDestination
+from composer.core.run_log_file import RunFile
 from composer.core.timestamp import Timestamp
-from composer.loggers._run_file import RunFile
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger

@@ -14,9 +14,9 @@ from composer._secrets.masking import mask_text
 from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
+from composer.core.run_log_file import RunFile
 from composer.loggers._capture import Capture
 from composer.loggers._format import format_log_data_value
-from composer.loggers._run_file import RunFile
 from composer.loggers._values import to_json
 
 if TYPE_CHECKING:

@@ -50,6 +50,8 @@ from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 from composer.trainer.auto_microbatch.retry import set_microbatch_size
 from composer.trainer.autoresume import resume_newest
 from composer.trainer.batch_loading import check_epochs_end
+from composer.trainer.blame import blame
+from composer.trainer.blame_report import Blame
 from composer.trainer.compilation import compile_model
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate, set_eval_metrics
@@ -744,6 +746,31 @@ class Trainer(TrainerNames):
         """
         self._check_open()
         return replay(self, self._run, step, None if run is None else str(run), arguments, prompt=prompt)
+
+    def blame(self, step: int, last_step: int | None = None, run: str | Path | None = None, **arguments: Any) -> Blame:
+        """Rank the rows of data in steps of a run by loss and gradient norm, to find what made the loss jump.
+
+        The steps are replayed as in :meth:`replay`, with the loss and the gradient norm of each row: from slices of the
+        outputs of the step itself, and one backward pass for each row through its graph. The time is that of the steps
+        up to there, and of as many backward passes as there are rows.
+
+        Args:
+            step: Number of batches trained before the step: its metrics were logged at this number.
+            last_step: Number of the last step, for all steps of a spike; by default only ``step``.
+            run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            **arguments: Arguments of :meth:`fit`, as in the run.
+
+        Returns:
+            The rows, the most suspicious first, with their indices in the dataset; printed as a report.
+
+        Raises:
+            ValueError: The steps are not part of the run, or cannot be had again exactly; the message says what is
+                missing.
+            FileNotFoundError: The folder has no checkpoints.
+            RuntimeError: The trainer has trained, or is closed.
+        """
+        self._check_open()
+        return blame(self, step, step if last_step is None else last_step, None if run is None else str(run), arguments)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.

@@ -15,6 +15,7 @@ from composer._secrets.masking import mask_text
 from composer._text import plural
 from composer.checkpoint.at_step import CheckpointFacts, History, history_of
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
+from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -145,18 +146,28 @@ class Replay:
             prompt: Whether to stop in a Python prompt before the step.
             **arguments: Arguments of ``fit``, as in the run.
         """
+        recorder = StepRecorder(self._trainer, self._run, self.step, self.start, prompt=prompt)
+        self.train_with(recorder, fit, **arguments)
+        return recorder.record
+
+    def train_with(self, recorder: Callback, fit: Callable[..., None], **arguments: Any) -> None:
+        """Train as the run did, with another callback, until it raises :class:`.StepReplayed`.
+
+        Args:
+            recorder: The callback.
+            fit: The trainer's ``fit``.
+            **arguments: Arguments of ``fit``, as in the run.
+        """
         rest = self._rest_of(arguments)
         if rest is None:
-            return None
+            return
         arguments = rest
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
-        recorder = StepRecorder(self._trainer, self._run, self.step, self.start, prompt=prompt)
         with self._silent(recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
-        return recorder.record
 
     def _rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of ``fit`` with the rest of its duration; None if the call had ended at the checkpoint.
@@ -267,8 +278,13 @@ class Replay:
         trainer._eval_batches_before_fit = 0  # pyright: ignore[reportPrivateUsage]
         self.start = mask_text(facts.path)
 
+    @property
+    def run(self) -> Run:
+        """The run that is replayed."""
+        return self._run
+
     @contextlib.contextmanager
-    def _silent(self, recorder: StepRecorder | None = None) -> Generator[None]:
+    def _silent(self, recorder: Callback | None = None) -> Generator[None]:
         """Leave out loggers, displays, and callbacks that write; they come back, to be closed with the trainer.
 
         Args:

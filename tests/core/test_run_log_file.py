@@ -7,7 +7,7 @@ import torch
 
 from composer import dist
 from composer.core import Logger, State
-from composer.loggers._run_file import RunFile
+from composer.core.run_log_file import RunFile
 from tests.loggers.files import Uploads
 
 

@@ -1,0 +1,400 @@
+"""Per-sample losses and gradient norms of a batch: l_i and |dl_i/dp| for each sample i, in one forward pass.
+
+    L = sum_i w_i l_i,    w_i = n_i / sum_j n_j        with n_i the number of samples (1) or of targets of sample i
+
+The loss of a sample is computed from its slice of the outputs of the full batch, so that normalization statistics and
+dropout masks are those of the training step. Its gradient takes one backward pass through the same graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from composer import rng, trees
+from composer._containers import with_items
+from composer.core.microbatches import split
+from composer.core.types import Batch
+from composer.core.user_counts import count_targets
+from composer.dist.dtensor import joint_norm, norms
+from composer.trainer.microbatch import named_losses
+from composer.warnings import ComposerWarning
+
+__all__ = ["ForwardContext", "PerSample", "SampledLoss", "measure", "per_sample"]
+
+_IGNORED = -100
+_Counts = Callable[[Sequence[Batch]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """Loss and gradient norm of each sample of a batch.
+
+    Attributes:
+        losses: Loss of each sample, (N,), float64, on the CPU.
+        gradient_norms: L2 norm of the gradient of each loss with respect to all trainable parameters, (N,), float64,
+            on the CPU; None if it cannot be measured.
+        weights: Weight of each sample in the loss of the batch, (N,), float64; they sum to 1, or are all 1 if the loss
+            is a sum over samples.
+        method: "sliced" if losses are computed from slices of the outputs of the full batch; "masked" if from the full
+            batch with the labels of the other samples ignored; both are exact. "separate" if each sample was run on its
+            own, with other batch statistics and other dropout masks.
+        reason: Why the method is not "sliced", or why there are no gradient norms; empty otherwise.
+        is_mean: Whether the weighted losses sum to the loss of the batch, up to rounding. It is False for losses that
+            compare samples with each other, such as contrastive losses.
+
+    >>> PerSample(torch.ones(2), torch.ones(2), torch.ones(2) / 2, "sliced").is_exact
+    True
+    """
+
+    losses: Tensor
+    gradient_norms: Tensor | None
+    weights: Tensor
+    method: Literal["sliced", "masked", "separate"]
+    reason: str = ""
+    is_mean: bool = True
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the losses are those of the training step."""
+        return self.method != "separate" and self.is_mean
+
+
+@dataclass
+class ForwardContext:
+    """The conditions of the forward pass of a training step, under which samples are run again if they have to be.
+
+    Attributes:
+        model: The model, with ``forward`` and ``loss``.
+        autocast: Creates the autocast context, or None.
+        random_state: Random state before the forward pass, from :func:`composer.rng.get_local_rng_state`.
+        split: ``(batch, size) -> microbatches``.
+        count: ``microbatches -> counts``: the number of samples or targets that the loss of each averages over; None
+            tries both.
+        scale: Factor of the losses in backward passes, so that small fp16 gradients do not underflow.
+
+    >>> ForwardContext(torch.nn.Linear(1, 1)).scale
+    1.0
+    """
+
+    model: nn.Module
+    autocast: Callable[[], AbstractContextManager[Any]] | None = None
+    random_state: dict[str, Any] = field(default_factory=rng.get_local_rng_state)
+    split: Callable[[Batch, int], Sequence[Batch]] = split
+    count: _Counts | None = None
+    scale: float = 1.0
+
+    @contextlib.contextmanager
+    def restored(self) -> Generator[None]:
+        """Set the random state of the step; restore the current one and the buffers of the model afterwards."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with rng.preserve_rng_state():
+            rng.set_local_rng_state(self.random_state)
+            try:
+                with self.autocast() if self.autocast is not None else nullcontext():
+                    yield
+            finally:
+                with torch.no_grad():
+                    for buffer, before in buffers:
+                        # A graph may need unchanged ones for its backward pass.
+                        if not torch.equal(buffer, before):
+                            buffer.copy_(before)
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        """Return the loss of a batch, run forward.
+
+        Args:
+            batch: The batch.
+        """
+        model: Any = self.model
+        with self.restored():
+            return named_losses(model.loss(model(batch), batch))[0]
+
+    def loss_of_sample(self, sample: Batch) -> Tensor:
+        """Return the loss of a single sample, with the running statistics of BatchNorm: it has no statistics.
+
+        Args:
+            sample: A batch of one sample.
+        """
+        frozen = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
+        for module in frozen:
+            module.training = False
+        try:
+            return self.loss_of(sample)
+        finally:
+            for module in frozen:
+                module.training = True
+
+
+@dataclass
+class _Call:
+    """A call of the loss function: its result, and the loss of each sample, or why there is none."""
+
+    result: Any
+    losses: list[Tensor]
+    parts: Sequence[Batch]
+    problem: str = ""
+
+
+class SampledLoss:
+    """Wraps the loss function of a model: also computes the loss of each sample, from slices of outputs and batch.
+
+    Put it in place of ``model.loss`` in a training step; then :func:`measure` has the losses in the very conditions
+    of that step, including targets that algorithms edit and losses that they mix.
+
+    Args:
+        loss: ``(outputs, batch) -> loss``.
+
+    >>> sampled = SampledLoss(lambda outputs, batch: (outputs - batch[1]).square().mean())
+    >>> sampled(torch.zeros(2, 1), (torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])))
+    tensor(5.)
+    >>> sampled.calls[0].losses
+    [tensor(1.), tensor(9.)]
+    """
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        self.loss = loss
+        self.calls: list[_Call] = []
+
+    def __call__(self, outputs: Any, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of the batch.
+
+        Args:
+            outputs: The outputs of the model.
+            batch: The batch.
+            *args: Passed on.
+            **kwargs: Passed on.
+        """
+        call = _Call(None, [], [])
+        try:
+            # The slices first, so that what the model keeps of a call is that of the full batch.
+            with rng.preserve_rng_state(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ComposerWarning)
+                call.parts, slices = split(batch, 1), split(outputs, 1)
+                if len(slices) != len(call.parts):
+                    call.problem = f"the outputs have {len(slices)} rows, the batch {len(call.parts)} samples"
+                else:
+                    pairs = zip(slices, call.parts, strict=True)
+                    call.losses = [named_losses(self.loss(o, part, *args, **kwargs))[0] for o, part in pairs]
+        except Exception as error:  # whatever a user's function raises for a single row
+            call.problem = f"the loss of a single row raises {type(error).__name__}: {error}"
+        if not call.problem and _is_computed_forward(outputs, call.losses):
+            call.problem = "the model computes the loss of the full batch in its forward pass"
+        call.result = self.loss(outputs, batch, *args, **kwargs)
+        self.calls.append(call)
+        return call.result
+
+
+def per_sample(
+    model: Any,
+    batch: Batch,
+    *,
+    autocast: Callable[[], AbstractContextManager[Any]] | None = None,
+    split_batch: Callable[[Batch, int], Sequence[Batch]] = split,
+    count: Callable[[Batch], Any] | None = None,
+) -> PerSample:
+    """Return loss and gradient norm of each sample of a batch, in one forward and N backward passes.
+
+    The model is left unchanged: its parameters, gradients and buffers, and the random state.
+
+    Args:
+        model: A model with ``forward(batch)`` and ``loss(outputs, batch)``, in the mode (train or eval) it is in.
+        batch: The batch, on the device of the model.
+        autocast: Creates the autocast context of the forward pass.
+        split_batch: ``(batch, microbatch_size) -> microbatches``.
+        count: Number of samples or targets that the loss of a batch averages over; by default, samples or
+            ``"labels"`` that are not -100, whichever gives the loss of the batch.
+
+    >>> from composer.models import ComposerClassifier
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> _ = torch.nn.init.eye_(layer.weight), torch.nn.init.zeros_(layer.bias)
+    >>> model = ComposerClassifier(layer, num_classes=2)
+    >>> found = per_sample(model, (torch.tensor([[5.0, 0.0], [5.0, 0.0]]), torch.tensor([0, 1])))
+    >>> found.losses, found.method
+    (tensor([0.0067, 5.0067], dtype=torch.float64), 'sliced')
+    """
+    counts = None if count is None else lambda parts: [count(part) for part in parts]
+    context = ForwardContext(model, autocast, split=split_batch, count=counts)
+    sampled = SampledLoss(model.loss)
+    with context.restored():
+        loss = sampled(model(batch), batch)
+        return measure(context, batch, sampled, loss)
+
+
+def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: Any) -> PerSample:
+    """Return the per-sample losses and gradient norms of a forward pass that was made with a :class:`SampledLoss`.
+
+    Call it before the backward pass of the step, whose graph it keeps.
+
+    Args:
+        context: The conditions of the forward pass, for models whose outputs cannot be sliced.
+        batch: The batch.
+        sampled: Has recorded the calls of the loss function.
+        loss: The loss to differentiate, after algorithms changed it.
+
+    >>> model, batch = torch.nn.Linear(2, 1), torch.randn(4, 2)
+    >>> sampled = SampledLoss(lambda outputs, batch: outputs.mean())
+    >>> measure(ForwardContext(model), batch, sampled, sampled(model(batch), batch)).weights
+    tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    total = named_losses(loss)[0]
+    losses, problem = _combined(sampled, loss, total)
+    is_mean = True
+    if not problem:
+        values = torch.stack([one.detach() for one in losses]).cpu().double()
+        weights = _weights(context, sampled.calls[0].parts, values, total)
+        if weights is None:
+            is_mean = False
+            problem = (
+                f"the loss of the batch, {total.item():.6g}, is neither the mean ({values.mean().item():.6g}) nor the "
+                f"sum of the losses of its samples, as with losses that compare samples with each other"
+            )
+        else:
+            try:
+                return _result(context, _differentiated(context, losses, retain=True), weights, "sliced")
+            except RuntimeError as error:  # graphs that can be differentiated only once, as some compiled ones
+                problem = f"the graph of the step cannot be differentiated repeatedly: {error}"
+    reason = f"{problem[:1].upper()}{problem[1:]}."
+    parts = _masked_parts(batch)
+    if parts:
+        found = _differentiated(context, map(context.loss_of, parts))
+        weights = _weights(context, parts, found[0], total)
+        if weights is not None:
+            return _result(context, found, weights, "masked", reason)
+    parts = context.split(batch, 1)
+    found = _differentiated(context, map(context.loss_of_sample, parts))
+    weights = _shares(_candidates(context, parts)[0])
+    reason += " Each sample was run on its own: without the batch statistics, dropout masks and methods of the step."
+    return _result(context, found, weights, "separate", reason, is_mean)
+
+
+def _is_computed_forward(outputs: Any, losses: Sequence[Tensor]) -> bool:
+    """Return whether all slices have the same loss, because the outputs contain that of the full batch."""
+    scalars = (leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor) and leaf.ndim == 0)
+    if len(losses) < 2 or not any(leaf.requires_grad for leaf in scalars):
+        return False
+    values = torch.stack([loss.detach() for loss in losses])
+    return bool(((values == values[0]) | (values.isnan() & values[0].isnan())).all())
+
+
+def _combined(sampled: SampledLoss, loss: Any, total: Tensor) -> tuple[list[Tensor], str]:
+    """Return the loss of each sample, combined over the calls of the loss function; or what prevents it.
+
+    Algorithms may add up several losses, as MixUp: L = sum_k c_k L_k, with c_k = dL / dL_k.
+    """
+    calls = sampled.calls
+    problem = next((call.problem for call in calls if call.problem), "")
+    if problem or not calls:
+        return [], problem or "the loss function of the model was not called"
+    if calls[-1].result is loss:
+        return calls[-1].losses, ""
+    results = [call.result for call in calls]
+    same_size = len({len(call.losses) for call in calls}) == 1
+    if not same_size or not all(isinstance(one, Tensor) and one.ndim == 0 and one.requires_grad for one in results):
+        return [], "an algorithm replaced the loss"
+    found = torch.autograd.grad(total, results, retain_graph=True, allow_unused=True)
+    factors = [torch.zeros_like(total) if factor is None else factor for factor in found]
+    columns = zip(*(call.losses for call in calls), strict=True)
+    return [torch.stack([f * one for f, one in zip(factors, row, strict=True)]).sum() for row in columns], ""
+
+
+def _candidates(context: ForwardContext, parts: Sequence[Batch]) -> list[Tensor]:
+    """Return the counts by which the losses of the samples may be weighted, (N,) each, the most likely first."""
+    found: list[Sequence[Any]] = []
+    if context.count is not None:
+        # A count that does not work for single samples is no candidate; what follows is checked against the loss.
+        with contextlib.suppress(Exception):
+            found.append(context.count(parts))
+    model: Any = context.model
+    count_of_model = getattr(model, "__count_targets__", lambda part: None)
+    counts_of_model = [count_of_model(part) for part in parts]
+    found.append([1] * len(parts))
+    for counts in (counts_of_model, [count_targets(part) for part in parts]):
+        if all(count is not None for count in counts):
+            found.append(counts)
+    return [torch.tensor([float(count) for count in counts], dtype=torch.float64) for counts in found]
+
+
+def _shares(counts: Tensor) -> Tensor:
+    total = counts.sum()
+    return counts / total if total > 0 else torch.full_like(counts, 1 / max(len(counts), 1))
+
+
+def _weights(context: ForwardContext, parts: Sequence[Batch], values: Tensor, total: Tensor) -> Tensor | None:
+    """Return the weights with which the losses, (N,), sum to the loss of the batch, or None."""
+    candidates = [*map(_shares, _candidates(context, parts)), torch.ones_like(values)]
+    return next((weights for weights in candidates if _sums_to(values, weights, total)), None)
+
+
+def _sums_to(values: Tensor, weights: Tensor, total: Tensor) -> bool:
+    """Return whether weighted losses sum to the loss of the batch, up to rounding in its dtype."""
+    terms = (values * weights)[weights > 0]  # the loss of a sample without targets is 0 / 0
+    expected, found = total.detach().cpu().double(), terms.sum()
+    if not expected.isfinite():
+        return not bool(found.isfinite())
+    eps = torch.finfo(total.dtype).eps
+    tolerance = eps**0.5 if eps < 1e-5 else 4 * eps
+    return bool((found - expected).abs() <= tolerance * terms.abs().sum().clamp(min=1e-12))
+
+
+def _masked_parts(batch: Batch) -> list[Batch]:
+    """Return the batch once for each sample, with the labels of all others ignored; empty without integer labels."""
+    labels = cast("Mapping[str, Any]", batch).get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim == 0:
+        return []
+    rows = torch.arange(len(labels), device=labels.device).view(-1, *[1] * (labels.ndim - 1))
+    edits = ({"labels": labels.where(rows == row, _IGNORED)} for row in range(len(labels)))
+    return [with_items(cast("Mapping[str, Any]", batch), edit) for edit in edits]
+
+
+def _differentiated(
+    context: ForwardContext, losses: Iterable[Tensor], *, retain: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return the losses, (N,), and their gradient norms, (N,); None for norms that cannot be measured."""
+    parameters = [parameter for parameter in context.model.parameters() if parameter.requires_grad]
+    sharded = _is_sharded(context.model)
+    values: list[float] = []
+    found: list[float] = []
+    with rng.preserve_rng_state():
+        for loss in losses:
+            values.append(loss.item())
+            if sharded or not loss.requires_grad:
+                found.append(0.0)
+                continue
+            # A larger loss keeps small fp16 gradients above the smallest number.
+            scaled = loss * context.scale
+            gradients = torch.autograd.grad(scaled, parameters, retain_graph=retain, allow_unused=True)
+            used = [gradient for gradient in gradients if gradient is not None]
+            found.append(joint_norm(norms(used)).item() / context.scale if used else 0.0)
+    return torch.tensor(values, dtype=torch.float64), None if sharded else torch.tensor(found, dtype=torch.float64)
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Return whether a backward pass also reduces and reshards the gradients of all ranks (FSDP)."""
+    from torch.distributed.fsdp import FSDPModule  # takes seconds to import
+
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def _result(
+    context: ForwardContext,
+    found: tuple[Tensor, Tensor | None],
+    weights: Tensor,
+    method: Literal["sliced", "masked", "separate"],
+    reason: str = "",
+    is_mean: bool = True,
+) -> PerSample:
+    """Return the result, with 0 for samples without targets, whose loss is 0 / 0."""
+    values, gradient_norms = (None if one is None else one.masked_fill(weights == 0, 0.0) for one in found)
+    assert values is not None
+    if gradient_norms is None:
+        reason += " Gradient norms are not measured, since parameters are sharded: use one process, or DDP."
+    return PerSample(values, gradient_norms, weights, method, reason.strip(), is_mean)
