@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from composer.core.state import State
 
-__all__ = ["suspects", "uses_clock", "writes"]
+__all__ = ["edits_in_place", "samples", "suspects", "uses_clock", "writes"]
 
 _CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
 _RANDOM = frozenset(
@@ -67,7 +68,7 @@ def suspects(state: State) -> dict[str, list[str]]:
     return found
 
 
-def uses_clock(names: list[str]) -> bool:
+def uses_clock(names: Sequence[str]) -> bool:
     """Return whether names of :func:`suspects` include a clock.
 
     Args:
@@ -77,6 +78,45 @@ def uses_clock(names: list[str]) -> bool:
     True
     """
     return bool(_CLOCK.intersection(names))
+
+
+def samples(names: Sequence[str]) -> bool:
+    """Return whether names of :func:`suspects` include a generator of random numbers.
+
+    Args:
+        names: The names of one object.
+
+    >>> samples(["default_rng"])
+    True
+    """
+    return bool(_RANDOM.intersection(names))
+
+
+def edits_in_place(state: State) -> list[str]:
+    """Return the class names of custom objects with in-place operations: ``x += y``, ``x.add_(y)``, ``x[i] = y``.
+
+    Args:
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> edits_in_place(State(model=torch.nn.Linear(1, 1)))
+    []
+    """
+    found: list[str] = []
+    for _, part in _objects(state):
+        codes = [function.__code__ for function in _functions(part) if function.__name__ != "__init__"]
+        if any(_has_in_place(code) for code in codes):
+            found.append(getattr(part, "__qualname__", None) or type(part).__qualname__)
+    return list(dict.fromkeys(found))
+
+
+def _has_in_place(code: types.CodeType) -> bool:
+    methods = any(name.endswith("_") and not name.endswith("__") for name in code.co_names)
+    operations = ("STORE_SUBSCR", "STORE_SLICE")
+    return methods or any(
+        each.opname in operations or (each.opname == "BINARY_OP" and "=" in each.argrepr)
+        for each in dis.get_instructions(code)
+    )
 
 
 def writes(entry: Any) -> bool:
@@ -115,15 +155,8 @@ def _objects(state: State) -> Iterator[tuple[str, Any]]:
 
 def _names(part: Any) -> set[str]:
     """Return the names that the code of an object refers to, with the functions of its module that it calls."""
-    functions: list[Any] = [part] if isinstance(part, types.FunctionType) else []
-    for cls in type(part).__mro__:
-        if not f"{cls.__module__}.".startswith(_LIBRARIES):
-            functions += [value for value in vars(cls).values() if isinstance(value, types.FunctionType)]
-    functions += [v for v in getattr(part, "__dict__", {}).values() if isinstance(v, types.FunctionType)]
     found: set[str] = set()
-    for function in functions:
-        if f"{function.__module__}.".startswith(_LIBRARIES):
-            continue
+    for function in _functions(part):
         names = _code_names(function.__code__)
         found |= names
         for name in names:
@@ -131,6 +164,16 @@ def _names(part: Any) -> set[str]:
             if isinstance(called, types.FunctionType) and called.__module__ == function.__module__:
                 found |= _code_names(called.__code__)
     return found
+
+
+def _functions(part: Any) -> list[types.FunctionType]:
+    """Return the functions of the program that an object consists of: its methods, and functions that it has."""
+    functions: list[Any] = [part] if isinstance(part, types.FunctionType) else []
+    for cls in type(part).__mro__:
+        if not f"{cls.__module__}.".startswith(_LIBRARIES):
+            functions += [value for value in vars(cls).values() if isinstance(value, types.FunctionType)]
+    functions += [v for v in getattr(part, "__dict__", {}).values() if isinstance(v, types.FunctionType)]
+    return [function for function in functions if not f"{function.__module__}.".startswith(_LIBRARIES)]
 
 
 def _code_names(code: types.CodeType) -> set[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from composer.trials.trial import Record
 from composer.verification.recorder import STEPS_FILE, TENSORS_FILE
 
-__all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of"]
+__all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of", "updates"]
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6
@@ -163,3 +163,12 @@ def deviation(
         return None
     same = bool(ratios) and all(abs(ratio - ratios[0]) <= 1e-4 * abs(ratios[0]) for ratio in ratios)
     return Deviation(first, largest, ratios[0] if same and ratios[0] != 0 else None)
+
+
+def updates(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return how much training changed each parameter since the first recorded step.
+
+    Args:
+        tensors: The tensors that a trial in exact mode recorded.
+    """
+    return {name: value - tensors["first"]["before"][name] for name, value in tensors["parameters"].items()}

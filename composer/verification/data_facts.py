@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from composer import rng, trees
 from composer.core.data_spec import DataSpec
@@ -18,7 +19,7 @@ from composer.core.microbatches import count_samples
 from composer.core.state import State
 from composer.verification.digests import digest
 
-__all__ = ["after", "before", "names", "rows"]
+__all__ = ["after", "before", "names", "rows", "token_function"]
 
 # Seconds for fetching samples before and after training.
 _TIME = 1.0
@@ -43,13 +44,18 @@ def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[str]]:
         size = None  # only the user's own function knows
     counted = spec.get_num_samples_in_batch(batch)
     if size is not None and counted != size:
-        problems.append(f"get_num_samples_in_batch returns {counted} for a batch of {size} samples")
+        problems.append(f"get_num_samples_in_batch{_own(spec.get_num_samples_in_batch)} returns {counted} for a batch of {size}")
     single = list(spec.split_batch(batch, 1))
     if size is not None and len(single) != size:
-        problems.append(f"split_batch with microbatch_size=1 returns {len(single)} microbatches of {size} samples")
+        problems.append(f"split_batch{_own(spec.split_batch)} with microbatch_size=1 returns {len(single)} microbatches of {size} samples")
     elif size is not None:
         problems += _unequal(spec, batch, single, size)
     return single, problems
+
+
+def _own(function: Any) -> str:
+    """Return the name of a function of the program, in parentheses."""
+    return "" if f"{function.__module__}.".startswith("composer.") else f" ({_name(function)})"
 
 
 def _unequal(spec: DataSpec, batch: Any, single: list[Any], size: int) -> list[str]:
@@ -62,7 +68,9 @@ def _unequal(spec: DataSpec, batch: Any, single: list[Any], size: int) -> list[s
             continue  # a container that does not keep its tensors
         found = [sorted(d for part in parts for d in _row_digests(part[i])) for i in range(len(expected))]
         if found != expected:
-            return [f"split_batch with microbatch_size={microbatch_size} loses, repeats or changes rows of the batch"]
+            return [
+                f"split_batch{_own(spec.split_batch)} with microbatch_size={microbatch_size} loses, repeats or changes rows"
+            ]
     return []
 
 
@@ -89,7 +97,21 @@ def names(spec: DataSpec) -> list[str]:
     parts = [getattr(loader, name, None) for name in ("batch_sampler", "sampler", "dataset", "collate_fn")]
     transforms = [part for each in parts for part in _inner(each)]
     found = [_name(part) for part in (*parts, *transforms, loader) if part is not None and _is_own(part)]
+    found += [type(part).__name__ for part in parts if isinstance(part, DistributedSampler)]
     return list(dict.fromkeys(found))
+
+
+def token_function(spec: DataSpec) -> str:
+    """Return the name of the program's function that counts tokens; empty if there is none.
+
+    Args:
+        spec: The data.
+
+    >>> token_function(DataSpec([]))
+    ''
+    """
+    function = vars(spec).get("_DataSpec__count_tokens")
+    return "" if function is None else _name(function)
 
 
 def _inner(part: Any) -> list[Any]:

@@ -9,11 +9,12 @@ from typing import Any
 from composer.verification.code_facts import uses_clock
 from composer.verification.compare import Difference, first_difference
 from composer.verification.findings import Finding
-from composer.verification.snapshot import differences
+from composer.verification.snapshot import differences, display
 
 __all__ = ["judge_effect", "judge_resumed", "judge_same", "judge_workers"]
 
 Steps = Mapping[str, Any]
+Tensors = Mapping[str, Any]
 
 # Roles of objects that can cause a difference in a stage, the most likely first.
 _ROLES: dict[str, tuple[str, ...]] = {
@@ -36,55 +37,84 @@ _UNSAVED = {
     "schedule": "unsaved_schedule_state",
     "data": "unsaved_data_state",
 }
+# Largest relative difference that another order of additions makes in float32.
+_ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
 
 
-def judge_same(check: str, reference: Steps, again: Steps, facts: Mapping[str, Any]) -> Finding:
+def judge_same(
+    check: str, reference: Steps, again: Steps, tensors: tuple[Tensors, Tensors], facts: Mapping[str, Any]
+) -> Finding:
     """Judge the same run again.
 
     Args:
         check: Name of the check.
         reference: The steps of the reference run.
         again: The steps of the other, which also notes what each callback changes.
+        tensors: The tensors of both, as far as they are kept.
         facts: What the reference found out.
     """
-    equal = f"{len(reference['steps'])} steps are equal bit for bit"
     initial = next((n for n, v in reference["initial"].items() if again["initial"].get(n) != v), None)
     if initial is not None:
-        return Finding(
-            check, "failed", "the initial weights differ", "unseeded_randomness", initial, f"before step 0, {initial}"
-        )
+        where = f"before step 0, {initial}"
+        return Finding(check, "failed", "the initial weights differ", "unseeded_randomness", initial, where)
     found = first_difference(reference["steps"], again["steps"])
     if found is None:
-        return Finding(check, "passed", equal)
-    suspects: Mapping[str, Sequence[str]] = facts.get("suspects", {})
-    roles = _ROLES[found.stage]
-    named = [name for role in roles for name in suspects if name.startswith(f"{role} ")]
-    name = found.name or (named[0] if named else found.stage)
-    if found.stage == "outputs" and f"module {found.name}" in suspects:
-        named = [f"module {found.name}", *named]
-    used = list(suspects.get(named[0], ())) if named else []
+        return Finding(check, "passed", f"{len(reference['steps'])} steps are equal bit for bit")
+    suspects: Mapping[str, Sequence[str]] = facts["suspects"]
+    named = [name for role in _ROLES[found.stage] for name in suspects if name.startswith(f"{role} ")]
+    if found.stage == "outputs":
+        named.sort(key=lambda name: name != f"module {found.name}")
+    used = list(suspects[named[0]]) if named else []
     evidence = [f"{named[0]} uses {', '.join(used)}"] if used else []
-    cause = _cause_of_noise(found, reference["steps"], again["steps"], used)
-    if named and found.stage != "outputs":
-        name = named[0]
+    amount = _first_amount(found, *tensors)
+    if amount is not None:
+        evidence.append(f"the outputs of {found.name} differ by a relative {amount:.2g}")
+    cause = _cause_of_noise(found, reference["steps"], again["steps"], used, amount)
+    if found.stage in ("outputs", "gradients", "loss") and found.name and not (found.stage == "gradients" and named):
+        name = found.name
+    else:
+        name = named[0].partition(" ")[2] if named else found.stage
+    if found.stage == "samples" and facts["data_names"]:
+        name = ", ".join(facts["data_names"])
     return Finding(check, "failed", "two equal runs differ", cause, name, str(found), tuple(evidence))
 
 
-def _cause_of_noise(found: Difference, one: Sequence[Any], other: Sequence[Any], used: list[str]) -> str:
-    """Return the cause of a difference between equal runs."""
-    if uses_clock(used):
+def _first_amount(found: Difference, one: Tensors, other: Tensors) -> float | None:
+    """Return by how much the outputs of the first module that differs do so, relative to their norm, if kept."""
+    if found.stage != "outputs" or found.step != 0 or "first" not in one or "first" not in other:
+        return None
+    name = "" if found.name == "the model" else found.name
+    pairs = zip(*(each["first"]["outputs"][0].get(name, []) for each in (one, other)), strict=False)
+    amounts = [float((a - b).norm() / a.norm()) for a, b in pairs if a.shape == b.shape and a.is_floating_point()]
+    return max(amounts, default=None)
+
+
+def _cause_of_noise(
+    found: Difference, one: Sequence[Any], other: Sequence[Any], used: Sequence[str], amount: float | None
+) -> str:
+    """Return the cause of a difference between equal runs.
+
+    Args:
+        found: The first difference.
+        one: The steps of one run.
+        other: The steps of the other.
+        used: Names that the code of the likely object uses, of clocks, generators and the like.
+        amount: By how much the first outputs differ, relative to their norm; None if unknown.
+    """
+    if amount is not None and amount < _ROUNDING:
+        return "nondeterministic_operation"
+    if uses_clock(used) or found.stage == "learning rate":
         return "time_dependent"
     if found.stage == "samples":
         seen = [{row for step in steps for rank in step["samples"] for row in rank} for steps in (one, other)]
         common = len(seen[0] & seen[1]) / max(len(seen[0]), 1)
         return "data_order" if common > 0.2 or "another order" in found.amount else "unseeded_randomness"
-    if found.stage == "learning rate":
-        return "time_dependent"
     index = next((i for i, step in enumerate(one) if step["step"] == found.step), 0)
     if one[index]["random state"] != other[index]["random state"]:
         return "unseeded_randomness"
-    if found.stage in ("outputs", "loss", "gradients") and not {"urandom", "Random", "default_rng"} & set(used):
+    sampled = {"urandom", "SystemRandom", "Random", "default_rng", "RandomState", "Generator"} & set(used)
+    if found.stage in ("outputs", "loss", "gradients") and not sampled:
         return "nondeterministic_operation"
     return "unseeded_randomness"
 
@@ -104,35 +134,39 @@ def judge_resumed(check: str, reference: Steps, resumed: Steps, facts: Mapping[s
     changed = differences(reference["snapshots"].get("saved", {}), resumed["snapshots"].get("resumed", {}))
     if found is None:
         return Finding(check, "passed", f"{len(rest)} steps after step {start} are equal bit for bit")
-    cause, name, evidence = _unsaved(found, changed, reference["snapshots"].get("saved", {}))
-    if name.startswith("data ") or cause == "unsaved_data_state":
-        name = f"{name} ({', '.join(facts['data_names'])})" if facts["data_names"] else name
+    cause, name, evidence = _unsaved(found, changed, reference["snapshots"].get("saved", {}), facts)
     summary = "the resumed run differs from the uninterrupted one"
     return Finding(check, "failed", summary, cause, name, str(found), evidence)
 
 
-def _unsaved(found: Difference, changed: Sequence[str], saved: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
-    """Return the cause, the name of the state that was not restored, and the evidence."""
-    for role in _ROLES[found.stage]:
+def _unsaved(
+    found: Difference, changed: Sequence[str], saved: Mapping[str, Any], facts: Mapping[str, Any]
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return the cause, the name of the state that was not restored, and the evidence.
+
+    Args:
+        found: The first difference.
+        changed: The attributes that differ after the resumption.
+        saved: The snapshot at the checkpoint.
+        facts: What the reference found out.
+    """
+    evidence = tuple(f"after resuming, {display(name)} differs" for name in changed[:5])
+    for name in changed:
+        if name.startswith("module ") and name.partition(": ")[2].startswith(("parameter ", "tie of ")):
+            return "checkpoint_not_stable", display(name), evidence
+    for role in (*_ROLES[found.stage], *_UNSAVED):
         of_role = [name for name in changed if name.startswith(f"{role} ")]
         if not of_role:
             continue
-        if found.name:  # the module itself, before others
-            of_role.sort(key=lambda name: not name.startswith(f"module {found.name}: "))
-        of_role.sort(key=lambda name: _type_of(name, saved) not in _GENERATORS)
+        # A generator before others, and the module that differs before other modules.
+        of_role.sort(
+            key=lambda name: (_type_of(name, saved) not in _GENERATORS, not name.startswith(f"module {found.name}: "))
+        )
         first = of_role[0]
-        attribute = first.partition(": ")[2]
-        evidence = tuple(f"after resuming, {name} differs" for name in of_role[:5])
-        if _type_of(first, saved) in _GENERATORS:
-            return "unsaved_generator", first, evidence
-        if role == "module" and attribute.startswith("parameter "):
-            return "checkpoint_not_stable", first, evidence
-        return _UNSAVED[role], first, evidence
-    if changed:
-        evidence = tuple(f"after resuming, {name} differs" for name in changed[:5])
-        return _UNSAVED[changed[0].partition(" ")[0]], changed[0], evidence
+        cause = "unsaved_generator" if _type_of(first, saved) in _GENERATORS else _UNSAVED[role]
+        return cause, display(first), evidence
     if found.stage == "samples":
-        return "unsaved_data_state", found.name or "no state that differs was found in the data's objects", ()
+        return "unsaved_data_state", ", ".join(facts["data_names"]) or "the data", ()
     return "unknown", found.name or found.stage, ()
 
 

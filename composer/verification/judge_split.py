@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer.verification.compare import TOLERANCE, Deviation, deviation
+from composer.verification.code_facts import samples
+from composer.verification.compare import TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
 
-__all__ = ["judge_ranks", "judge_split"]
+__all__ = ["is_weighted_mean", "judge_ranks", "judge_split"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
@@ -20,7 +22,9 @@ Tensors = Mapping[str, Any]
 _TOTAL = "loss/train/total"
 
 
-def judge_split(check: str, exact: Steps, other: Steps, tensors: Tensors, others: Tensors) -> Finding:
+def judge_split(
+    check: str, exact: Steps, other: Steps, tensors: Tensors, others: Tensors, facts: Mapping[str, Any]
+) -> Finding:
     """Judge a run in exact mode that splits the batches in another way.
 
     The rule: the loss and every gradient of the first step deviate by no more than a relative 1e-6, in float64, and the
@@ -32,54 +36,91 @@ def judge_split(check: str, exact: Steps, other: Steps, tensors: Tensors, others
         other: The steps of the other.
         tensors: The tensors that the reference recorded.
         others: Those of the other.
+        facts: What is known of the run.
     """
-    first = tensors["first"], others["first"]
-    mixing = _first_mixing_module(*first)
+    first, second = tensors["first"], others["first"]
+    mixing = _first_mixing_module(first, second)
     loss = _loss_ratio(exact, other)
-    gradients = deviation(first[0]["gradients"], first[1]["gradients"])
+    gradients = deviation(first["gradients"], second["gradients"])
     if mixing is not None:
-        summary = f"the outputs of {mixing} for a sample depend on the rest of the batch"
-        return Finding(check, "expected", summary, "samples_interact", mixing, f"step 0, outputs of {mixing}")
+        return _of_module(check, mixing, facts)
     if gradients is None and abs(loss - 1) <= TOLERANCE:
-        end = deviation(_updates(tensors), _updates(others), tolerance=100 * TOLERANCE)
+        end = deviation(updates(tensors), updates(others), tolerance=100 * TOLERANCE)
         if end is None:
             return Finding(check, "passed", f"loss, gradients and updates agree within {TOLERANCE:g} in float64")
         where = f"step 1 or later, parameter {end.name} (relative {end.relative:.2g})"
         return Finding(check, "failed", "the parameters differ after some steps", "unknown", end.name, where)
     if gradients is None:
-        where, evidence = (
-            f"step 0, loss ({loss:.6g} times as large)",
-            "the gradients agree; only the logged loss differs",
-        )
+        where, evidence = f"step 0, loss ({loss:.6g} times as large)", "the gradients agree; only the logged loss differs"
         return Finding(check, "failed", "the loss differs", "loss_scale", "loss", where, (evidence,), loss)
-    return _of_gradients(check, loss, gradients)
+    return _of_gradients(check, loss, gradients, first, second, facts)
 
 
-def _of_gradients(check: str, loss: float, gradients: Deviation) -> Finding:
-    """Judge gradients that deviate."""
+def _of_module(check: str, name: str, facts: Mapping[str, Any]) -> Finding:
+    """Judge a module whose outputs for a sample differ with the batch that the sample is in."""
+    label = f"{name} ({facts['classes'].get(name, 'the model')})"
+    where = f"step 0, outputs of {name}"
+    used = facts["suspects"].get(f"module {name}", [])
+    if samples(used):
+        evidence = (f"its code uses {', '.join(used)}",)
+        return Finding(check, "expected", f"{name} samples random numbers", "random_in_model", label, where, evidence)
+    summary = f"the outputs of {name} for a sample depend on the rest of the batch"
+    return Finding(check, "expected", summary, "samples_interact", label, where)
+
+
+def _of_gradients(
+    check: str, loss: float, gradients: Deviation, first: Tensors, second: Tensors, facts: Mapping[str, Any]
+) -> Finding:
+    """Judge gradients that deviate though the outputs of all modules agree."""
     where = f"step 0, gradient of {gradients.name} (relative {gradients.relative:.2g})"
     factor = gradients.factor
     evidence = [f"the outputs of all modules agree; the loss is {loss:.6g} times as large"]
+    editing = [name for name, changed in facts["changes"].items() if {"gradients", "loss"} & set(changed)]
+    evidence += [f"{name} changes {', '.join(facts['changes'][name])}" for name in editing]
+    name, cause = "the loss", "loss_scale"
+    if abs(loss - 1) <= TOLERANCE:
+        name = ", ".join(editing) or gradients.name
+        evidence.append("the loss agrees, but gradients do not: a hook, callback or method changes them")
+    elif factor is None:
+        cause = "ragged_mean" if is_weighted_mean(first, second) else "samples_interact"
+        if cause == "ragged_mean" and facts["token_function"]:
+            evidence.append(f"{facts['token_function']} counts the tokens that weight the microbatches")
     if factor is not None:
         evidence.append(f"every gradient is {factor:.6g} times as large")
-        cause = "loss_scale"
-    elif abs(loss - 1) > TOLERANCE:
-        cause = "ragged_mean"
-    else:
-        cause = "loss_scale"
-        evidence.append("the loss agrees, but some gradients do not: a hook or method changes them")
-    return Finding(check, "failed", "the gradients differ", cause, gradients.name, where, tuple(evidence), factor)
+    return Finding(check, "failed", "the gradients differ", cause, name, where, tuple(evidence), factor)
+
+
+def is_weighted_mean(first: Tensors, second: Tensors) -> bool:
+    """Return whether the loss of a batch is a mean over its microbatches, with weights of any kind.
+
+    With the loss l_i and the gradient g_i of each microbatch, there must be weights w_i > 0 with sum_i w_i = 1,
+    L = sum_i w_i l_i and G = sum_i w_i g_i, for the loss L and the gradient G of the batch.
+
+    Args:
+        first: The tensors of the first step, with the full batch.
+        second: Those with microbatches.
+    """
+    total, parts = first["increments"], second["increments"]
+    if len(total) != 1 or len(parts) < 2 or total[0].numel() < len(parts):
+        return True  # not enough equations to tell
+    rows = torch.stack([parts[0], *(b - a for a, b in itertools.pairwise(parts))])
+    solution = torch.linalg.lstsq(rows.T, total[0][:, None], driver="gelsd").solution[:, 0]
+    if float((rows.T @ solution - total[0]).norm()) > 1e-4 * float(total[0].norm()):
+        return False
+    counts = rows.norm(dim=1) > 1e-9 * rows.norm()
+    if bool((solution[counts] < 1e-4).any()):
+        return False  # the batch ignores samples that count by themselves
+    weights, losses = solution / len(parts), torch.tensor(second["losses"])
+    if not bool(counts.all()) or not bool(losses.isfinite().all()):
+        return True
+    is_mean = abs(float(weights.sum()) - 1) < 1e-3
+    return is_mean and abs(float((weights * losses).sum()) - first["losses"][0]) < 1e-3 * abs(first["losses"][0])
 
 
 def _loss_ratio(exact: Steps, other: Steps) -> float:
     """Return the loss of the first step relative to that of the reference."""
     a, b = (float.fromhex(steps["steps"][0]["loss"][_TOTAL]) for steps in (exact, other))
     return b / a if a else (1.0 if b == 0 else float("inf"))
-
-
-def _updates(tensors: Tensors) -> dict[str, Tensor]:
-    """Return how much training changed each parameter."""
-    return {name: value - tensors["first"]["before"][name] for name, value in tensors["parameters"].items()}
 
 
 def _first_mixing_module(tensors: Tensors, others: Tensors) -> str | None:
@@ -143,7 +184,7 @@ def judge_ranks(
                 check, "failed", "the ranks have different parameters", "ranks_diverge", name,
                 f"step {step['step']}, parameters of {name}",
             )  # fmt: skip
-    return judge_split(check, exact, other, tensors, others)
+    return judge_split(check, exact, other, tensors, others, facts)
 
 
 def _judge_samples(

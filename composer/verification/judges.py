@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer.trials import Record, Trial
-from composer.verification.compare import deviation, first_difference, steps_of, tensors_of
+from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
 from composer.verification.findings import Finding
 from composer.verification.judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
 from composer.verification.judge_split import judge_ranks, judge_split
+from composer.verification.snapshot import display
 
-__all__ = ["judge", "reference_findings"]
+__all__ = ["explain", "judge", "reference_findings"]
 
 # Largest relative deviation of the loss between a low precision and fp32.
 _PRECISION = 0.05
@@ -34,7 +36,7 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
     found = _judge(check, trial, records, facts)
     same = records.get("same")
-    if found.status == "failed" and check not in ("same", "data") and same is not None and same.is_completed:
+    if found.status != "passed" and check not in ("same", "data") and same is not None and same.is_completed:
         again = first_difference(steps_of(records["reference"])["steps"], steps_of(same)["steps"])
         if again is not None:
             return Finding(label, "skipped", f"not judged, since two equal runs already differ at {again}")
@@ -46,7 +48,7 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
     label, record = trial.name, records[trial.name]
     reference, steps = steps_of(records["reference"]), steps_of(record)
     if check == "same":
-        return judge_same(label, reference, steps, facts)
+        return judge_same(label, reference, steps, (tensors_of(records["reference"]), tensors_of(record)), facts)
     if check == "data":
         return _judge_data(facts["data"], facts)
     if check == "resume":
@@ -54,11 +56,10 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
     if check == "workers":
         return judge_workers(label, reference, steps, facts)
     if check in ("evaluation", "logging"):
-        names = steps["changes"].get("evaluation", []) if check == "evaluation" else facts["loggers"]
+        names = _changed_by_evaluation(steps, facts) if check == "evaluation" else _changed_by_logging(steps, facts)
         return judge_effect(label, f"{check}_changes_training", reference, steps, names)
     if check == "callbacks":
-        noted = steps_of(records["same"])["changes"] if "same" in records else {}
-        known = {**reference["changes"], **noted}
+        known = facts["changes"]
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
         return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
     if check == "methods":
@@ -69,7 +70,7 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
     exact = records[next(name for name in trial.after if name.startswith("exact"))]
     tensors, others = tensors_of(exact), tensors_of(record)
     if check == "microbatch":
-        return judge_split(label, steps_of(exact), steps, tensors, others)
+        return judge_split(label, steps_of(exact), steps, tensors, others, facts)
     if check == "compile":
         return _judge_compiled(label, tensors, others)
     expected = steps_of(exact)
@@ -78,6 +79,22 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
         expected = {**expected, "steps": [step for step in expected["steps"] if step["step"] >= start]}
         tensors = {**tensors, "first": tensors["later"]}
     return judge_ranks(label, expected, steps, tensors, others, facts)
+
+
+def _changed_by_evaluation(steps: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """Return what evaluation changes, with the classes of modules."""
+    found: list[str] = []
+    for name in steps["changes"].get("evaluation", []):
+        module = name.partition(": ")[0].removeprefix("module ")
+        of = f" ({facts['classes'][module]})" if name.startswith("module ") and module in facts["classes"] else ""
+        found.append(f"{display(name) or 'the random state'}{of}")
+    return found
+
+
+def _changed_by_logging(steps: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """Return the loggers of the program, and the callbacks that change more with loggers than without."""
+    more = [name for name, changed in steps["changes"].items() if set(changed) - set(facts["changes"].get(name, ()))]
+    return list(dict.fromkeys([*facts["loggers"], *more]))
 
 
 def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
@@ -95,14 +112,33 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
     if data["modified"]:
         rows = ", ".join(map(str, data["modified"][:5]))
         summary = f"{len(data['modified'])} of {data['rows']} samples have changed in training, such as {rows}"
-        evidence = tuple(f"{name} may do so" for name in facts["modules"][-3:])
+        evidence = tuple(f"{name} has in-place operations" for name in facts["in_place"])
         return Finding("data", "failed", summary, "dataset_modified", names or "the data", "", evidence)
     return Finding("data", "passed", f"{data['rows']} samples are the same before and after training")
+
+
+def explain(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings in which what one check finds out about the loss explains the others.
+
+    Args:
+        findings: The findings of all checks.
+    """
+    mixing = next((f for f in findings if f.status == "failed" and f.cause == "samples_interact"), None)
+    if mixing is None:
+        return list(findings)
+    return [
+        dataclasses.replace(finding, cause=mixing.cause) if finding.cause == "ragged_mean" else finding
+        for finding in findings
+    ]
 
 
 def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
     found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
     if found is None:
+        found = deviation(updates(tensors), updates(others), 100 * TOLERANCE)
+        if found is not None:
+            where = f"step 1 or later, parameter {found.name} (relative {found.relative:.2g})"
+            return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
         return Finding(label, "passed", "the gradients agree in float64")
     where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
     return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)

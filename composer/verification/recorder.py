@@ -113,7 +113,7 @@ class Recorder(Probe):
             checkpoint=self.folder / CHECKPOINT,
             neutral=self._exact,
             inspect=self._inspect,
-            attribute=self._attribute,
+            attribute=self._attribute or self._log,
             hooks=self._hooks,
             data=self._data,
             evaluate=self._evaluate,

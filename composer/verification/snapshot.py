@@ -12,7 +12,7 @@ from composer.core.callback import Callback
 from composer.core.state import State
 from composer.verification.digests import attributes, tagged
 
-__all__ = ["Snapshot", "differences", "snapshot"]
+__all__ = ["Snapshot", "differences", "display", "snapshot"]
 
 Snapshot = dict[str, dict[str, str]]
 
@@ -22,6 +22,8 @@ _LOADER_PARTS = frozenset(
     | {"_DataLoader__multiprocessing_context", "_IterableDataset_len_called"}
 )
 _MAX_ENTRIES, _MAX_DEPTH = 64, 3
+# Words before the names of what modules have.
+_WORDS = ("parameter ", "buffer ", "requires_grad of ", "tie of ")
 
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
 
@@ -41,8 +43,13 @@ def snapshot(state: State, without: Callback) -> Snapshot:
     ['affine', 'buffer num_batches_tracked', 'buffer running_mean']
     """
     found: Snapshot = {}
+    first: dict[int, str] = {}
     for name, module in state.model.named_modules():
         found[f"module {name}"] = _of_module(module)
+        for key, parameter in module.named_parameters(recurse=False):
+            path = f"{name}.{key}".lstrip(".")
+            if (tied := first.setdefault(id(parameter), path)) != path:
+                found[f"module {name}"][f"tie of {key}"] = tied
     for role, entries in (
         ("algorithm", state.algorithms),
         ("callback", [callback for callback in state.callbacks if callback is not without]),
@@ -52,8 +59,23 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         for entry in entries:
             found[f"{role} {_name(entry)}"] = _expanded(entry)
     for name, part in _data(state):
-        found[f"data {name}"] = _expanded(part)
+        found[f"data {name if isinstance(part, DataLoader) else _name(part)}"] = _expanded(part)
     return found
+
+
+def display(name: str) -> str:
+    """Return how people name an attribute of :func:`differences`: the class or the module, and the attribute.
+
+    Args:
+        name: What :func:`differences` returns.
+
+    >>> display("module net.2: buffer mean"), display("data Noise: generator")
+    ('net.2.mean', 'Noise.generator')
+    """
+    owner, _, attribute = name.partition(" ")[2].partition(": ")
+    for word in _WORDS:
+        attribute = attribute.removeprefix(word)
+    return f"{owner}.{attribute}".strip(".")
 
 
 def differences(expected: Snapshot, found: Snapshot) -> list[str]:
@@ -109,18 +131,11 @@ def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
 
 def _is_custom(value: Any) -> bool:
     """Whether a value is an object of a class of the program, rather than of Python or a library."""
-    return hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor) and not callable_only(value)
+    return hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor) and not _of_library(value)
 
 
-def callable_only(value: Any) -> bool:
-    """Return whether a value is a function, or an object of a library.
-
-    Args:
-        value: The value.
-
-    >>> callable_only(len)
-    True
-    """
+def _of_library(value: Any) -> bool:
+    """Whether a value is a function, or an object of a library."""
     module = f"{type(value).__module__}."
     return module.startswith(("builtins.", "torch.", "numpy.", "random.", "composer.", "functools.", "collections."))
 

@@ -19,7 +19,7 @@ from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDispl
 from composer.trials.fork_server import can_fork
 from composer.verification.compare import steps_of
 from composer.verification.findings import Finding, Report
-from composer.verification.judges import judge, reference_findings
+from composer.verification.judges import explain, judge, reference_findings
 from composer.verification.recorder import FACTS_FILE
 
 if TYPE_CHECKING:
@@ -143,8 +143,10 @@ class Verification:
         records = {"reference": record}
         if trials:
             records |= self._run([self._reference_trial(), *others, *without, *trials])
+        noted = records["same"] if "same" in records and records["same"].is_completed else record
+        facts["changes"] = {**steps_of(record)["changes"], **steps_of(noted)["changes"]}
         findings = [*reference_findings(facts, steps_of(record)), *self._judged(plan, records, facts)]
-        return Report(findings, facts, time.monotonic() - start)
+        return Report(explain(findings), facts, time.monotonic() - start)
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""

@@ -15,8 +15,9 @@ from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.trainer.microbatch import named_losses
 from composer.verification import data_facts
-from composer.verification.code_facts import suspects
+from composer.verification.code_facts import edits_in_place, suspects
 from composer.verification.digests import digest, gathered, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
@@ -38,6 +39,8 @@ _FIRST = {
 }
 # Larger outputs are not kept: bytes.
 _MAX_KEPT = 2**28
+# Largest number of microbatches, and of elements of a parameter, whose increments to the gradient are kept.
+_MAX_MICROBATCHES, _MAX_INCREMENT = 64, 2**16
 
 
 class Finished(BaseException):
@@ -99,6 +102,8 @@ class Watch(Callback):
         self._step: dict[str, Any] = {}
         self._modules: ModuleWatch | None = None
         self._changes: dict[str, set[str]] = {}
+        self._increments: list[Tensor] = []
+        self._losses: list[float] = []
 
     def record(self) -> dict[str, Any]:
         """Return everything that was recorded, but for tensors and facts, in JSON types."""
@@ -193,6 +198,16 @@ class Watch(Callback):
         assert self._modules is not None
         self._modules.active = False
 
+    def after_backward(self, state: State, logger: Logger) -> None:
+        """Keep the gradient so far, to see what each microbatch of the first step adds."""
+        if self._neutral is None or self.steps or len(self._step["batch"]) > _MAX_MICROBATCHES:
+            return
+        gradients = [p.grad for p in state.model.parameters() if p.grad is not None and p.numel() <= _MAX_INCREMENT]
+        if gradients:
+            largest = max(gradients, key=lambda gradient: gradient.numel())
+            self._increments.append(gathered(largest).detach().flatten().cpu().clone())
+            self._losses.append(float(named_losses(state.loss)[0]))
+
     def _gradients(self, state: State, logger: Logger) -> None:
         assert self._modules is not None
         self._step["random states"].update(self._modules.states)
@@ -208,6 +223,8 @@ class Watch(Callback):
                 "gradients": _full(gradients),
                 "outputs": dist.all_gather_object(_kept(self._modules.outputs)),
                 "samples": dist.all_gather_object(self._step["samples"]),
+                "increments": list(self._increments),
+                "losses": list(self._losses),
                 "before": _full(state.model.named_parameters()),
             }
 
@@ -271,11 +288,13 @@ class Watch(Callback):
             statistics_modules=self._modules.statistics_modules,
             random_algorithms=sorted(algorithms & random),
             random_callbacks=sorted(random - algorithms),
+            token_function=data_facts.token_function(state.train_phase.loader),
             data_names=data_facts.names(state.train_phase.loader),
             neutral=neutral_settings(state.algorithms),
             compiled=self.compiled,
             loggers=self.loggers,
-            modules=[type(module).__qualname__ for module in state.model.modules()],
+            classes={name: type(module).__qualname__ for name, module in state.model.named_modules()},
+            in_place=edits_in_place(state),
             algorithms=[type(each).__name__ for each in state.algorithms],
             callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
             schedules=[_label(each) for each in state.schedulers],
