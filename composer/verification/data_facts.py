@@ -44,10 +44,14 @@ def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[str]]:
         size = None  # only the user's own function knows
     counted = spec.get_num_samples_in_batch(batch)
     if size is not None and counted != size:
-        problems.append(f"get_num_samples_in_batch{_own(spec.get_num_samples_in_batch)} returns {counted} for a batch of {size}")
+        name = _own(spec.get_num_samples_in_batch)
+        problems.append(f"get_num_samples_in_batch{name} returns {counted} for a batch of {size}")
     single = list(spec.split_batch(batch, 1))
     if size is not None and len(single) != size:
-        problems.append(f"split_batch{_own(spec.split_batch)} with microbatch_size=1 returns {len(single)} microbatches of {size} samples")
+        name = _own(spec.split_batch)
+        problems.append(
+            f"split_batch{name} with microbatch_size=1 returns {len(single)} microbatches of {size} samples"
+        )
     elif size is not None:
         problems += _unequal(spec, batch, single, size)
     return single, problems
@@ -60,17 +64,16 @@ def _own(function: Any) -> str:
 
 def _unequal(spec: DataSpec, batch: Any, single: list[Any], size: int) -> list[str]:
     """Return how the rows of microbatches differ from those of the batch."""
-    expected = [sorted(_row_digests(leaf)) for leaf in _tensors(batch, size)]
+    expected = sorted(_rows(_tensors(batch, size)))
+    number = len(_tensors(batch, size))
     for microbatch_size in (1, max(size // 2, 1)):
         microbatches = single if microbatch_size == 1 else list(spec.split_batch(batch, microbatch_size))
         parts = [_tensors(each, None) for each in microbatches]
-        if any(len(each) != len(expected) for each in parts):
+        if any(len(part) != number or len({len(leaf) for leaf in part}) > 1 for part in parts):
             continue  # a container that does not keep its tensors
-        found = [sorted(d for part in parts for d in _row_digests(part[i])) for i in range(len(expected))]
-        if found != expected:
-            return [
-                f"split_batch{_own(spec.split_batch)} with microbatch_size={microbatch_size} loses, repeats or changes rows"
-            ]
+        if sorted(row for part in parts for row in _rows(part)) != expected:
+            what = "loses, repeats or changes rows"
+            return [f"split_batch{_own(spec.split_batch)} with microbatch_size={microbatch_size} {what}"]
     return []
 
 
@@ -80,8 +83,9 @@ def _tensors(batch: Any, size: int | None) -> list[Tensor]:
     return [leaf for leaf in found if size is None or leaf.shape[0] == size]
 
 
-def _row_digests(tensor: Tensor) -> list[str]:
-    return [digest(row) for row in tensor]
+def _rows(tensors: Sequence[Tensor]) -> list[str]:
+    """Return a digest of each row of tensors of equal length, of all tensors together."""
+    return [digest(list(row)) for row in zip(*tensors, strict=True)]
 
 
 def names(spec: DataSpec) -> list[str]:

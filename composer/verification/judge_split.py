@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
 
-__all__ = ["is_weighted_mean", "judge_ranks", "judge_split"]
+__all__ = ["is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
@@ -48,10 +47,16 @@ def judge_split(
         end = deviation(updates(tensors), updates(others), tolerance=100 * TOLERANCE)
         if end is None:
             return Finding(check, "passed", f"loss, gradients and updates agree within {TOLERANCE:g} in float64")
+        stepped = deviation(first["stepped"], second["stepped"])
+        if stepped is not None:
+            return _of_gradients(check, loss, stepped, first, second, facts)
         where = f"step 1 or later, parameter {end.name} (relative {end.relative:.2g})"
         return Finding(check, "failed", "the parameters differ after some steps", "unknown", end.name, where)
     if gradients is None:
-        where, evidence = f"step 0, loss ({loss:.6g} times as large)", "the gradients agree; only the logged loss differs"
+        where, evidence = (
+            f"step 0, loss ({loss:.6g} times as large)",
+            "the gradients agree; only the logged loss differs",
+        )
         return Finding(check, "failed", "the loss differs", "loss_scale", "loss", where, (evidence,), loss)
     return _of_gradients(check, loss, gradients, first, second, facts)
 
@@ -172,19 +177,45 @@ def judge_ranks(
         different = _judge_samples(check, one, step, known, facts)
         if different is not None:
             return different
-        same = _same_random_state(step, facts)
-        if same is not None:
-            return Finding(
-                check, "failed", "the ranks sample the same random numbers", "same_random_numbers_on_ranks", same,
-                f"step {step['step']}, random state before {same}",
-            )  # fmt: skip
         if step["ranks differ"]:
             name = step["ranks differ"][0]
+            where, evidence = f"step {step['step']}, parameters of {name}", _why_diverging(step, facts)
             return Finding(
-                check, "failed", "the ranks have different parameters", "ranks_diverge", name,
-                f"step {step['step']}, parameters of {name}",
-            )  # fmt: skip
+                check, "failed", "the ranks have different parameters", "ranks_diverge", name, where, evidence
+            )
     return judge_split(check, exact, other, tensors, others, facts)
+
+
+def judge_random(check: str, steps: Steps, facts: Mapping[str, Any]) -> Finding:
+    """Judge whether the ranks sample different random numbers, in a run with everything that samples.
+
+    Args:
+        check: Name of the check.
+        steps: The steps of the run on several ranks.
+        facts: What the reference found out.
+    """
+    for step in steps["steps"]:
+        same = _same_random_state(step, facts)
+        if same is not None:
+            label = f"{same} ({facts['classes'].get(same, 'the model')})"
+            where = f"step {step['step']}, random state after {same}"
+            summary = "the ranks sample the same random numbers"
+            return Finding(check, "failed", summary, "same_random_numbers_on_ranks", label, where)
+    return Finding(check, "passed", f"the ranks sample different random numbers in {len(steps['steps'])} steps")
+
+
+def _why_diverging(step: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what speaks for a cause of different parameters on the ranks."""
+    changes: Mapping[str, Sequence[str]] = facts["changes"]
+    if step["rates differ"]:
+        setting = [name for name, changed in changes.items() if "learning rate" in changed]
+        return (
+            f"the learning rates differ too; {', '.join([*setting, *facts['schedules']]) or 'a schedule'} set them",
+        )
+    editing = [
+        f"{name} changes the {', '.join(c)}" for name, c in changes.items() if {"parameters", "gradients"} & set(c)
+    ]
+    return tuple(editing)
 
 
 def _judge_samples(

@@ -10,7 +10,7 @@ from composer.trials import Record, Trial
 from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
 from composer.verification.findings import Finding
 from composer.verification.judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
-from composer.verification.judge_split import judge_ranks, judge_split
+from composer.verification.judge_split import judge_random, judge_ranks, judge_split
 from composer.verification.snapshot import display
 
 __all__ = ["explain", "judge", "reference_findings"]
@@ -67,8 +67,11 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
         return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])
     if check == "precision":
         return _judge_precision(label, records["reference"], record)
+    if check == "random":
+        return judge_random(label, steps, facts)
     exact = records[next(name for name in trial.after if name.startswith("exact"))]
     tensors, others = tensors_of(exact), tensors_of(record)
+    facts = {**facts, "changes": {**steps["changes"], **facts["changes"]}}
     if check == "microbatch":
         return judge_split(label, steps_of(exact), steps, tensors, others, facts)
     if check == "compile":
@@ -124,12 +127,16 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
         findings: The findings of all checks.
     """
     mixing = next((f for f in findings if f.status == "failed" and f.cause == "samples_interact"), None)
-    if mixing is None:
-        return list(findings)
-    return [
-        dataclasses.replace(finding, cause=mixing.cause) if finding.cause == "ragged_mean" else finding
-        for finding in findings
-    ]
+    resumed = next((f for f in findings if f.status == "failed" and f.check == "resume"), None)
+    explained: list[Finding] = []
+    for finding in findings:
+        if mixing is not None and finding.cause == "ragged_mean":
+            finding = dataclasses.replace(finding, cause=mixing.cause)
+        if resumed is not None and finding.check == "resume_ranks" and finding.cause != resumed.cause:
+            summary = f"not judged, since the run resumes wrongly on one rank too ({resumed.cause})"
+            finding = Finding(finding.check, "skipped", summary)
+        explained.append(finding)
+    return explained
 
 
 def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
@@ -187,8 +194,9 @@ def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -
         yield Finding("batches", "failed", "batches are not counted or split correctly", cause, problem)
     repeated = _repeated(facts, reference)
     if repeated is not None:
-        where = f"steps 0 and 1, random state before {repeated}"
-        yield Finding("random numbers", "failed", "they repeat", "repeated_random_numbers", repeated, where)
+        where = f"steps 0 and 1, random state after {repeated}"
+        label = f"{repeated} ({facts['classes'].get(repeated, 'the model')})"
+        yield Finding("random numbers", "failed", "they repeat", "repeated_random_numbers", label, where)
     for name in facts["statistics_modules"]:
         yield Finding("microbatch", "expected", "left out where batches are split", "batch_statistics", name)
     for name in facts["random_modules"]:

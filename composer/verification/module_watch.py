@@ -29,7 +29,7 @@ class ModuleWatch:
         random_modules: Names of modules that have sampled random numbers in their own forward.
         statistics_modules: Names of modules that use statistics of the batch.
         outputs: Outputs of the first step by name, one for each call.
-        states: Digest of the random state before the first call of each module.
+        states: Digest of the random state after the first call of each module.
 
     >>> watch = ModuleWatch(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2)))
     >>> watch.active = True
@@ -73,7 +73,6 @@ class ModuleWatch:
             if self._keep and not self._digests and not self._calls:
                 self.outputs = {}
             state = _rng_state()
-            self.states.setdefault(name, state)
             self._calls.append([state, False])
 
         return record
@@ -83,7 +82,9 @@ class ModuleWatch:
             if not self.active or not self._calls:
                 return
             before, inner = self._calls.pop()
-            changed = _rng_state() != before
+            state = _rng_state()
+            self.states.setdefault(name, state)
+            changed = state != before
             if changed and self._calls:
                 self._calls[-1][1] = True
             if changed and not inner and name not in self.random_modules:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer.core.callback import Callback
@@ -22,6 +23,9 @@ _LOADER_PARTS = frozenset(
     | {"_DataLoader__multiprocessing_context", "_IterableDataset_len_called"}
 )
 _MAX_ENTRIES, _MAX_DEPTH = 64, 3
+_OPTIMIZER_INTERNALS = frozenset(
+    {"state", "param_groups", "defaults", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
+)
 # Words before the names of what modules have.
 _WORDS = ("parameter ", "buffer ", "requires_grad of ", "tie of ")
 
@@ -57,7 +61,7 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         ("schedule", state.schedulers),
     ):
         for entry in entries:
-            found[f"{role} {_name(entry)}"] = _expanded(entry)
+            found[f"{role} {_name(entry)}"] = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
     for name, part in _data(state):
         found[f"data {name if isinstance(part, DataLoader) else _name(part)}"] = _expanded(part)
     return found
@@ -107,8 +111,26 @@ def _of_module(module: nn.Module) -> dict[str, str]:
         for name, tensor in named(recurse=False)
     }
     trained = {f"requires_grad of {name}": str(p.requires_grad) for name, p in module.named_parameters(recurse=False)}
-    plain = {name: value for name, value in vars(module).items() if name not in _MODULE_INTERNALS}
-    return {**tensors, **trained, **{name: tagged(value) for name, value in plain.items() if not _is_link(value)}}
+    plain: dict[str, str] = {}
+    for name, value in vars(module).items():
+        if name in _MODULE_INTERNALS or _is_link(value):
+            continue
+        plain |= _expanded(value, f"{name}.", 1) if _is_custom(value) else {name: tagged(value)}
+    return {**tensors, **trained, **plain}
+
+
+def _of_optimizer(optimizer: Optimizer) -> dict[str, str]:
+    """Return digests of the hyperparameters of each group, and of attributes that torch's optimizers do not have."""
+    groups = {
+        f"param_groups.{i}.{name}": tagged(value)
+        for i, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params"
+    }
+    own = {
+        name: value for name, value in _expanded(optimizer).items() if name.split(".")[0] not in _OPTIMIZER_INTERNALS
+    }
+    return {**groups, **{name: value for name, value in own.items() if not name.startswith("_optimizer_")}}
 
 
 def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:

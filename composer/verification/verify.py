@@ -42,6 +42,7 @@ CHECKS: dict[str, str] = {
     "ddp": "2 ranks with DDP compute the same",
     "fsdp": "2 ranks with FSDP compute the same",
     "tp": "2 ranks with tensor parallelism compute the same, if the run has a plan",
+    "random": "2 ranks sample different random numbers",
     "evaluation": "evaluation does not change the training",
     "logging": "loggers, the progress bar and monitors do not change the training",
     "callbacks": "the callbacks of the run do not change the training",
@@ -219,6 +220,12 @@ class Verification:
             yield from self._ranks(check, facts)
         elif check == "same":
             yield dataclasses.replace(self._trial("same", attribute=True), fresh=True)
+        elif check == "random":
+            if not facts["random_modules"]:
+                yield "no module of the run samples random numbers"
+            else:
+                cpu = torch.accelerator.is_available() and torch.accelerator.device_count() < 2
+                yield self._trial("random", ["device=cpu"] if cpu else [], ["reference"], ranks=2)
         elif check == "resume":
             yield self._trial("resume", after=["reference"], load="reference")
         elif check == "evaluation":
@@ -250,7 +257,8 @@ class Verification:
             yield "the batches have one sample"
         for each in sorted({max(size // 2, 1), max(size // 4, 1), 1}, reverse=True):
             changes = [f"device_train_microbatch_size={each}"]
-            yield self._trial(f"microbatch-{each}", changes, ["reference", "exact"], exact=True)
+            after = ["reference", "exact"]
+            yield self._trial(f"microbatch-{each}", changes, after, exact=True, attribute=each == 1)
 
     def _ranks(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         reference = "exact"
@@ -263,7 +271,7 @@ class Verification:
             yield self._trial("resume_ranks", changes, ["reference", reference], 2, exact=True, load=reference)
         else:
             config = {"ddp": [], "fsdp": ["parallelism_config={'fsdp': {}}"], "tp": []}[check]
-            trial = self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True)
+            trial = self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True, attribute=True)
             # With the launcher, as a run: its ranks have different hashes, so that an order by hash differs.
             yield dataclasses.replace(trial, fresh=check == "ddp")
 

@@ -236,10 +236,15 @@ class Watch(Callback):
         step["parameters"] = _tensor_digests(state.model.named_parameters())
         step["buffers"] = _tensor_digests(state.model.named_buffers())
         step["optimizer"] = _optimizer_digests(state)
+        key = "later" if len(self.steps) and step["step"] == self._save_at else "first"
+        if key in self.tensors and "stepped" not in self.tensors[key]:
+            gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
+            self.tensors[key]["stepped"] = _full(gradients)
         own = {
             "samples": step.pop("samples"),
             "random states": step.pop("random states"),
             "parameters": step["parameters"],
+            "learning rate": step["learning rate"],
         }
         ranks = dist.all_gather_object(own)
         step["samples"] = [rank["samples"] for rank in ranks]
@@ -252,6 +257,7 @@ class Watch(Callback):
                 if value != step["parameters"][name]
             }
         )
+        step["rates differ"] = any(rank["learning rate"] != step["learning rate"] for rank in ranks)
         self.steps.append(step)
         if self._evaluate:  # between this event and the next one
             self._before_evaluation = self._evaluated(state)
