@@ -249,10 +249,10 @@ def _judge_samples(
 
 
 def _same_random_state(step: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:
-    """Return the first module that samples random numbers with the same random state on all ranks."""
-    ranks: Sequence[Mapping[str, str]] = step["random states"]
+    """Return the first module that samples from a generator with the same state on all ranks."""
+    ranks: Sequence[Mapping[str, Mapping[str, int]]] = step["random states"]
     for name in facts["random_modules"]:
-        states = {rank.get(name) for rank in ranks}
-        if len(ranks) > 1 and len(states) == 1 and None not in states:
+        states = [rank.get(name, {}) for rank in ranks]
+        if any(all(other.get(key) == value for other in states[1:]) for key, value in states[0].items()):
             return name or "the model"
     return None

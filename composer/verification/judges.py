@@ -206,9 +206,8 @@ def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -
 
 def _repeated(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:
     """Return the first module that has the same random state before it in two steps."""
-    one, other = reference["steps"][:2]
+    one, other = (step["random states"][0] for step in reference["steps"][:2])
     for name in facts["random_modules"]:
-        first, second = one["random states"][0].get(name), other["random states"][0].get(name)
-        if first is not None and first == second:
+        if any(other.get(name, {}).get(key) == value for key, value in one.get(name, {}).items()):
             return name or "the model"
     return None

@@ -29,7 +29,7 @@ class ModuleWatch:
         random_modules: Names of modules that have sampled random numbers in their own forward.
         statistics_modules: Names of modules that use statistics of the batch.
         outputs: Outputs of the first step by name, one for each call.
-        states: Digest of the random state after the first call of each module.
+        states: For the first call of each module that samples, the state afterwards of each generator that it uses.
 
     >>> watch = ModuleWatch(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2)))
     >>> watch.active = True
@@ -44,7 +44,7 @@ class ModuleWatch:
         self.random_modules: list[str] = []
         self.statistics_modules: list[str] = []
         self.outputs: dict[str, list[Tensor]] = {}
-        self.states: dict[str, int] = {}
+        self.states: dict[str, dict[str, int]] = {}
         self._keep = keep
         self._digests: list[tuple[str, Tensor]] = []
         # One entry for each call that has not returned: the random state before, and whether an inner call changed it.
@@ -83,12 +83,13 @@ class ModuleWatch:
                 return
             before, inner = self._calls.pop()
             state = _rng_state()
-            self.states.setdefault(name, state)
-            changed = state != before
+            changed = {generator: value for generator, value in state.items() if value != before[generator]}
             if changed and self._calls:
                 self._calls[-1][1] = True
-            if changed and not inner and name not in self.random_modules:
-                self.random_modules.append(name)
+            if changed and not inner:
+                self.states.setdefault(name, changed)
+                if name not in self.random_modules:
+                    self.random_modules.append(name)
             if isinstance(module, _BatchNorm) and name not in self.statistics_modules:
                 self.statistics_modules.append(name)
             tensors = [leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor)]
@@ -100,12 +101,14 @@ class ModuleWatch:
         return record
 
 
-def _rng_state() -> int:
-    """Return a hash of the generators that modules sample from, the same in each process."""
-    state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7)
-    state.update(repr(random.getstate()).encode())
+def _rng_state() -> dict[str, int]:
+    """Return a hash of the state of each generator that modules sample from, the same in each process."""
     name, keys, position, *rest = np.random.get_state()
-    state.update(cast("np.ndarray[Any, Any]", keys).tobytes() + f"{name}{position}{rest}".encode())
+    states = {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "Python": repr(random.getstate()).encode(),
+        "NumPy": cast("np.ndarray[Any, Any]", keys).tobytes() + f"{name}{position}{rest}".encode(),
+    }
     if torch.accelerator.is_available() and torch.get_device_module().is_initialized():
-        state.update(torch.get_device_module().get_rng_state().cpu().numpy().tobytes())
-    return int.from_bytes(state.digest(), "big")
+        states["accelerator"] = torch.get_device_module().get_rng_state().cpu().numpy().tobytes()
+    return {key: int.from_bytes(hashlib.blake2b(state, digest_size=6).digest(), "big") for key, state in states.items()}

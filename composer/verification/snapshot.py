@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from composer.core.callback import Callback
 from composer.core.state import State
+from composer.optim.compiled_schedule import CompiledSchedule
 from composer.verification.digests import attributes, tagged
 
 __all__ = ["Snapshot", "differences", "display", "snapshot"]
@@ -60,7 +62,7 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         ("optimizer", state.optimizers),
         ("schedule", state.schedulers),
     ):
-        for entry in entries:
+        for entry in map(_unwrapped, entries):
             found[f"{role} {_name(entry)}"] = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
     for name, part in _data(state):
         found[f"data {name if isinstance(part, DataLoader) else _name(part)}"] = _expanded(part)
@@ -119,6 +121,11 @@ def _of_module(module: nn.Module) -> dict[str, str]:
     return {**tensors, **trained, **plain}
 
 
+def _unwrapped(entry: Any) -> Any:
+    """Return the schedule that the program passed, of one that follows the timestamp of the run."""
+    return entry._schedule if isinstance(entry, CompiledSchedule) else entry  # pyright: ignore[reportPrivateUsage]
+
+
 def _of_optimizer(optimizer: Optimizer) -> dict[str, str]:
     """Return digests of the hyperparameters of each group, and of attributes that torch's optimizers do not have."""
     groups = {
@@ -136,7 +143,11 @@ def _of_optimizer(optimizer: Optimizer) -> dict[str, str]:
 def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
     """Return digests of the attributes of an object, and of the custom objects that it has, by dotted names."""
     found: dict[str, str] = {}
-    for name, value in attributes(entry).items():
+    held = attributes(entry)
+    if isinstance(entry, FunctionType):  # what it closes over
+        cells = zip(entry.__code__.co_freevars, entry.__closure__ or (), strict=True)
+        held = {**held, **{name: cell.cell_contents for name, cell in cells}}
+    for name, value in held.items():
         if _is_link(value) or (depth == 0 and name in _LOADER_PARTS and isinstance(entry, DataLoader)):
             continue
         inner = dict(enumerate(value)) if isinstance(value, list | tuple) and len(value) < _MAX_ENTRIES else {"": value}
