@@ -64,6 +64,10 @@ CAUSES: dict[str, Cause] = {
         "Ranks train on the same samples",
         "Pass a DataLoader with a plain sampler, which the trainer shards, or shard by rank in {name}.",
     ),
+    "order_of_workers": Cause(
+        "{name} is iterable: its workers take turns, so that the order depends on their number",
+        "Nothing, if the number of workers is fixed.",
+    ),
     "random_in_data": Cause(
         "{name} samples random numbers, which depend on the worker and the rank", "Nothing; augmentation does so."
     ),

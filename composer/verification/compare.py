@@ -168,7 +168,16 @@ def deviation(
 def updates(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return how much training changed each parameter since the first recorded step.
 
+    Elements whose first gradient is zero but for rounding are left out: optimizers such as Adam and Lion make steps of
+    full size of them, in the direction of the rounding.
+
     Args:
         tensors: The tensors that a trial in exact mode recorded.
     """
-    return {name: value - tensors["first"]["before"][name] for name, value in tensors["parameters"].items()}
+    first: Mapping[str, Any] = tensors["first"]
+    found: dict[str, Tensor] = {}
+    for name, value in tensors["parameters"].items():
+        gradient = first["gradients"].get(name)
+        counts = 1.0 if gradient is None else gradient.abs() > 1e-8 * gradient.abs().max()
+        found[name] = (value - first["before"][name]) * counts
+    return found

@@ -218,6 +218,10 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
     one, more = _rows(reference), _rows(other)
     if cause == "worker_randomness" and any(times > one[row] > 0 for row, times in more.items()):
         cause = "repeated_samples"  # each worker yields all of an iterable data set
+    elif facts["iterable"] and found.stage == "samples":
+        return Finding(
+            check, "expected", "iterable data has another order with workers", "order_of_workers", name, str(found)
+        )
     return Finding(check, "failed", "the training differs", cause, name, str(found))
 
 

@@ -92,6 +92,10 @@ def _of_gradients(
             evidence.append(f"{facts['token_function']} counts the tokens that weight the microbatches")
     if factor is not None:
         evidence.append(f"every gradient is {factor:.6g} times as large")
+    if cause == "samples_interact":  # as Dice and contrastive losses do: in their nature, if known to the user
+        return Finding(
+            check, "expected", "the loss compares the samples of a batch", cause, name, where, tuple(evidence)
+        )
     return Finding(check, "failed", "the gradients differ", cause, name, where, tuple(evidence), factor)
 
 

@@ -15,6 +15,8 @@ from composer.verification.snapshot import display
 
 __all__ = ["explain", "judge", "reference_findings"]
 
+# Part of the error for data that each rank reads by itself.
+_SAME_RANKS = "Resume with the same number of ranks"
 # Largest relative deviation of the loss between a low precision and fp32.
 _PRECISION = 0.05
 
@@ -32,6 +34,8 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
     for name in trial.after:
         if not records[name].is_completed:
             return _failed(label, records[name])
+    if check == "resume_ranks" and _SAME_RANKS in record.error:
+        return Finding(label, "skipped", f"the data resumes on the same number of ranks only: {record.error}")
     if not record.is_completed:
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
     found = _judge(check, trial, records, facts)
@@ -126,12 +130,12 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
     Args:
         findings: The findings of all checks.
     """
-    mixing = next((f for f in findings if f.status == "failed" and f.cause == "samples_interact"), None)
+    mixing = next((f for f in findings if f.cause == "samples_interact" and f.name == "the loss"), None)
     resumed = next((f for f in findings if f.status == "failed" and f.check == "resume"), None)
     explained: list[Finding] = []
     for finding in findings:
         if mixing is not None and finding.cause == "ragged_mean":
-            finding = dataclasses.replace(finding, cause=mixing.cause)
+            finding = dataclasses.replace(finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause)
         if resumed is not None and finding.check == "resume_ranks" and finding.cause != resumed.cause:
             summary = f"not judged, since the run resumes wrongly on one rank too ({resumed.cause})"
             finding = Finding(finding.check, "skipped", summary)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from composer import dist
 from composer.core.algorithm import Algorithm
@@ -294,6 +295,7 @@ class Watch(Callback):
             statistics_modules=self._modules.statistics_modules,
             random_algorithms=sorted(algorithms & random),
             random_callbacks=sorted(random - algorithms),
+            iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
             token_function=data_facts.token_function(state.train_phase.loader),
             data_names=data_facts.names(state.train_phase.loader),
             neutral=neutral_settings(state.algorithms),
