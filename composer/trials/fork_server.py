@@ -106,6 +106,11 @@ class ForkServer:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """The process ID of the server."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         """Return the server, which ends with the block."""
         return self

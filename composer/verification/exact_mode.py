@@ -63,14 +63,17 @@ class Neutral:
             "precision_config": None,
         }
 
-    def bypass(self, model: nn.Module) -> None:
-        """Let the modules of a model that are left out run as in evaluation.
+    def prepare(self, model: nn.Module) -> None:
+        """Let the modules that are left out run as in evaluation, and cast tensors that are not parameters or buffers.
 
         Args:
             model: The model, ready for training.
         """
         names = {*self.random_modules, *self.statistics_modules}
         for name, module in model.named_modules():
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    setattr(module, attribute, value.double())
             if name in names:
                 module.register_forward_pre_hook(_evaluating)
                 module.register_forward_hook(_training, always_call=True)

@@ -216,7 +216,7 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
         return Finding(check, "expected", summary, "random_in_data", name, str(found))
     cause = "worker_randomness" if found.stage in ("samples", "batch", "steps") else "unknown"
     one, more = _rows(reference), _rows(other)
-    if cause == "worker_randomness" and any(times > one[row] > 0 for row, times in more.items()):
+    if cause == "worker_randomness" and any(one[row] not in (0, times) for row, times in more.items()):
         cause = "repeated_samples"  # each worker yields all of an iterable data set
     elif facts["iterable"] and found.stage == "samples":
         return Finding(

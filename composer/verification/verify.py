@@ -114,7 +114,13 @@ def verify(
 
 
 class Verification:
-    """One call of verify."""
+    """One call of :func:`verify`; its arguments are those of the function, and the server that forks the trials.
+
+    Attributes:
+        all_forked: Whether to fork also the trials that should have a Python of their own, to save seconds.
+    """
+
+    all_forked = False
 
     def __init__(
         self,
@@ -206,6 +212,10 @@ class Verification:
         """Return the reference without a method."""
         return self._trial(name, [f"algorithms-={name.removeprefix('without-')}"], ["reference"])
 
+    def _fresh(self, trial: Trial) -> Trial:
+        """Return a trial that does not share hashes and memory addresses with the reference."""
+        return trial if self.all_forked else dataclasses.replace(trial, fresh=True)
+
     def _exact(self, name: str) -> Trial:
         """Return the reference in exact mode, on the device of the run or on the CPU."""
         changes = [*_SAME_BATCHES, *(["device=cpu"] if name == "exact-cpu" else [])]
@@ -219,7 +229,7 @@ class Verification:
         elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
             yield from self._ranks(check, facts)
         elif check == "same":
-            yield dataclasses.replace(self._trial("same", attribute=True), fresh=True)
+            yield self._fresh(self._trial("same", attribute=True))
         elif check == "random":
             if not facts["random_modules"]:
                 yield "no module of the run samples random numbers"
@@ -273,7 +283,7 @@ class Verification:
             config = {"ddp": [], "fsdp": ["parallelism_config={'fsdp': {}}"], "tp": []}[check]
             trial = self._trial(check, [*changes, *config], ["reference", reference], 2, exact=True, attribute=True)
             # With the launcher, as a run: its ranks have different hashes, so that an order by hash differs.
-            yield dataclasses.replace(trial, fresh=check == "ddp")
+            yield self._fresh(trial) if check == "ddp" else trial
 
     def _methods(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if not facts["neutral"]:

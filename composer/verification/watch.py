@@ -165,7 +165,7 @@ class Watch(Callback):
         if self._modules is None:
             self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
-                self._neutral.bypass(state.model)
+                self._neutral.prepare(state.model)
 
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:

@@ -1,0 +1,110 @@
+"""``verify`` finds planted faults, names their causes, and reports nothing of sound trainers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import composer
+from composer.trials import ForkServer
+from composer.verification.causes import CAUSES
+from composer.verification.verify import CHECKS
+from tests.verification.faults import FAULTS
+from tests.verification.running import CHECK_OF, run_checks
+
+# One or two of each cause and of each check; `benchmarks/verification.py` runs all of them with all checks.
+CHOSEN = [
+    "attention_over_batch",
+    "batches_lose_rows",
+    "batchnorm_in_evaluation",
+    "constant_for_compiler",
+    "contrastive_loss",
+    "counter_of_optimizer",
+    "counts_tuple_entries",
+    "data_counts_rows",
+    "divided_twice",
+    "forward_in_place",
+    "generator_of_collate",
+    "generator_of_dataset",
+    "gradients_accumulate",
+    "hand_token_mean",
+    "logger_draws_numbers",
+    "lr_by_clock",
+    "memory_bank",
+    "method_without_state",
+    "monitor_normalizes_gradients",
+    "neutral_method_scales",
+    "racy_backward",
+    "racy_forward",
+    "reseeds_in_forward",
+    "sampler_repeats",
+    "schedule_in_a_closure",
+    "sequence_in_workers",
+    "split_mixes_targets",
+    "state_forgets_field",
+    "stream_in_each_worker",
+    "stream_not_sharded",
+    "stream_without_state",
+    "summed_loss",
+    "transient_buffer",
+    "unsafe_variance",
+    "unseeded_augmentation",
+    "unseeded_initialization",
+    "unseeded_python_shuffle",
+    "untied_on_load",
+    "weights_edited_on_rank_0",
+    "wrong_num_replicas",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHOSEN)
+def test_planted_fault_is_found_and_named(name: str, server: ForkServer) -> None:
+    fault = FAULTS[name]
+    checks = [check for one in fault.checks for check in CHECK_OF[one]]
+    report = run_checks(f"tests.verification.faults:{name}", server, list(dict.fromkeys(checks)))
+    found = [finding for finding in report.findings if finding.cause in fault.causes]
+    assert found, str(report)
+    assert all(finding.status in ("failed", "expected") for finding in found)
+    assert not report.ok or found[0].cause == "samples_interact"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 7, 9, 14, 40, 77])
+def test_sound_trainers_are_not_reported(number: int, server: ForkServer) -> None:
+    report = run_checks(f"tests.verification.sound:case_{number}", server)
+    assert report.ok, str(report)
+    assert {finding.check.partition("-")[0] for finding in report.findings} >= set(CHECKS) - {"methods"}
+
+
+def test_report_as_text_and_json(server: ForkServer) -> None:
+    report = run_checks("tests.verification.faults:plain_tensor", server, ["resume"])
+    text = str(report)
+    assert "failed    resume: the resumed run differs from the uninterrupted one" in text
+    assert "net.2.mean is not restored by a checkpoint. [unsaved_module_state]" in text.replace("Net.2", "net.2")
+    assert CAUSES["unsaved_module_state"].remedy in text
+    told = json.loads(json.dumps(report.to_json()))
+    assert not told["ok"]
+    assert [finding["cause"] for finding in told["findings"] if finding["status"] == "failed"] == [
+        "unsaved_module_state"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 2}, "steps must be at least 3, to resume in the middle; got 2"),
+        ({"checks": ["resumes"]}, "checks must be one of .*; got 'resumes'. Did you mean 'resume'?"),
+    ],
+)
+def test_invalid_arguments(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        composer.verify(["train.py"], **arguments)
+
+
+def test_programs_that_do_not_train(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("1 / 0\n")
+    with pytest.raises(RuntimeError, match="The program does not train: ZeroDivisionError: division by zero"):
+        composer.verify([str(script)], progress=False)
