@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from composer import rng, trees
 
-__all__ = ["attributes", "digest", "gathered", "of_tensor", "rng_digest", "row_digest", "tagged"]
+__all__ = ["attributes", "digest", "gathered", "has_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
 
 # Odd multipliers of Fibonacci hashing; any will do.
 _FACTOR, _STEP = -7046029254386353131, 6364136223846793005
@@ -142,6 +142,20 @@ def tagged(value: Any) -> str:
     'int'
     """
     return f"{type(value).__name__}:{digest(value)}"
+
+
+def has_generator(value: Any) -> bool:
+    """Return whether an object has a generator of random numbers as an attribute.
+
+    Args:
+        value: The object.
+
+    >>> from types import SimpleNamespace
+    >>> has_generator(SimpleNamespace(random=random.Random(1)))
+    True
+    """
+    types = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
+    return any(isinstance(part, types) for part in attributes(value).values())
 
 
 def row_digest(row: Any) -> str:

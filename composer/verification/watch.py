@@ -19,7 +19,7 @@ from composer.core.state import State
 from composer.trainer.microbatch import named_losses
 from composer.verification import data_facts
 from composer.verification.code_facts import edits_in_place, suspects
-from composer.verification.digests import digest, gathered, of_tensor, rng_digest, row_digest
+from composer.verification.digests import digest, gathered, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
 from composer.verification.neutral import neutral_settings
@@ -293,7 +293,7 @@ class Watch(Callback):
         self.facts.update(
             random_modules=self._modules.random_modules,
             statistics_modules=self._modules.statistics_modules,
-            random_algorithms=sorted(algorithms & random),
+            random_algorithms=sorted((algorithms & random) | {_label(a) for a in state.algorithms if has_generator(a)}),
             random_callbacks=sorted(random - algorithms),
             iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
             token_function=data_facts.token_function(state.train_phase.loader),

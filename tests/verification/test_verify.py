@@ -95,7 +95,7 @@ def test_report_as_text_and_json(server: ForkServer) -> None:
     ("arguments", "message"),
     [
         ({"steps": 2}, "steps must be at least 3, to resume in the middle; got 2"),
-        ({"checks": ["resumes"]}, "checks must be one of .*; got 'resumes'. Did you mean 'resume'?"),
+        ({"checks": ["resumes"]}, "checks must be one of .*, but got 'resumes'. Did you mean 'resume'?"),
     ],
 )
 def test_invalid_arguments(arguments, message) -> None:
