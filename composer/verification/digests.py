@@ -36,8 +36,12 @@ def of_tensor(tensor: Tensor) -> Tensor:
     False
     """
     tensor = tensor.detach()
-    if tensor.is_sparse or tensor.is_quantized or tensor.is_complex() or tensor.is_nested:
-        return torch.tensor(_as_int(repr(tensor.cpu().tolist())), device=tensor.device)
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
     size = tensor.element_size()
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
     flat = tensor.contiguous().reshape(-1)
@@ -182,7 +186,3 @@ def _without_padding(leaf: Tensor) -> Tensor:
 def rng_digest() -> str:
     """Return a digest of the random state of this process: Python, NumPy, torch on the CPU and on the accelerator."""
     return digest(rng.get_local_rng_state())
-
-
-def _as_int(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
