@@ -9,6 +9,7 @@ import pytest
 from composer.trials import ForkServer
 from composer.trials.fork_server import can_fork
 from tests import leaked_processes
+from tests.verification.running import PRELOADED
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,6 @@ def server() -> Iterator[ForkServer]:
     """A server that has imported the gallery."""
     if not can_fork():
         pytest.skip("processes cannot be forked here; each trial would take seconds")
-    with ForkServer(["composer.verification.recorder", "tests.verification.faults", "tests.verification.sound"]) as one:
+    with ForkServer(PRELOADED) as one:
         leaked_processes.kept.add(one.pid)
         yield one

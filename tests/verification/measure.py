@@ -16,7 +16,7 @@ from composer.verification.findings import Report
 from tests.verification import sound
 from tests.verification.fault import Fault
 from tests.verification.faults import FAULTS
-from tests.verification.running import run_checks
+from tests.verification.running import PRELOADED, run_checks
 
 __all__ = ["is_named", "main"]
 
@@ -42,9 +42,7 @@ def main(words: Sequence[str]) -> int:
     faults = [name for name in FAULTS if not words or "faults" in words or name in words]
     numbers = [number for number in range(_SOUND) if not words or "sound" in words or str(number) in words]
     wrong, seconds = 0, list[float]()
-    with ForkServer(
-        ["composer.verification.recorder", "tests.verification.faults", "tests.verification.sound"]
-    ) as server:
+    with ForkServer(PRELOADED) as server:
         for name in [*faults, *numbers]:
             begin = time.monotonic()
             path = f"faults:{name}" if isinstance(name, str) else f"sound:case_{name}"

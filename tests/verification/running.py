@@ -10,7 +10,10 @@ from composer.trials import ForkServer, Target
 from composer.verification.findings import Report
 from composer.verification.verify import CHECKS, Verification
 
-__all__ = ["CHECK_OF", "run_checks"]
+__all__ = ["CHECK_OF", "PRELOADED", "run_checks"]
+
+# Modules that trials import.
+PRELOADED = ("composer.verification.recorder", "tests.verification.faults", "tests.verification.sound")
 
 # The checks in which a fault of the gallery shows, by the name that the gallery has for them.
 CHECK_OF: dict[str, tuple[str, ...]] = {
