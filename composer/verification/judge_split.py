@@ -176,6 +176,8 @@ def judge_ranks(
         others: Those of the other.
         facts: What the reference found out.
     """
+    if facts["exact_batch_size"] is None:
+        return _judge_fixed_batches(check, other, facts)
     known = {row for step in exact["steps"] for rank in step["samples"] for row in rank}
     for one, step in zip(exact["steps"], other["steps"], strict=False):
         different = _judge_samples(check, one, step, known, facts)
@@ -220,6 +222,19 @@ def _why_diverging(step: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[s
         f"{name} changes the {', '.join(c)}" for name, c in changes.items() if {"parameters", "gradients"} & set(c)
     ]
     return tuple(editing)
+
+
+def _judge_fixed_batches(check: str, other: Steps, facts: Mapping[str, Any]) -> Finding:
+    """Judge ranks that have batches of the size of one process, and so train on other batches together."""
+    name = ", ".join(facts["data_names"]) or "the data"
+    for step in other["steps"]:
+        common = set(step["samples"][0]).intersection(*step["samples"][1:])
+        if common:
+            where, evidence = f"step {step['step']}, samples", (f"{len(common)} samples are on every rank",)
+            summary = "the ranks train on the same samples"
+            return Finding(check, "failed", summary, "repeated_samples", name, where, evidence)
+    summary = "the ranks train on different samples; their results cannot be compared, since the batch size is fixed"
+    return Finding(check, "skipped", summary)
 
 
 def _judge_samples(
