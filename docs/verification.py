@@ -37,14 +37,14 @@ RULES: dict[str, str] = {
 def with_verification(markdown: str) -> str:
     """Replace the marks of the two tables.
 
-    >>> "| `loss_scale` |" in with_verification("<!-- verify: causes -->")
+    >>> "| `loss_scale`<br>" in with_verification("<!-- verify: causes -->")
     True
     """
     checks = [(f"`{name}`", f"{text[:1].upper()}{text[1:]}.", RULES[name]) for name, text in CHECKS.items()]
-    causes = [(f"`{name}`", _sentence(cause.text), _sentence(cause.remedy)) for name, cause in CAUSES.items()]
+    causes = [(f"`{name}`<br>{_sentence(cause.text)}", _sentence(cause.remedy)) for name, cause in CAUSES.items()]
     tables = {
         "<!-- verify: checks -->": table(["check", "what must hold", "rule"], checks),
-        "<!-- verify: causes -->": table(["cause", "what is wrong", "remedy"], causes),
+        "<!-- verify: causes -->": table(["cause", "remedy"], causes),
     }
     for mark, made in tables.items():
         markdown = markdown.replace(mark, made)

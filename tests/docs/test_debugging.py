@@ -150,7 +150,7 @@ def test_tables_have_each_check_and_cause() -> None:
     assert doctest.testmod(verification).failed == 0
     page = on_page_markdown((DOCS / "guides" / "verify.md").read_text())
     assert "<!-- verify" not in page
-    assert re.findall(r"^\| `(\w+)` \|", page.partition("## Causes")[2], flags=re.M) == list(CAUSES)
+    assert re.findall(r"^\| `(\w+)`<br>", page.partition("## Causes")[2], flags=re.M) == list(CAUSES)
     shown = set(re.findall(r"\[(\w+)\]$", (DOCS / PAGE).read_text(), flags=re.M))
     assert len(shown) == 3
     assert shown <= set(CAUSES)
