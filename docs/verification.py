@@ -52,7 +52,7 @@ def with_verification(markdown: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return the text of a cause without a run: what it names is in capital letters.
+    """Return the text of a cause without a run, in which what it names is in capital letters.
 
     >>> _sentence("{name} depends on the time")
     '*NAME* depends on the time.'
