@@ -12,6 +12,7 @@ from docs.methods import method_files, method_pages, method_picture_files
 from docs.reference import leaf_pages, reference_pages
 from docs.schedules import schedule_pages, schedule_pictures
 from docs.search import rank_page
+from docs.verification import with_verification
 
 __all__ = ["made_files", "made_pages", "on_config", "on_files", "on_page_markdown"]
 
@@ -50,10 +51,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
-    """Rank a page in the search, and replace its marks: benchmark results, tables of methods, the loop's pseudocode."""
+    """Rank a page in the search, and replace its marks: results, tables of methods and checks, the pseudocode."""
     if page is not None:
         rank_page(page.file.src_uri, page.meta)
-    return with_event_loop(with_choices(with_figures(markdown), method_files()))
+    return with_verification(with_event_loop(with_choices(with_figures(markdown), method_files())))
 
 
 def _filled(entry: Any, pages: list[str]) -> Any:

@@ -23,7 +23,16 @@ from tests.algorithms import test_contract as contract
 from tests.docs.blocks import DOCS, FOREIGN, blocks, pages_with_code
 
 # Their code has tests of its own, which say what comes of it.
-ELSEWHERE = {"checkpoints.md", "data.md", "distributed.md", "export.md", "hyperparameters.md", "recipes.md"}
+ELSEWHERE = {
+    "checkpoints.md",
+    "data.md",
+    "distributed.md",
+    "export.md",
+    "guides/debugging.md",
+    "guides/verify.md",
+    "hyperparameters.md",
+    "recipes.md",
+}
 PAGES = sorted(pages_with_code() - ELSEWHERE)
 GUIDES = sorted(str(path.relative_to(DOCS)) for folder in ("guides", "how_to") for path in DOCS.glob(f"{folder}/*.md"))
 

@@ -44,6 +44,12 @@ EXPECTED = {
     "nccl timeout": "distributed.html",
     "profiler": "guides/performance.html",
     "validation": "guides/evaluation.html",
+    "loss spike": "guides/debugging.html",
+    "bad data": "guides/debugging.html",
+    "resume gives different results": "guides/debugging.html",
+    "verify": "guides/verify.html",
+    "nondeterminism": "guides/verify.html",
+    "reproducibility": "guides/numerics.html",
 }
 
 
