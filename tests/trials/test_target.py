@@ -81,7 +81,7 @@ def test_a_configuration(tmp_path: Path, server: ForkServer, monkeypatch: pytest
         model:
           class_path: tests.common.Regression
         train_dataloader:
-          class_path: tests.trials.test_targets.Data
+          class_path: tests.trials.test_target.Data
         max_duration: 1ba
         """)
     )
@@ -100,10 +100,10 @@ class Data(list):
 def test_functions(tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cloudpickle")
     importable = Target.from_function(make_trainer)
-    assert importable.name == "tests.trials.test_targets:make_trainer"
+    assert importable.name == "tests.trials.test_target:make_trainer"
     assert run(tmp_path, importable, server).is_completed
     (tmp_path / "elsewhere.py").write_text(
-        "from tests.trials.test_targets import make_trainer as make\ndef f(): return make()\n"
+        "from tests.trials.test_target import make_trainer as make\ndef f(): return make()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     import elsewhere  # pyright: ignore[reportMissingImports]
