@@ -34,6 +34,7 @@ class SaverSettings:
     AttributeError: CheckpointSaver.folder cannot be changed after creation. Create a CheckpointSaver with it, ...
     """
 
+    writes_output = True
     folder: str
     filename: PartialFilePath
     monitor: str | None

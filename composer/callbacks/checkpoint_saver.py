@@ -95,8 +95,6 @@ class CheckpointSaver(SaverSettings, Callback):
     False
     """
 
-    writes_output = True
-
     def __init__(
         self,
         folder: str | Path = "{run_name}/checkpoints",

@@ -1,8 +1,8 @@
 """Overrides: change the trainers of a program from outside, without changes to the program.
 
 Commands such as ``composer verify`` run a user's script with other arguments of :class:`.Trainer`, or for a few steps
-only. This is the only place where they take effect: while overrides are active, calls of ``Trainer(...)`` and
-``Trainer.fit`` are passed to them.
+only. This is the only place where they take effect: while overrides are active, calls of ``Trainer(...)``,
+``Trainer.fit`` and methods of the trainer that write files are passed to them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from composer.trainer.trainer import Trainer
 
-__all__ = ["TrainerOverrides", "override_trainers", "run_overrides"]
+__all__ = ["TrainerOverrides", "override_trainers", "run_overrides", "saves"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _active: TrainerOverrides | None = None
+# Trainers whose method an override calls.
+_overridden: list[Trainer] = []
 
 
 class TrainerOverrides:
-    """Called instead of ``Trainer.__init__`` and ``Trainer.fit``; a subclass changes what they do.
+    """Called instead of ``Trainer.__init__``, ``Trainer.fit`` and the methods that save; a subclass changes them.
 
-    What a method calls in turn, such as ``fit`` of the same trainer, is not overridden again.
+    What a method calls in turn on the same trainer is not overridden again; other trainers are.
 
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
@@ -56,6 +61,19 @@ class TrainerOverrides:
         """
         fit(**arguments)
 
+    def save(self, trainer: Trainer, save: Callable[[], Any]) -> Any:
+        """Save a checkpoint or export the model: when the program, or a callback, calls the trainer's method for it.
+
+        Args:
+            trainer: The trainer.
+            save: Calls the method with the arguments of the program.
+
+        Returns:
+            What the program gets from the method.
+        """
+        del trainer
+        return save()
+
 
 @contextlib.contextmanager
 def override_trainers(overrides: TrainerOverrides) -> Generator[None]:
@@ -66,6 +84,9 @@ def override_trainers(overrides: TrainerOverrides) -> Generator[None]:
 
     Raises:
         RuntimeError: Other overrides are active.
+
+    >>> with override_trainers(TrainerOverrides()):
+    ...     pass  # each Trainer(...) and fit here is passed to it
     """
     global _active
     if _active is not None:
@@ -84,14 +105,37 @@ def run_overrides(method: Callable[..., None], trainer: Trainer, arguments: dict
         method: ``Trainer.__init__`` or ``Trainer.fit``.
         trainer: The trainer.
         arguments: What the program passes.
+
+    >>> run_overrides(composer.Trainer.fit, trainer, {"duration": "1ep"})  # doctest: +SKIP
+    False
     """
-    global _active
-    overrides = _active
-    if overrides is None:
+    if _active is None or any(trainer is one for one in _overridden):
         return False
-    _active = None
+    overridden = getattr(_active, method.__name__.strip("_"))
+    _overridden.append(trainer)
     try:
-        getattr(overrides, method.__name__.strip("_"))(trainer, functools.partial(method, trainer), arguments)
+        overridden(trainer, functools.partial(method, trainer), arguments)
     finally:
-        _active = overrides
+        _overridden.pop()
     return True
+
+
+def saves(method: Callable[P, T]) -> Callable[P, T]:
+    """Mark a method of the trainer that writes files, so that overrides are called instead.
+
+    Args:
+        method: The method.
+
+    >>> from composer import Trainer
+    >>> saves(Trainer.save_checkpoint).__name__
+    'save_checkpoint'
+    """
+
+    @functools.wraps(method)
+    def call(*positional: P.args, **arguments: P.kwargs) -> T:
+        trainer: Any = positional[0]
+        if _active is None:
+            return method(*positional, **arguments)
+        return _active.save(trainer, functools.partial(method, *positional, **arguments))
+
+    return call

@@ -61,7 +61,7 @@ from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
-from composer.trainer.overrides import run_overrides
+from composer.trainer.overrides import run_overrides, saves
 from composer.trainer.predict import predict
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
@@ -494,10 +494,7 @@ class Trainer(TrainerNames):
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
             if reset_time:
-                self.state.timestamp = Timestamp()
-                phase = self.state.train_phase
-                phase.iterator = phase.resume_position = phase.last_epoch = None
-                run_completion.discard_recorded_end(self._run)
+                self._reset_time()
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
@@ -517,6 +514,13 @@ class Trainer(TrainerNames):
             check_epochs_end(self._run)
             schedules.begin_schedules(self._run)
         self._train()
+
+    def _reset_time(self) -> None:
+        """Reset the training time to zero, and the position in the data to the start of an epoch."""
+        self.state.timestamp = Timestamp()
+        phase = self.state.train_phase
+        phase.iterator = phase.resume_position = phase.last_epoch = None
+        run_completion.discard_recorded_end(self._run)
 
     def eval(
         self,
@@ -579,6 +583,7 @@ class Trainer(TrainerNames):
                 return_outputs=return_outputs,
             )
 
+    @saves
     def save_checkpoint(
         self, name: str | Path = "ep{epoch}-ba{batch}-rank{rank}", *, weights_only: bool = False
     ) -> str | None:
@@ -594,6 +599,7 @@ class Trainer(TrainerNames):
         check_arguments({"name": name, "weights_only": weights_only})
         return save_checkpoint(self.state, name, weights_only=weights_only)
 
+    @saves
     def export_for_inference(
         self,
         save_format: str | ExportFormat,
@@ -633,6 +639,7 @@ class Trainer(TrainerNames):
             output_names=output_names,
         )
 
+    @saves
     def save_checkpoint_to_save_folder(self) -> None:
         """Save a checkpoint now with every :class:`.CheckpointSaver`.
 

@@ -7,7 +7,8 @@ Commands such as ``composer verify`` are made of trials. The modules, in reading
 - ``trial``: what to run, and the record of it.
 - ``probe``: what a trial measures.
 - ``isolation``: what a trial must not do, such as to write into the folders of the run.
-- ``worker``: the process of a trial.
+- ``leader``: the parent of the processes of a trial, which ends all that they leave.
+- ``worker``: the process of a trial, or of each of its ranks.
 - ``fork_server``: start processes in milliseconds, as forks of one that has imported torch.
 - ``processes``: start the processes of a trial, end them in time, leave none behind.
 - ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.

@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from composer._text import did_you_mean
 from composer.core.data_spec import DataSpec
+from composer.core.evaluator import Evaluator
 from composer.hparams.class_paths import find, full_path
+from composer.trainer import Trainer
 from composer.trees import ensure_tuple
 
-__all__ = ["Assignment", "apply"]
+__all__ = ["Assignment", "apply", "apply_to_fit", "parse_value"]
 
 _FORM = re.compile(r"(?P<path>[A-Za-z_]\w*(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)(?P<value>.*)", re.DOTALL)
+
+
+_FIT = inspect.signature(Trainer.fit).parameters
+# Arguments that accept a list, to which entries can be added.
+_LISTS = tuple(
+    name
+    for name, parameter in inspect.signature(Trainer.__init__).parameters.items()
+    if "Sequence[" in str(parameter.annotation)
+)
+# Arguments of a DataLoader that a copy of it can have differently.
+_LOADER_ARGUMENTS = (
+    "batch_size",
+    "drop_last",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "generator",
+    "in_order",
+    "persistent_workers",
+    "prefetch_factor",
+    "multiprocessing_context",
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +95,8 @@ class Assignment:
             )
         operator: Any = match["operator"]
         value = match["value"].strip()
+        if not value or value.startswith("="):
+            raise ValueError(f"{text!r} has no value: write {match['path']}{operator}None, or the value to assign.")
         return cls(match["path"], operator, value.removesuffix("()") if operator == "-=" else parse_value(value))
 
 
@@ -84,27 +116,45 @@ def parse_value(text: str) -> Any:
     if text.lower() in constants:
         return constants[text.lower()]
     try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # as of a backslash in a path
+            tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
         return text
+    if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+        try:
+            return ast.literal_eval(tree)
+        except (ValueError, TypeError):
+            return text
     try:
-        if isinstance(tree, ast.List) and any(isinstance(entry, ast.Call) for entry in tree.elts):
-            return [_object(entry) if isinstance(entry, ast.Call) else ast.literal_eval(entry) for entry in tree.elts]
-        return _object(tree) if isinstance(tree, ast.Call) else ast.literal_eval(tree)
-    except SyntaxError:
-        return text
-    except ValueError as error:
-        if isinstance(tree, ast.Call):
-            raise ValueError(f"{text!r} cannot be created: {error}") from error
-        return text
+        return _value(tree)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{text!r} cannot be created: {error} Write a string that has parentheses in quotes."
+        ) from error
 
 
-def _object(call: ast.Call) -> Any:
-    """Create the object of a call whose arguments are literals."""
-    arguments = [ast.literal_eval(argument) for argument in call.args]
-    return find(full_path(ast.unparse(call.func)))(
-        *arguments, **{each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
-    )
+def _value(node: ast.expr) -> Any:
+    """Return the value of an expression of literals and calls."""
+    if isinstance(node, ast.Call):
+        positional = [_value(argument) for argument in node.args]
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise ValueError("** is not possible here; write the arguments by name.")
+            named[keyword.arg] = _value(keyword.value)
+        return find(full_path(ast.unparse(node.func)))(*positional, **named)
+    if isinstance(node, ast.List):
+        return [_value(entry) for entry in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(entry) for entry in node.elts)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {
+            _value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key is not None
+        }
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)} is not a literal such as 0.1 or 'text'.") from None
 
 
 def apply(assignments: Iterable[Assignment], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,16 +175,66 @@ def apply(assignments: Iterable[Assignment], arguments: Mapping[str, Any]) -> di
         name, _, rest = assignment.path.partition(".")
         if name not in changed:
             raise ValueError(f"Trainer has no argument {name!r}.{did_you_mean(name, changed)}")
-        if rest:
-            if assignment.operator != "=":
-                raise ValueError(f"{assignment.path} cannot be added to; assign to it with '='.")
-            changed[name] = _with(changed[name], name, rest.split("."), assignment.value)
-        elif assignment.operator == "=":
-            changed[name] = assignment.value
-        else:
-            entries = list(ensure_tuple(changed[name]))
-            changed[name] = _edited(entries, name, assignment)
+        if rest and changed[name] is None and name in _FIT:
+            continue  # the program may pass it to fit
+        changed[name] = _assigned(changed[name], assignment, name, rest)
     return changed
+
+
+def apply_to_fit(
+    assignments: Iterable[Assignment], arguments: Mapping[str, Any], absent: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return arguments of :meth:`.Trainer.fit` in which assignments replace what the program passes to it.
+
+    What the program does not pass keeps its default, since :func:`apply` has set it in the trainer. ``max_duration``
+    replaces ``duration``.
+
+    Args:
+        assignments: The changes, in order.
+        arguments: All arguments of ``fit``.
+        absent: Names of the arguments that are None in the trainer.
+
+    Raises:
+        ValueError: The program passes the object to change neither to the trainer nor to ``fit``, or it has no such
+            attribute.
+
+    >>> apply_to_fit([Assignment.parse("max_duration=2ba")], {"duration": "90ep"})
+    {'duration': '2ba'}
+    """
+    changed = dict(arguments)
+    for assignment in assignments:
+        name, _, rest = assignment.path.partition(".")
+        if name == "max_duration" and changed.get("duration") is not None:
+            changed["duration"] = assignment.value
+        elif name in _FIT and name in changed and _is_passed(name, changed):
+            changed[name] = _assigned(changed[name], assignment, name, rest)
+        elif rest and name in absent and name in _FIT:
+            raise ValueError(
+                f"{assignment.path} cannot be set: the program passes {name} neither to the Trainer nor to fit."
+            )
+    return changed
+
+
+def _is_passed(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a program passes an argument to fit, or the data whose default it would be."""
+    if name.startswith("train_") and arguments.get("train_dataloader") is not None:
+        return name != "train_dataloader_label"
+    if name.startswith("eval_"):
+        return arguments.get("eval_dataloader") is not None
+    return arguments[name] is not _FIT[name].default and arguments[name] != _FIT[name].default
+
+
+def _assigned(value: Any, assignment: Assignment, name: str, rest: str) -> Any:
+    """Return the value of an argument after an assignment."""
+    if rest:
+        if assignment.operator != "=":
+            raise ValueError(f"{assignment.path} cannot be added to; assign to it with '='.")
+        return _with(value, name, rest.split("."), assignment.value)
+    if assignment.operator == "=":
+        return assignment.value
+    if name not in _LISTS:
+        raise ValueError(f"{name} is not a list, to which {assignment.operator} applies; assign to it with '='.")
+    return _edited(list(ensure_tuple(value)), name, assignment)
 
 
 def _edited(entries: list[Any], name: str, assignment: Assignment) -> list[Any]:
@@ -142,13 +242,19 @@ def _edited(entries: list[Any], name: str, assignment: Assignment) -> list[Any]:
     if assignment.operator == "+=":
         return [*entries, *ensure_tuple(assignment.value)]
     names = [entry if isinstance(entry, str) else type(entry).__name__ for entry in entries]
-    kept = [entry for entry, own in zip(entries, names, strict=True) if own.lower() != str(assignment.value).lower()]
+    removed = _plain(str(assignment.value))
+    kept = [entry for entry, own in zip(entries, names, strict=True) if _plain(own) != removed]
     if len(kept) == len(entries):
         raise ValueError(
             f"{name} has no {assignment.value!r}: it has {', '.join(names) or 'none'}."
             f"{did_you_mean(str(assignment.value), names)}"
         )
     return kept
+
+
+def _plain(name: str) -> str:
+    """Return a class name or short name in a form in which both are equal."""
+    return name.replace("_", "").lower()
 
 
 def _with(value: Any, where: str, path: list[str], new: Any) -> Any:
@@ -158,13 +264,13 @@ def _with(value: Any, where: str, path: list[str], new: Any) -> Any:
         return [_with(entry, where, path, new) for entry in value]
     if isinstance(value, list | tuple):
         if int(name) >= len(value):
-            raise ValueError(f"{where} has {len(value)} entries, none with index {name}.")
+            raise ValueError(f"{where} has no entry with index {name}: it has {len(value)}, of which the first is 0.")
         return [
             _with(entry, f"{where}.{name}", rest, new) if i == int(name) else entry for i, entry in enumerate(value)
         ]
     if isinstance(value, Optimizer) and not rest:
         return _set_in_groups(value, where, name, new)
-    if isinstance(value, DataSpec) and hasattr(value.dataloader, name):
+    if isinstance(value, DataSpec | Evaluator) and not hasattr(value, name):
         value.dataloader = _with(value.dataloader, where, path, new)
         return value
     if isinstance(value, DataLoader) and not rest:
@@ -172,69 +278,64 @@ def _with(value: Any, where: str, path: list[str], new: Any) -> Any:
     if isinstance(value, Mapping):
         inner = _with(value.get(name), f"{where}.{name}", rest, new) if rest else new
         return {**value, name: inner}
-    if not hasattr(value, name):
+    if value is None:
+        raise ValueError(f"{where} is None, so {where}.{name} cannot be set; assign a value to {where} itself.")
+    names = [one for one in dir(value) if not one.startswith("_") and not inspect.isroutine(getattr(value, one, None))]
+    if name not in names:
         raise ValueError(
-            f"{where} ({type(value).__name__}) has no attribute {name!r}.{did_you_mean(name, vars_of(value))}"
+            f"{where} ({type(value).__name__}) has no attribute {name!r}.{did_you_mean(name, names)}"
+            f" It has {', '.join(names) or 'none'}."
         )
-    setattr(value, name, _with(getattr(value, name), f"{where}.{name}", rest, new) if rest else new)
+    inner = _with(getattr(value, name), f"{where}.{name}", rest, new) if rest else new
+    try:
+        setattr(value, name, inner)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{where}.{name} ({type(value).__name__}) cannot be set: {error}. Assign an object to {where} instead."
+        ) from error
     return value
-
-
-def vars_of(value: Any) -> list[str]:
-    """Return the names of the public attributes of an object.
-
-    Args:
-        value: The object.
-
-    >>> vars_of(Assignment("a", "=", 1))
-    ['operator', 'parse', 'path', 'value']
-    """
-    return [name for name in dir(value) if not name.startswith("_")]
 
 
 def _set_in_groups(optimizer: Optimizer, where: str, name: str, new: Any) -> Optimizer:
     """Set a hyperparameter in all parameter groups, and as the initial one that schedules start from."""
-    if name not in optimizer.defaults:
+    known = {*optimizer.defaults, *(key for group in optimizer.param_groups for key in group)} - {"params"}
+    if name not in known:
         raise ValueError(
             f"{where} ({type(optimizer).__name__}) has no hyperparameter {name!r}."
-            f"{did_you_mean(name, optimizer.defaults)}"
+            f"{did_you_mean(name, known)} It has {', '.join(sorted(known))}."
         )
-    optimizer.defaults[name] = new
-    for group in optimizer.param_groups:
-        group[name] = new
-        if f"initial_{name}" in group:
-            group[f"initial_{name}"] = new
+    for group in (optimizer.defaults, *optimizer.param_groups):
+        for key in (name, f"initial_{name}"):
+            if key == name or key in group:
+                old = group.get(key)  # a tensor where the optimizer is captured or compiled
+                group[key] = torch.full_like(old, new) if isinstance(old, Tensor) else new
     return optimizer
 
 
 def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: Any) -> DataLoader[Any]:
     """Return a copy of a data loader with another number of workers, batch size, or other argument."""
-    batches: dict[str, Any]
-    if loader.batch_size is None:
-        if name == "batch_size":
-            raise ValueError(f"{where}.batch_size cannot be changed: a custom batch sampler makes the batches.")
-        batches = {"batch_size": None} if loader.batch_sampler is None else {"batch_sampler": loader.batch_sampler}
-    else:
-        batches = {"batch_size": new if name == "batch_size" else loader.batch_size, "drop_last": loader.drop_last}
-    if loader.batch_sampler is None or loader.batch_size is not None:
-        batches |= {} if isinstance(loader.dataset, IterableDataset) else {"sampler": loader.sampler}
-    given: dict[str, Any] = {
-        key: getattr(loader, key)
-        for key in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
-    }
-    if name not in given and name != "batch_size":
-        raise ValueError(
-            f"{where} ({type(loader).__name__}) has no argument {name!r} that can be changed."
-            f"{did_you_mean(name, [*given, 'batch_size'])}"
-        )
     if type(loader) is not DataLoader:
         raise ValueError(
-            f"{where}.{name} cannot be changed: {type(loader).__name__} is a custom loader, which cannot be copied."
+            f"{where}.{name} cannot be changed: {type(loader).__name__} is a custom loader, which cannot be copied. "
+            f"Let the program take it as an argument."
         )
-    if name != "batch_size":
-        given[name] = new
-    if given["num_workers"]:
-        given["persistent_workers"] = loader.persistent_workers
-        given["prefetch_factor"] = loader.prefetch_factor
-        given["multiprocessing_context"] = loader.multiprocessing_context
-    return DataLoader(loader.dataset, **batches, **given)
+    if name in ("batch_size", "drop_last") and loader.batch_size is None:
+        maker = "the dataset" if loader.batch_sampler is None else "a custom batch sampler"
+        raise ValueError(f"{where}.{name} cannot be changed: {maker} makes the batches.")
+    given: dict[str, Any] = {key: getattr(loader, key) for key in _LOADER_ARGUMENTS if hasattr(loader, key)}
+    if name not in given:
+        raise ValueError(
+            f"{where} (DataLoader) has no argument {name!r} that can be changed.{did_you_mean(name, given)}"
+            f" It has {', '.join(given)}."
+        )
+    given[name] = new
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        given = {key: value for key, value in given.items() if key not in ("batch_size", "drop_last")}
+        given["batch_sampler"] = loader.batch_sampler
+    elif not isinstance(loader.dataset, IterableDataset):
+        given["sampler"] = loader.sampler
+    if not given["num_workers"]:  # these are for workers
+        given["timeout"] = 0
+        for key in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):
+            given.pop(key, None)
+    return DataLoader(loader.dataset, **given)

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
 from composer.trials.trial import Record, Trial
 
 __all__ = ["TrialDisplay"]
@@ -34,19 +31,26 @@ class TrialDisplay:
     def __init__(
         self, total: int, stream: TextIO | None = None, describe: Callable[[Record], str] | None = None
     ) -> None:
+        # Imported when there is something to show: rich takes a while to import.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
         self._console = Console(file=sys.stderr if stream is None else stream, highlight=False, soft_wrap=True)
         self._describe = _outcome if describe is None else describe
+        shortened = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
             MofNCompleteColumn(),
+            BarColumn(bar_width=16),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=shortened),
             console=self._console,
             transient=True,
+            expand=True,
             disable=not self._console.is_terminal,
         )
-        self._task: TaskID = self._progress.add_task("trials", total=total, left="")
+        self._task = self._progress.add_task("", total=total, left="")
         self._total, self._measured, self._ended = total, 0, 0
         self._began = time.monotonic()
         self._running: list[str] = []
@@ -83,11 +87,13 @@ class TrialDisplay:
         self._measured += not known
         if record.name in self._running:
             self._running.remove(record.name)
-        style = _STYLES[record.outcome]
+        from rich.text import Text
+
+        # As text, not as markup: errors have brackets; and in one line.
+        told = " ".join(self._describe(record).split())
         earlier = " (measured before)" if known and record.seconds else ""
-        self._console.print(
-            f"{record.name:<26}{record.seconds:>8.1f} s  [{style}]{self._describe(record)}[/{style}]{earlier}"
-        )
+        line = Text.assemble(f"{record.name:<26}{record.seconds:>8.1f} s  ", (told, _STYLES[record.outcome]), earlier)
+        self._console.print(line)
         self._update()
 
     def _update(self) -> None:
@@ -95,13 +101,18 @@ class TrialDisplay:
         left = ""
         if self._measured:
             each = (time.monotonic() - self._began) / self._measured
-            left = f"about {each * (self._total - self._ended):.0f} s left"
-        self._progress.update(
-            self._task, description=", ".join(self._running) or "trials", completed=self._ended, left=left
-        )
+            left = f"about {_rounded(each * (self._total - self._ended))} left"
+        self._progress.update(self._task, description=", ".join(self._running), completed=self._ended, left=left)
 
 
 def _outcome(record: Record) -> str:
     """Return the outcome, with the reason of one that did not complete."""
     words = record.outcome.replace("_", " ")
     return words if record.is_completed else f"{words}: {record.error}"
+
+
+def _rounded(seconds: float) -> str:
+    """Return an estimate of a time without digits that it does not have."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

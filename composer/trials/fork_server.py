@@ -1,14 +1,14 @@
 """A server that has imported torch and composer, and forks the processes of trials: they start in milliseconds.
 
 Started as ``python -m composer.trials.fork_server MODULE ...``; it reads requests from stdin and writes responses to
-stdout, a JSON line each. Each trial has a leader, whose children are its ranks; the leader adopts what they leave
-behind, and ends it. The server runs no tensor operation, so that it has neither threads nor an initialized accelerator.
+stdout, a JSON line each. The server runs no tensor operation, so that it has neither threads nor an initialized
+accelerator. If an imported module starts threads, forks would not be safe: the leaders of trials then start a Python
+for each rank.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -21,10 +21,10 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
-from composer.dist.rendezvous.loopback import get_free_tcp_port
+from composer.trials import leader
 
 __all__ = ["ForkServer", "Forked", "can_fork"]
 
@@ -38,9 +38,9 @@ _PRELOADED = (
     "torch.distributed.tensor.parallel",
     "torchmetrics.classification",
 )
-# Seconds that the other ranks have after one has failed.
-_GRACE = 3.0
-_PR_SET_CHILD_SUBREAPER = 36
+# Seconds that the server has to import torch and the modules.
+_START_LIMIT = 300.0
+_ENDED = "The fork server of the trials has ended; its error is above."
 
 
 def can_fork() -> bool:
@@ -58,6 +58,9 @@ class Forked:
     Args:
         server: The server.
         pid: Its process ID, also that of its process group.
+
+    >>> server.start(Path("study/bf16"), os.environ, ranks=1, seconds=60.0).wait()  # doctest: +SKIP
+    0
     """
 
     def __init__(self, server: ForkServer, pid: int) -> None:
@@ -92,6 +95,9 @@ class ForkServer:
 
     Raises:
         RuntimeError: This system cannot fork.
+
+    >>> with ForkServer() as server:  # doctest: +SKIP
+    ...     records = Study(Path("study"), server=server).run(trials)
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
@@ -99,16 +105,17 @@ class ForkServer:
             raise RuntimeError(f"Processes cannot be forked safely on {sys.platform}.")
         self._codes: dict[int, int] = {}
         self._started: dict[str, int] = {}
+        self._partial = b""  # the beginning of an answer
         self._process = subprocess.Popen(
             [sys.executable, "-m", "composer.trials.fork_server", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C reaches the study only, which ends the server
         )
 
     @property
     def pid(self) -> int:
-        """The process ID of the server."""
+        """Process ID of the server."""
         return self._process.pid
 
     def __enter__(self) -> Self:
@@ -123,155 +130,161 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and all that it has forked."""
+        self._process.terminate()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._process.wait()
 
-    def start(self, folder: Path, environment: Mapping[str, str], ranks: int) -> Forked:
+    def start(self, folder: Path, environment: Mapping[str, str], ranks: int, seconds: float) -> Forked:
         """Fork the processes of a trial.
 
         Args:
             folder: Folder of the trial.
             environment: Its environment variables.
             ranks: Number of its processes.
+            seconds: Its time limit.
 
         Raises:
-            RuntimeError: The server has ended.
+            RuntimeError: The server has ended, or does not respond.
         """
-        request = {"folder": str(folder.absolute()), "environment": dict(environment), "ranks": ranks}
+        name = str(folder.absolute())
+        request = {"folder": name, "environment": dict(environment), "ranks": ranks, "seconds": seconds}
+        request["directory"] = str(Path.cwd())  # the study may have changed it since the server started
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{json.dumps(request)}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise RuntimeError("The server of the trials has ended; see its error above.") from None
-        while request["folder"] not in self._started:
-            self._read(wait=True)
-        return Forked(self, self._started.pop(str(request["folder"])))
+            raise RuntimeError(_ENDED) from None
+        end = time.monotonic() + _START_LIMIT
+        while name not in self._started:
+            if not self._read(max(0.0, end - time.monotonic())):
+                raise RuntimeError(_ENDED)
+            if time.monotonic() > end:
+                raise RuntimeError(f"The fork server of the trials did not respond within {_START_LIMIT:.0f} s.")
+        return Forked(self, self._started.pop(name))
 
     def exit_code(self, pid: int) -> int | None:
-        """Return the exit code of a process that was forked; None while it runs.
+        """Return the exit code of a process that was forked, -9 if the server has ended; None while it runs.
 
         Args:
             pid: Its process ID.
         """
-        self._read(wait=False)
+        if pid not in self._codes and not self._read(0):
+            return -signal.SIGKILL
         return self._codes.get(pid)
 
-    def _read(self, *, wait: bool) -> None:
-        """Read the answers that are there, or wait for one."""
+    def _read(self, seconds: float) -> bool:
+        """Read the answers that are there, or wait for one; return whether the server still runs."""
         assert self._process.stdout is not None
-        while select.select([self._process.stdout], [], [], None if wait else 0)[0]:
-            line = self._process.stdout.readline()
-            if not line:
-                raise RuntimeError("The server of the trials has ended; see its error above.")
-            answer = json.loads(line)
-            if "folder" in answer:
-                self._started[answer["folder"]] = answer["pid"]
-            else:
-                self._codes[answer["pid"]] = answer["code"]
-            wait = False
-
-
-def _serve(modules: Sequence[str]) -> None:
-    """Fork a leader for each request, until stdin ends."""
-    for module in (*_PRELOADED, *modules):
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # so that collections in the forks do not copy the memory of what was imported
-    _adopt()
-    buffer = b""
-    while True:
-        if select.select([0], [], [], 0.02)[0]:
-            data = os.read(0, 1 << 16)
+        pipe = self._process.stdout
+        while not pipe.closed and select.select([pipe], [], [], seconds)[0]:
+            data = os.read(pipe.fileno(), 1 << 16)
             if not data:
-                break
-            buffer += data
-            *lines, buffer = buffer.split(b"\n")
-            for line in lines:
-                request = json.loads(line)
-                pid = os.fork()
-                if pid == 0:
-                    _lead(request)
-                _answer({"folder": request["folder"], "pid": pid})
-        _reap()
-    _end_children()
+                return False
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            for answer in map(json.loads, lines):
+                if "folder" in answer:
+                    self._started[answer["folder"]] = answer["pid"]
+                else:
+                    self._codes[answer["pid"]] = answer["code"]
+            seconds = 0
+        return not pipe.closed
 
 
-def _reap() -> None:
-    """Tell the exit codes of the leaders that have ended."""
-    with contextlib.suppress(ChildProcessError):
+class _Server:
+    """The server process."""
+
+    def __init__(self) -> None:
+        # What modules print when they are imported must not be taken for an answer.
+        self._requests, self._answers = os.dup(0), os.dup(1)
+        with open(os.devnull, "rb") as null:  # noqa: PTH123 - not a path
+            os.dup2(null.fileno(), 0)
+        os.dup2(2, 1)
+        self._fresh = False
+
+    def serve(self, modules: Sequence[str]) -> None:
+        """Fork a leader for each request, until the study closes the pipe.
+
+        Args:
+            modules: Modules to import.
+        """
+        signal.signal(signal.SIGTERM, leader.terminate)
+        leader.adopt_orphans()
+        for module in (*_PRELOADED, *modules):
+            with contextlib.suppress(Exception):  # saves time only: a trial that needs the module tells the error
+                importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # so that collections in the forks do not copy the memory of what was imported
+        self._fresh = len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - only their number
+        buffer = b""
         while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            with contextlib.suppress(BrokenPipeError):
-                _answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+            if select.select([self._requests], [], [], 0.02)[0]:
+                data = os.read(self._requests, 1 << 16)
+                if not data:
+                    break
+                buffer += data
+                *lines, buffer = buffer.split(b"\n")
+                for line in lines:
+                    request, server = json.loads(line), os.getpid()
+                    pid = os.fork()
+                    if pid == 0:
+                        self._lead(request, server)
+                    self._answer({"folder": request["folder"], "pid": pid})
+            self._reap()
+        leader.end_children()
+
+    def _reap(self) -> None:
+        """Report the exit codes of the leaders that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _answer(self, answer: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._answers, f"{json.dumps(answer)}\n".encode())
+
+    def _lead(self, request: Mapping[str, Any], server: int) -> None:
+        """Lead a trial; never returns."""
+        code = 1
+        try:
+            os.setsid()
+            os.close(self._requests)
+            os.close(self._answers)
+            folder, ranks = Path(request["folder"]), request["ranks"]
+            log = os.open(folder / leader.LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a crash must not lose lines
+            os.chdir(request["directory"])
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            begin = leader.spawned if self._fresh else _forked
+            code = leader.lead(folder, ranks, request["seconds"], server, lambda rank: begin(folder, rank, ranks))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
 
 
-def _answer(answer: Mapping[str, Any]) -> None:
-    os.write(1, f"{json.dumps(answer)}\n".encode())
-
-
-def _lead(request: Mapping[str, Any]) -> None:
-    """Run the ranks of a trial; never returns."""
-    code = 1
-    try:
-        os.setsid()
-        _adopt()
-        signal.signal(signal.SIGTERM, _on_terminate)
-        folder = request["folder"]
-        log = os.open(f"{folder}/log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        code = _run_ranks(folder, request["ranks"])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        _end_children()
-        os._exit(code)
-
-
-def _run_ranks(folder: str, ranks: int) -> int:
-    """Fork the ranks of a trial, wait for them, and return the first exit code that is not 0."""
-    port = get_free_tcp_port() if ranks > 1 else 0
-    running: set[int] = set()
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            _work(folder, rank, ranks, port)
-        running.add(pid)
-    failed, deadline = 0, float("inf")
-    while running and time.monotonic() < deadline:
-        for pid in list(running):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                running.remove(pid)
-                failed = failed or os.waitstatus_to_exitcode(status)
-        if failed and deadline == float("inf"):
-            deadline = time.monotonic() + _GRACE  # the others may report the error of this one
-        time.sleep(0.01)
-    return failed
-
-
-def _work(folder: str, rank: int, ranks: int, port: int) -> None:
-    """Be a rank of a trial; never returns."""
+def _forked(folder: Path, rank: int, ranks: int) -> int:
+    """Fork the process of a rank, and return its process ID."""
+    pid = os.fork()
+    if pid:
+        return pid
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if ranks > 1:
-            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "NODE_RANK": 0}
-            os.environ.update({name: str(value) for name, value in names.items()})
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(leader.rank_variables(rank, ranks))
         from composer.trials import worker
 
-        code = worker.main(folder)
+        code = worker.main(str(folder))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -280,30 +293,5 @@ def _work(folder: str, rank: int, ranks: int, port: int) -> None:
         os._exit(code)
 
 
-def _adopt() -> None:
-    """Become the parent of descendants whose parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _on_terminate(signum: int, frame: FrameType | None) -> None:
-    """End all descendants, and this process."""
-    _end_children()
-    os._exit(128 + signum)
-
-
-def _end_children() -> None:
-    """Kill the children of this process, and the children that these leave, until there are none."""
-    while True:
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        if not children:
-            return
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        for pid in children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(int(pid), 0)
-
-
 if __name__ == "__main__":
-    _serve(sys.argv[1:])
+    _Server().serve(sys.argv[1:])

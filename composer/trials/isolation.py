@@ -12,9 +12,12 @@ from composer.trainer.short_names import instances
 
 __all__ = ["ENVIRONMENT", "environment", "isolated"]
 
-# Variables of the run that trials must not inherit: its name, and its place among ranks.
+# Variables of the run that trials must not inherit: its name, its place among ranks, and the run of a tracker.
 _OF_THE_RUN = frozenset(
-    {"COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"}
+    {
+        *("COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "MLFLOW_RUN_ID", "COMET_EXPERIMENT_KEY", "TRACKIO_SPACE_ID"),
+    }
 )
 
 # Set in the processes of a trial, to the name of the trial, so that a script can tell.
@@ -29,8 +32,8 @@ def isolated(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
         name: Name of the trial, used as name of the run.
 
     >>> changed = isolated({"run_name": "best", "save_folder": "out", "callbacks": ["lr_monitor"]}, "bf16")
-    >>> changed["run_name"], changed["save_folder"], changed["callbacks"]
-    ('trial-bf16', None, [LRMonitor()])
+    >>> changed["run_name"], changed["save_folder"], len(changed["callbacks"])
+    ('trial-bf16', None, 1)
     """
     callbacks = instances("callbacks", arguments.get("callbacks"), Callback)
     return {
@@ -62,13 +65,23 @@ def environment(name: str, folder: Path) -> dict[str, str]:
     >>> environment("bf16", Path("study"))["COMPOSER_TRIAL"]
     'bf16'
     """
-    others = {key: value for key, value in os.environ.items() if key not in _OF_THE_RUN}
+    others = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in _OF_THE_RUN and not key.startswith("TORCHELASTIC_")
+    }
+    trackers = (folder / "trackers").absolute()
     return {
         **others,
         ENVIRONMENT: name,
         "WANDB_MODE": "disabled",
-        "COMET_START_MODE": "disabled",
-        "MLFLOW_TRACKING_URI": (folder / "mlflow").absolute().as_uri(),
-        "NEPTUNE_MODE": "debug",
+        "SWANLAB_MODE": "disabled",
+        "COMET_START_ONLINE": "false",
+        "COMET_OFFLINE_DIRECTORY": str(trackers / "comet"),
+        "NEPTUNE_MODE": "offline",  # the only mode without a server that all of its clients have
+        "NEPTUNE_LOG_DIRECTORY": str(trackers / "neptune"),
+        "MLFLOW_TRACKING_URI": (trackers / "mlflow").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TRACKIO_DIR": str(trackers / "trackio"),
         "PYTHONUNBUFFERED": "1",
     }

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from composer.dist.rendezvous.loopback import LOOPBACK, get_free_tcp_port
 from composer.trials.fork_server import Forked, ForkServer
 from composer.trials.isolation import environment
+from composer.trials.leader import LOG_FILE
 from composer.trials.trial import Outcome, Record, Trial
-from composer.trials.worker import OUTCOME_FILE, PARENT, TRIAL_FILE
+from composer.trials.worker import FAILURE_FILE, RESULT_FILE, TRIAL_FILE
 
 __all__ = ["Running"]
 
-LOG_FILE = "log.txt"
 # Environment variable with a value of its own for each trial that runs, by which its processes are found again.
 _MARK = "COMPOSER_TRIAL_ID"
 # Seconds between a request to end and the end by force.
@@ -35,22 +36,24 @@ class Running:
         folder: Its folder, which exists and has no files of an earlier attempt.
         server: Forks the processes, unless the trial must start fresh; None starts a Python for each.
 
-    >>> running = Running(
-    ...     Trial("no", Target("script", "no.py"), "composer.trials.probe:Probe"), Path("folder")
-    ... )
-    >>> running.wait(60).error
-    "FileNotFoundError: [Errno 2] No such file or directory: ..."
+    >>> from composer.trials import Target
+    >>> trial = Trial("bf16", Target("script", "train.py"), "composer.trials.probe:Probe")
+    >>> Running(trial, Path("study", "bf16")).wait(60).outcome  # doctest: +SKIP
+    'completed'
     """
 
     def __init__(self, trial: Trial, folder: Path, server: ForkServer | None = None) -> None:
         self.trial, self.folder = trial, folder
-        (folder / TRIAL_FILE).write_text(json.dumps(trial.to_json()), encoding="utf-8")
+        description = {"key": trial.key, "trial": trial.to_json(), "path": sys.path}
+        (folder / TRIAL_FILE).write_text(json.dumps(description), encoding="utf-8")
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        given = {**environment(trial.name, folder), _MARK: self._mark, PARENT: str(os.getpid())}
+        given = {**environment(trial.name, folder), _MARK: self._mark}
+        if trial.ranks > 1:
+            given |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(get_free_tcp_port())}
         self._process: subprocess.Popen[bytes] | Forked = (
             _started(trial, folder, given)
             if server is None or trial.fresh
-            else server.start(folder, given, trial.ranks)
+            else server.start(folder, given, trial.ranks, trial.time_limit)
         )
         self.started = time.monotonic()
 
@@ -62,9 +65,9 @@ class Running:
     def poll(self) -> Record | None:
         """Return the record if the trial has ended, or has reached its time limit; None while it runs."""
         code = self._process.poll()
-        if code is None and self.seconds < self.trial.time_limit:
-            return None
         seconds = self.seconds
+        if code is None and seconds < self.trial.time_limit:
+            return None
         self.end()
         return self._record(code, seconds)
 
@@ -115,37 +118,45 @@ class Running:
             seconds: How long it ran.
         """
         trial, folder = self.trial, str(self.folder)
-        written = _read(self.folder / OUTCOME_FILE)
-        if code is not None and written is not None and (written["outcome"] != "completed" or code == 0):
-            written.pop("trained", None)
-            return Record(trial.name, trial.key, seconds=seconds, folder=folder, **written)
         outcome: Outcome = "failed"
+        failure, result = _read(self.folder / FAILURE_FILE), _read(self.folder / RESULT_FILE)
+        signum = None if code is None else -code if code < 0 else code - 128 if code > 128 else None
         if code is None:
-            outcome, error = "timed_out", f"It did not end within {trial.time_limit:.0f} s."
-        elif code == -signal.SIGKILL or code == 128 + signal.SIGKILL:
-            outcome, error = (
-                "out_of_memory",
-                "It was killed by SIGKILL, which the system sends when memory is exhausted.",
-            )
-        elif code < 0:
-            outcome, error = "killed", f"It was ended by {signal.Signals(-code).name}."
+            outcome, error = "timed_out", f"It did not end within {trial.time_limit:g} s."
+        elif signum is not None and (failure is None or failure["outcome"] != "out_of_memory"):
+            # The other ranks fail because of the one that a signal ended.
+            outcome, error = _of_signal(signum)
+        elif failure is not None:
+            return Record(trial.name, trial.key, seconds=seconds, folder=folder, **failure)
+        elif code == 0 and result is not None:
+            return Record(trial.name, trial.key, "completed", seconds, folder=folder, **result)
         else:
-            error = f"It exited with code {code} and wrote no outcome."
+            error = f"It exited with code {code} before Trainer.fit returned."
         return Record(trial.name, trial.key, outcome, seconds, error, _tail(self.folder / LOG_FILE), folder=folder)
 
 
+def _of_signal(number: int) -> tuple[Outcome, str]:
+    """Return the outcome of a trial whose process was ended by a signal, and why."""
+    if number == signal.SIGKILL:
+        return "out_of_memory", "It was killed by SIGKILL, which the system sends when memory is exhausted."
+    try:
+        return "killed", f"It was ended by {signal.Signals(number).name}."
+    except ValueError:
+        return "failed", f"It exited with code {128 + number} before Trainer.fit returned."
+
+
 def _started(trial: Trial, folder: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the processes of a trial, each with a Python of its own.
+    """Start the leader of a trial whose processes have a Python of their own.
 
     Args:
         trial: The trial.
         folder: Its folder.
         given: The environment variables.
     """
-    launch = [] if trial.ranks == 1 else ["-m", "composer", "-n", str(trial.ranks)]
-    with (folder / LOG_FILE).open("wb") as log:
+    words = [str(folder.absolute()), str(trial.ranks), str(trial.time_limit), str(os.getpid())]
+    with (folder / LOG_FILE).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, *launch, "-m", "composer.trials.worker", str(folder.absolute())],
+            [sys.executable, "-m", "composer.trials.leader", *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -164,6 +175,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _tail(path: Path, lines: int = 40) -> str:
     """Return the last lines of a log."""
+    if not path.exists():
+        return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 64 * 1024))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

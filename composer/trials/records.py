@@ -35,7 +35,7 @@ class Records:
         self._path = path
         self._by_key: dict[str, Record] = {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     record = Record(**json.loads(line))
                 except (ValueError, TypeError):

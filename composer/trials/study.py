@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,12 +17,19 @@ from composer.trials.fork_server import ForkServer
 from composer.trials.processes import Running
 from composer.trials.records import Records
 from composer.trials.trial import Record, Trial
+from composer.trials.worker import TRIAL_FILE, hash_of
 
 __all__ = ["Display", "Study"]
 
 
 class Display(Protocol):
-    """Shows the progress of a study."""
+    """Shows the progress of a study.
+
+    >>> class Names:
+    ...     def started(self, trial): ...
+    ...     def ended(self, trial, record, *, known):
+    ...         print(record.name)
+    """
 
     def started(self, trial: Trial) -> None:
         """Show that a trial has started."""
@@ -50,6 +61,12 @@ class Study:
 
     Raises:
         ValueError: ``parallel`` is less than 1.
+
+    >>> from composer.trials import Target
+    >>> target, probe = Target("script", "train.py"), "composer.trials.probe:Probe"
+    >>> trials = [Trial("fp32", target, probe, changes=("precision=fp32",))]
+    >>> Study(Path("study")).run(trials)["fp32"].outcome  # doctest: +SKIP
+    'completed'
     """
 
     def __init__(
@@ -57,9 +74,9 @@ class Study:
     ) -> None:
         if parallel < 1:
             raise ValueError(f"parallel must be at least 1; got {parallel}.")
-        self.folder, self._parallel, self._server = folder, parallel, server
+        self.folder, self._parallel, self._server = folder.absolute(), parallel, server
         self._display: Display = _NoDisplay() if display is None else display
-        self._records = Records(folder / "trials.jsonl")
+        self._renewed: set[str] = set()
 
     def run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         """Return the record of each trial by its name; trials of which there is a record are not run again.
@@ -71,11 +88,19 @@ class Study:
             trials: The trials, with different names.
 
         Raises:
-            ValueError: Two trials have the same name, or one waits for a trial that comes later or does not exist.
+            ValueError: Two trials have the same name, or one waits for a trial that comes later or does not exist; or a
+                folder with the name of a trial has other files.
+            RuntimeError: Another process runs trials in the same folder.
         """
         _check(trials)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / "trials.lock"):
+            self._records = Records(self.folder / "trials.jsonl")
+            self._renewed.clear()
+            return self._run(trials)
+
+    def _run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         done: dict[str, Record] = {}
-        self._renewed: set[str] = set()
         running: list[Running] = []
         waiting = list(trials)
         try:
@@ -118,14 +143,49 @@ class Study:
         if self._renewed.intersection(trial.after):
             return None  # it may read files of the earlier trial
         record = self._records.get(trial.key)
-        usable = record is not None and record.outcome in ("completed", "out_of_memory") and record.path.is_dir()
-        return record if usable else None
+        if record is None or record.outcome not in ("completed", "out_of_memory"):
+            return None
+        if any(hash_of(Path(path)) != known for path, known in record.sources.items()):
+            return None  # a module of the program was edited
+        folder = self.folder / trial.name
+        if _key_of(folder) != trial.key:
+            return None  # it has the files of another trial with this name
+        return dataclasses.replace(record, folder=str(folder))
 
     def _empty_folder(self, trial: Trial) -> Path:
         folder = self.folder / trial.name
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            if not folder.is_dir() or (any(folder.iterdir()) and not (folder / TRIAL_FILE).exists()):
+                raise ValueError(f"{folder} exists, and is not the folder of a trial: choose another folder.")
+            shutil.rmtree(folder)
         folder.mkdir(parents=True)
         return folder
+
+
+def _key_of(folder: Path) -> str | None:
+    """Return the key of the trial whose files are in a folder."""
+    try:
+        return json.loads((folder / TRIAL_FILE).read_text(encoding="utf-8"))["key"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Hold the lock of a study; the system releases it when this process ends in any way."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"Another process runs trials in {path.parent}: wait until it has ended, or choose another folder."
+            ) from None
+        yield
 
 
 def _check(trials: Sequence[Trial]) -> None:

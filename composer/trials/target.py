@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import builtins
+import contextlib
 import hashlib
 import importlib
-import importlib.util
 import pickle
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Literal
 
 from composer._lazy import import_extra
@@ -77,7 +79,7 @@ class Target:
             kind = "script"
         if not words:
             raise ValueError("No script was given: name the script to run, and its arguments after it.")
-        if kind == "script" and words[0].endswith(".py") is False and not Path(words[0]).exists():
+        if kind == "script" and not words[0].endswith(".py") and not Path(words[0]).exists():
             raise FileNotFoundError(f"There is no script {words[0]!r}.")
         return cls(kind, words[0], tuple(words[1:]), fit)
 
@@ -104,41 +106,42 @@ class Target:
                 f"make_trainer must be a function that returns a Trainer which is not fitted yet, so that it can be "
                 f"called again in other processes; got {function!r}."
             )
-        if (
-            isinstance(function, FunctionType)
-            and "<" not in function.__qualname__
-            and function.__module__ != "__main__"
-        ):
+        if _is_importable(function):
             return cls("function", f"{function.__module__}:{function.__qualname__}", fit=fit)
         pickler = import_extra("cloudpickle", "trials", "A function that cannot be imported by other processes")
         return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), fit=fit)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the target and the contents of its file, which changes when the program is edited."""
+        """A hash of the target, and of the script and the small files that its arguments name, such as configurations.
+
+        Modules that the program imports are found when it runs; see ``sources`` of :class:`.Record`.
+        """
         digest = hashlib.sha256(repr(self).encode())
-        paths = [Path(self.name) if self.kind == "script" else None, *map(Path, self.arguments)]
-        if self.kind in ("module", "function"):
-            spec = importlib.util.find_spec(self.name.partition(":")[0])
-            paths.append(None if spec is None or spec.origin is None else Path(spec.origin))
-        for path in paths:
-            if path is not None and path.is_file() and path.stat().st_size < 2**20:  # arguments may name data
-                digest.update(path.read_bytes())
+        names = (self.name, *self.arguments) if self.kind == "script" else self.arguments
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):  # an argument may be any text, too long for a name
+                path = Path(name.rpartition("=")[2])  # as in --config=run.yaml
+                if path.is_file() and path.stat().st_size < 2**20:  # arguments may name data
+                    digest.update(path.read_bytes())
         return digest.hexdigest()
 
     def run(self) -> None:
         """Run the program in this process, as ``python`` would."""
         if self.kind == "script":
-            path = str(Path(self.name).resolve())
             sys.argv[:] = [self.name, *self.arguments]
-            sys.path.insert(0, str(Path(path).parent))
-            runpy.run_path(path, run_name="__main__")
+            sys.path.insert(0, str(Path(self.name).resolve().parent))  # of the file itself, if this is a link to it
+            _run_script(str(Path(self.name).absolute()))
         elif self.kind == "module":
             sys.argv[:] = [self.name, *self.arguments]
             sys.path.insert(0, "")
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
         else:
             trainer = self._function()()
+            if not callable(getattr(trainer, "fit", None)):
+                raise TypeError(
+                    f"make_trainer must return a Trainer which is not fitted yet; it returned {type(trainer).__name__}."
+                )
             for _ in range(self.fit):
                 trainer.fit()
 
@@ -150,3 +153,26 @@ class Target:
         for name in path.split("."):
             found = getattr(found, name)
         return found
+
+
+def _run_script(path: str) -> None:
+    """Run a script as the main module; unlike ``runpy.run_path``, leave ``sys.argv[0]`` as it was written."""
+    loader = SourceFileLoader("__main__", path)
+    code = loader.source_to_code(loader.get_data(path), path)
+    module, main = ModuleType("__main__"), sys.modules["__main__"]
+    module.__dict__.update(__file__=path, __loader__=loader, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    try:
+        exec(code, module.__dict__)
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _is_importable(function: Callable[[], Any]) -> bool:
+    """Return whether another process finds a function by its module and name."""
+    if not isinstance(function, FunctionType) or function.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function

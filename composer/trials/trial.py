@@ -106,6 +106,7 @@ class Record:
         details: The traceback, or the last lines that the trial printed.
         result: What the probe returned, in JSON types.
         folder: Folder with the files of the trial.
+        sources: Hashes of the source files of the program, by path; when one is edited, the record is not used again.
 
     >>> Record("bf16", "0f", "timed_out", 600.0, error="no step in 600 s").is_completed
     False
@@ -119,6 +120,7 @@ class Record:
     details: str = ""
     result: Mapping[str, Any] = field(default_factory=dict[str, Any])
     folder: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_completed(self) -> bool:

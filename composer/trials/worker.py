@@ -1,21 +1,24 @@
 """The process of a trial: runs the training program with the changes of the trial, and writes down the outcome.
 
-Started as ``python -m composer.trials.worker FOLDER``, once for each rank.
+Started as ``python -m composer.trials.worker FOLDER``, once for each rank, by the leader of the trial. The process ends
+as soon as the ``fit`` that is meant has returned or failed: nothing of the program runs after it, such as an
+``except:``, a ``finally`` that saves the model, or a message about the failure.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import importlib
 import json
 import os
 import sys
-import threading
-import time
+import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Never
 
 from composer import dist
 from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
@@ -29,83 +32,146 @@ from composer.trials.trial import Trial
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["OUTCOME_FILE", "PARENT", "TRIAL_FILE", "main"]
+__all__ = ["FAILURE_FILE", "RESULT_FILE", "TRIAL_FILE", "hash_of", "main", "source_hashes"]
 
 TRIAL_FILE = "trial.json"
-OUTCOME_FILE = "outcome.json"
-# Environment variable with the process ID of the study, without which a trial ends.
-PARENT = "COMPOSER_TRIAL_PARENT"
-
-
-class _TrialEnd(BaseException):
-    """Ends the program once the trial has measured; not an Exception, which programs catch."""
+# Written by rank 0 when the trial is complete.
+RESULT_FILE = "result.json"
+# Written by the first rank that fails; other ranks fail because of it.
+FAILURE_FILE = "failure.json"
+_MAX_DETAILS = 64 * 1024
 
 
 class _Overrides(TrainerOverrides):
     """Applies the changes of a trial to each trainer, and lets the probe run the ``fit`` that is meant."""
 
-    def __init__(self, trial: Trial, probe: Probe) -> None:
-        self._trial, self._probe = trial, probe
+    def __init__(self, trial: Trial, probe: Probe, path: Path) -> None:
+        self._trial, self._probe, self._path = trial, probe, path
         self._changes = tuple(Assignment.parse(text) for text in trial.changes)
+        self._absent: dict[int, set[str]] = {}  # names of the arguments that a trainer is not given
+        self._fitting = False
         self.calls = 0
 
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
         changed = assignments.apply(self._changes, isolated(arguments, self._trial.name))
+        self._absent[id(trainer)] = {name for name, value in arguments.items() if value is None}
         init(**self._probe.init(changed, arguments))
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        if self._fitting:  # a trainer that trains while another does
+            fit(**arguments)
+            return
         self.calls += 1
-        changed = {each.path.partition(".")[0] for each in self._changes} & set(arguments)
-        # What the trial changes was given to the trainer; the program's own value would replace it.
-        arguments = {name: value for name, value in arguments.items() if name not in changed}
-        self._probe.fit(trainer, fit, arguments)
-        if self.calls == self._trial.target.fit:
-            raise _TrialEnd
+        self._fitting = True
+        try:
+            changed = assignments.apply_to_fit(self._changes, arguments, self._absent.get(id(trainer), ()))
+            self._probe.fit(trainer, fit, changed)
+            if self.calls == self._trial.target.fit:
+                result = json.dumps({"result": dict(self._probe.result()), "sources": source_hashes()})
+                if dist.get_global_rank() == 0:
+                    _write(self._path / RESULT_FILE, result)
+                _exit(0)
+        except BaseException as error:
+            _fail(self._path, error, self.calls)
+        finally:
+            self._fitting = False
+
+    def save(self, trainer: Trainer, save: Callable[[], Any]) -> None:
+        """Save nothing: the path may be that of a run."""
+        del trainer, save
 
 
-def main(folder: str) -> int:
-    """Run the trial that a folder describes, and write the outcome there.
+def main(folder: str) -> Never:
+    """Run the trial that a folder describes, write the outcome there, and end the process.
 
     Args:
         folder: The folder, with a description of the trial.
 
-    Returns:
-        The exit code, 0 if the trial completed.
+    >>> main("study/bf16")  # doctest: +SKIP
     """
     path = Path(folder)
-    trial = Trial.from_json(json.loads((path / TRIAL_FILE).read_text(encoding="utf-8")))
-    threading.Thread(target=_end_with_parent, args=(int(os.environ[PARENT]),), daemon=True).start()
-    # Shortly before the time limit, so that the log says where a trial that hangs waits.
-    faulthandler.dump_traceback_later(max(trial.time_limit - 5, trial.time_limit / 2), file=sys.stderr)
-    module, _, name = trial.probe.partition(":")
-    probe: Probe = getattr(importlib.import_module(module), name)(path, **trial.probe_arguments)
-    overrides = _Overrides(trial, probe)
-    outcome: dict[str, Any]
+    calls = 0
     try:
-        with override_trainers(overrides):
-            trial.target.run()
-    except _TrialEnd:
-        outcome = {"outcome": "completed", "result": dict(probe.result())}
+        described = json.loads((path / TRIAL_FILE).read_text(encoding="utf-8"))
+        trial = Trial.from_json(described["trial"])
+        if trial.target.kind in ("function", "pickle"):
+            sys.path[:] = [*described["path"], *(entry for entry in sys.path if entry not in described["path"])]
+        faulthandler.enable(sys.stderr)
+        # Shortly before the time limit, so that the log says where a trial that hangs waits.
+        faulthandler.dump_traceback_later(max(trial.time_limit - 5, trial.time_limit / 2), file=sys.stderr)
+        module, _, name = trial.probe.partition(":")
+        probe: Probe = getattr(importlib.import_module(module), name)(path, **trial.probe_arguments)
+        overrides = _Overrides(trial, probe, path)
+        try:
+            with override_trainers(overrides):
+                trial.target.run()
+        finally:
+            calls = overrides.calls
     except BaseException as error:
-        outcome = _failure(error, overrides.calls)
-    else:
-        outcome = {"outcome": "failed", "error": _no_fit(trial, overrides.calls)}
-    if dist.get_global_rank() == 0 or outcome["outcome"] != "completed":
-        _write(path, outcome)
-    return 0 if outcome["outcome"] == "completed" else 1
+        _fail(path, error, calls)
+    _write(path / FAILURE_FILE, json.dumps({"outcome": "failed", "error": _no_fit(trial, calls)}))
+    _exit(1)
 
 
-def _failure(error: BaseException, calls: int) -> dict[str, Any]:
-    """Return the outcome of a program that raised."""
-    last = traceback.format_exception_only(error)[0].strip() if not isinstance(error, SystemExit) else ""
+def source_hashes(modules: Iterable[ModuleType] | None = None) -> dict[str, str]:
+    """Return hashes of the source files of the program, by path: of modules outside the installed packages.
+
+    Args:
+        modules: The modules; None for those that are imported.
+
+    >>> source_hashes([json])
+    {}
+    """
+    installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    others = tuple(f"{path}{os.sep}" for path in (*installed, Path(__file__).absolute().parents[1]))
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()) if modules is None else modules:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and file.startswith(os.sep) and not file.startswith(others):
+            found[file] = hash_of(Path(file))
+    return found
+
+
+def hash_of(path: Path) -> str:
+    """Return a hash of a file, or an empty string if it cannot be read.
+
+    Args:
+        path: The file.
+
+    >>> hash_of(Path("no such file"))
+    ''
+    """
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def _fail(folder: Path, error: BaseException, calls: int) -> Never:
+    """Write why a trial failed, and end the process."""
     if isinstance(error, SystemExit):
-        last = f"The program exited with {error.code!r} before it trained."
-    return {
+        why = f"The program exited with {error.code!r}" + (
+            " during Trainer.fit." if calls else " before it called Trainer.fit."
+        )
+    else:
+        text = str(error).strip()
+        why = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    details = "".join(traceback.format_exception(error))
+    failure: Mapping[str, Any] = {
         "outcome": "out_of_memory" if is_out_of_memory(error) else "failed",
-        "error": last,
-        "details": "".join(traceback.format_exception(error)),
-        "trained": calls > 0,
+        "error": why,
+        "details": details[-_MAX_DETAILS:],
+        "sources": source_hashes(),
     }
+    _write(folder / FAILURE_FILE, json.dumps(failure))
+    _exit(1)
+
+
+def _exit(code: int) -> Never:
+    """End the process at once: threads and processes of the program, such as data workers, would be waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _no_fit(trial: Trial, calls: int) -> str:
@@ -115,33 +181,19 @@ def _no_fit(trial: Trial, calls: int) -> str:
     return f"The program called Trainer.fit {calls} times; the trial is about call {trial.target.fit}."
 
 
-def _write(folder: Path, outcome: dict[str, Any]) -> None:
-    """Write the outcome; of multiple ranks that fail, the first one's is kept, since the others follow from it."""
-    partial = folder / f"{OUTCOME_FILE}.{os.getpid()}"
-    partial.write_text(json.dumps(outcome), encoding="utf-8")
+def _write(path: Path, text: str) -> None:
+    """Write a file; of multiple ranks that do, the first one's is kept."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
     try:
-        os.link(partial, folder / OUTCOME_FILE)
+        os.link(partial, path)
     except FileExistsError:
-        return
+        pass
     except OSError:  # a file system without hard links
-        partial.replace(folder / OUTCOME_FILE)
+        partial.replace(path)
         return
     partial.unlink()
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this process when the study has ended without a chance to end it."""
-    while True:
-        try:
-            os.kill(parent, 0)
-        except OSError:
-            os._exit(1)
-        time.sleep(1)
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads and processes of the program, such as data workers, would be waited for.
-    os._exit(code)
+    main(sys.argv[1])

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from composer import rng, trees
+from composer.dist.dtensor import full_tensor
 
 __all__ = ["attributes", "digest", "gathered", "has_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
 
@@ -64,7 +64,7 @@ def gathered(tensor: Tensor) -> Tensor:
     >>> gathered(torch.ones(1))
     tensor([1.])
     """
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full_tensor(tensor)
 
 
 def digest(value: Any) -> str:

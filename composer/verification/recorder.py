@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo import OptimizedModule
 from torch.optim.lr_scheduler import LRScheduler
 
 from composer import dist, rng, trees
@@ -102,6 +101,8 @@ class Recorder(Probe):
             callbacks = [*callbacks, *(cls() for cls in (LRMonitor, SpeedMonitor) if cls not in present)]
         if self._load is not None:
             arguments["load_path"] = str(self.folder.parent / self._load / CHECKPOINT)
+        from torch._dynamo import OptimizedModule  # takes seconds, and only trials need it
+
         compiled = arguments["compile_config"] is not None or isinstance(arguments["model"], OptimizedModule)
         if not self._compile:
             arguments["compile_config"] = None

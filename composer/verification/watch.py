@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from composer import dist
+from composer.checkpoint.save import save_checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.event import Event
@@ -275,7 +276,7 @@ class Watch(Callback):
             changed = differences(self._before_evaluation, self._evaluated(state))
             self._changes.setdefault("evaluation", set()).update(changed)
         if done == self._save_at:
-            self.trainer.save_checkpoint(self._checkpoint)
+            save_checkpoint(self.trainer.state, self._checkpoint)
         if done >= self._num_steps:
             if self._inspect:
                 self._conclude(state)

@@ -1,0 +1,53 @@
+"""The fork server has neither threads nor state of a trial, and modules cannot disturb what it answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from composer.trials import ForkServer
+from composer.trials.fork_server import can_fork
+from tests.trials.programs import run, script
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="forks processes")
+
+
+def test_forks_are_made_without_threads_and_share_nothing_later(tmp_path: Path, server: ForkServer) -> None:
+    text = """
+import json, random
+told = [len(os.listdir("/proc/self/task")), hash("x"), hasattr(torch, "left"), os.environ.pop("LEFT", None), sys.argv]
+torch.left = True
+os.environ["LEFT"] = "1"
+print(json.dumps(told))
+trainer().fit()
+"""
+    assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
+    target = script(tmp_path, text)
+    logs = [(run(tmp_path, target, server).path / "log.txt").read_text() for _ in range(2)]
+    first, second = (json.loads(log.splitlines()[0]) for log in logs)
+    assert first == second, "also the hashes of strings: the order of sets is the same"
+    assert first[2:] == [False, None, [target.name]]
+    assert first[0] <= 2, "the watchdog of faulthandler at most"
+
+
+NOISY = """
+import sys, threading, time
+print("noise", flush=True)
+sys.stdin.read()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+
+
+def test_modules_that_print_and_start_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks then start a Python each: what a thread holds is not copied into a fork."""
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "torch.py").write_text("raise ImportError('not needed here')\n")  # the server must not need seconds
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}")
+    program = tmp_path / "program"
+    with ForkServer(["noisy", "no_such_module"]) as server:
+        record = run(tmp_path, script(program, ""), server)
+    assert record.error == "It exited with code 1 before Trainer.fit returned."
+    assert "not needed here" in record.details
+    assert "composer/trials/worker.py" in record.details
