@@ -16,7 +16,7 @@ from composer.core.data_spec import DataSpec
 from composer.hparams.class_paths import find, full_path
 from composer.trees import ensure_tuple
 
-__all__ = ["Assignment", "apply"]
+__all__ = ["Assignment", "apply", "fit_arguments"]
 
 _FORM = re.compile(r"(?P<path>[A-Za-z_]\w*(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)(?P<value>.*)", re.DOTALL)
 
@@ -135,6 +135,21 @@ def apply(assignments: Iterable[Assignment], arguments: Mapping[str, Any]) -> di
             entries = list(ensure_tuple(changed[name]))
             changed[name] = _edited(entries, name, assignment)
     return changed
+
+
+def fit_arguments(assignments: Iterable[Assignment], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``fit`` without those that would replace what assignments gave to the Trainer.
+
+    Args:
+        assignments: The changes.
+        arguments: The arguments that the program passes.
+
+    >>> fit_arguments([Assignment.parse("max_duration=9ba")], {"duration": "2ep", "reset_time": False})
+    {'reset_time': False}
+    """
+    changed = {each.path.partition(".")[0] for each in assignments}
+    changed |= {"duration"} if "max_duration" in changed else set()
+    return {name: value for name, value in arguments.items() if name not in changed}
 
 
 def _edited(entries: list[Any], name: str, assignment: Assignment) -> list[Any]:

@@ -55,10 +55,7 @@ class _Overrides(TrainerOverrides):
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         self.calls += 1
-        changed = {each.path.partition(".")[0] for each in self._changes} & set(arguments)
-        # What the trial changes was given to the trainer; the program's own value would replace it.
-        arguments = {name: value for name, value in arguments.items() if name not in changed}
-        self._probe.fit(trainer, fit, arguments)
+        self._probe.fit(trainer, fit, assignments.fit_arguments(self._changes, arguments))
         if self.calls == self._trial.target.fit:
             raise _TrialEnd
 
