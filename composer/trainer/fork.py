@@ -284,7 +284,9 @@ def _restore_settings(state: State, changes: Sequence[str], made: list[list[dict
     kept: set[tuple[int, str]] = set()
     for name in changes:
         match = _HYPERPARAMETER.fullmatch(name)
-        for index, optimizer in () if match is None else _chosen(match, state.optimizers):
+        if match is None:
+            continue
+        for index, optimizer in _chosen(match, state.optimizers):
             kept.add((index, match["name"]))
             for number, group in enumerate(made[index]):
                 if match["name"] in group:
