@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from composer.trials.target import Target
 
 __all__ = ["add_to", "changes_of", "find_program", "program_of", "program_to_run", "words_of"]
+
+# A call by import path, as in "algorithms+=package.Method()".
+_IMPORTS = re.compile(r"\.\s*\w+\s*\(")
 
 
 def add_to(commands: Any) -> None:
@@ -140,8 +144,14 @@ def find_program(source: str, step: int, program: Sequence[str] | None, fit: int
 def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:
     """Return the changes with which ``composer fork`` started the program of a run; empty for other runs.
 
+    A checkpoint may come from anyone: changes that call other classes than those of Composer are applied only in the
+    folder in which the run was started.
+
     Args:
         facts: What a checkpoint of the run says.
+
+    Raises:
+        ValueError: A change calls another class, and the run was started elsewhere.
 
     >>> from composer.checkpoint.at_step import CheckpointFacts
     >>> origin = {
@@ -155,7 +165,12 @@ def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:
     ('optimizers.lr=0.1',)
     """
     origin = facts.forked_from
-    return tuple(origin["changes"]) if origin is not None and origin.get("by_command") else ()
+    if origin is None or not origin.get("by_command"):
+        return ()
+    changes = tuple(origin["changes"])
+    if any(map(_IMPORTS.search, changes)):
+        program_of(facts)  # imports and calls code: trusted as much as the program itself
+    return changes
 
 
 def program_to_run(

@@ -16,7 +16,7 @@ from composer.core.data_spec import DataSpec
 from composer.hparams.class_paths import find, full_path
 from composer.trees import ensure_tuple
 
-__all__ = ["Assignment", "apply", "fit_arguments"]
+__all__ = ["Assignment", "apply", "fit_arguments", "parse_value", "vars_of"]
 
 _FORM = re.compile(r"(?P<path>[A-Za-z_]\w*(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)(?P<value>.*)", re.DOTALL)
 

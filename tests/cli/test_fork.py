@@ -13,6 +13,7 @@ from composer.checkpoint.at_step import CheckpointFacts, history_of
 from composer.cli import fork as command
 from composer.cli.fork_program import fork_program, save_state
 from composer.cli.main import main
+from composer.cli.replay import changes_of
 from composer.trials.target import Target
 from tests.cli.test_replay import PROGRAM, in_folder, logged_losses
 
@@ -210,3 +211,18 @@ def test_names(tmp_path, monkeypatch):
     assert chosen("runs/night")[1] == "runs/night-fork-9"  # empty
     (tmp_path / "runs/night-fork-9/notes.txt").touch()
     assert chosen("runs/night") == ("night-fork-9-2", "runs/night-fork-9-2", False)
+
+
+def test_changes_of_a_checkpoint_that_call_code_are_applied_only_where_the_run_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = {"kind": "script", "name": "train.py", "arguments": [], "folder": str(tmp_path)}
+
+    def recorded(change: str, folder: str) -> CheckpointFacts:
+        origin = {"run_name": "a", "step": 3, "path": "a", "changes": [change], "by_command": True}
+        return CheckpointFacts("a.pt", 5, program={**program, "folder": folder}, forked_from=origin)
+
+    assert changes_of(recorded("algorithms+=package.Method(1)", str(tmp_path))) == ("algorithms+=package.Method(1)",)
+    assert changes_of(recorded("algorithms+=EMA()", "/elsewhere")) == ("algorithms+=EMA()",)
+    for change in ("seed=os.system('true')", "callbacks=[EMA(), os . system ('true')]"):
+        with pytest.raises(ValueError, match="started in '/elsewhere'"):
+            changes_of(recorded(change, "/elsewhere"))

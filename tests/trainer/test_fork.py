@@ -195,7 +195,7 @@ class Counting(Algorithm):
         self.count += 1
 
     def state_dict(self):
-        return {"count": self.count}
+        return {**super().state_dict(), "count": self.count}
 
     def load_state_dict(self, state):
         self.count = state["count"]
