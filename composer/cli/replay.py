@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "changes_of", "find_program", "program_of", "program_to_run", "words_of"]
 
-# A call by import path, as in "algorithms+=package.Method()".
-_IMPORTS = re.compile(r"\.\s*\w+\s*\(")
+# A call by import path, as in "algorithms+=package.Method()", or of a function.
+_IMPORTS = re.compile(r"(?:\.\s*\w+|\b[a-z_]\w*)\s*\(")
 
 
 def add_to(commands: Any) -> None:

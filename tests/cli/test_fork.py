@@ -223,6 +223,6 @@ def test_changes_of_a_checkpoint_that_call_code_are_applied_only_where_the_run_w
 
     assert changes_of(recorded("algorithms+=package.Method(1)", str(tmp_path))) == ("algorithms+=package.Method(1)",)
     assert changes_of(recorded("algorithms+=EMA()", "/elsewhere")) == ("algorithms+=EMA()",)
-    for change in ("seed=os.system('true')", "callbacks=[EMA(), os . system ('true')]"):
+    for change in ("seed=os.system('true')", "callbacks=[EMA(), os . system ('true')]", "seed=main([])"):
         with pytest.raises(ValueError, match="started in '/elsewhere'"):
             changes_of(recorded(change, "/elsewhere"))
