@@ -39,6 +39,8 @@ class CheckpointFacts:
         missing: What it lacks to continue the run exactly, such as "optimizers".
         program: How the run was started, see :func:`.program_of_process`; None if unknown.
         metadata: Versions, device and precision of the run.
+        run_name: Name of the run.
+        forked_from: The run that it was forked from, see :attr:`.State.forked_from`; None if it was not.
         data: How the position in the data was saved: "indices", "loader", "dataset", "replay", "any" or None.
 
     >>> CheckpointFacts("ep1.pt", 20).missing
@@ -53,6 +55,8 @@ class CheckpointFacts:
     program: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     data: str | None = None
+    run_name: str = ""
+    forked_from: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,8 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         program if isinstance(program, dict) else None,
         metadata,
         kind,
+        state.get("run_name") or "",
+        state.get("forked_from"),
     )
 
 

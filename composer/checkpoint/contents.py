@@ -269,6 +269,10 @@ def _set_metadata(state: State, saved: Any) -> None:
         state.microbatch_size = saved.get("device_train_microbatch_size")
 
 
+def _set_origin(state: State, saved: Any) -> None:
+    state.forked_from = saved
+
+
 # In the order in which they are restored: an entry comes after those that it needs.
 STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("model", _get_model, None, in_weights_only=True),  # loading it has further options
@@ -286,6 +290,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
     StateEntry("ending", _get_stop_info),  # run_completion decides whether it still applies
     StateEntry("run_name", lambda state: state.run_name),
+    StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),

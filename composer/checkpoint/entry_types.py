@@ -79,6 +79,15 @@ def _is_seed(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def _is_origin(value: Any) -> bool:
+    types = {"run_name": str, "path": str, "step": int, "changes": list}
+    return (
+        _are_named(value)
+        and all(type(value.get(name)) is known for name, known in types.items())
+        and all(type(change) is str for change in value["changes"])
+    )
+
+
 _STATES = (_are_states, "pairs of a class and its state")
 _NAMED = (_are_named, "a dict with string keys")
 _TOP_LEVEL_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -101,6 +110,10 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run_name": (_is_text, "a string"),
     "rank_zero_seed": (_is_seed, "a nonnegative integer below 2**63"),
     "program": _NAMED,
+    "forked_from": (
+        _is_origin,
+        "a dict with the strings 'run_name' and 'path', the number 'step' and the list 'changes'",
+    ),
     "ending": (_is_dict, "a dict"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),

@@ -54,11 +54,12 @@ def _blame(given: argparse.Namespace) -> None:
 
     first, last = _steps(given)
     options = ["--from", str(first), "--to", str(last), "--top", str(given.top), *(["--json"] if given.json else [])]
-    target = program_to_run(given, first, ["blame", given.source, *options])
-    if target is None:
+    program = program_to_run(given, first, ["blame", given.source, *options])
+    if program is None:
         return
+    target, changes = program
     observe = functools.partial(_observe, last=last, steps=[])  # a range may span several calls of fit
-    found: Blame = replay_program(target, given.source, first, quiet=given.json, observe=observe)
+    found: Blame = replay_program(target, given.source, first, quiet=given.json, observe=observe, changes=changes)
     if dist.get_global_rank() == 0:
         text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top)
         print(text)  # noqa: T201 - this is a program

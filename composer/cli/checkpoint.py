@@ -75,6 +75,10 @@ def _inspect(given: argparse.Namespace) -> None:
         text = ", ".join(f"{name} {one}" for name, one in value.items() if one or name in ("epoch", "batch"))
         if text:
             console.print(f"{title}: {escape(printable(text))}")
+    if (origin := state.get("forked_from")) is not None:
+        changes = ", ".join(origin["changes"]) or "no changes"
+        told = f"{origin['run_name']}, batch {origin['step']} ({origin['path']}), with {changes}"
+        console.print(f"forked from: {escape(printable(told))}")
     if given.weights:
         weights = [[n, str(tuple(w.shape)), str(w.dtype).removeprefix("torch.")] for n, w in _named(state["model"])]
         console.print(_table(["weight", "shape", "dtype"], weights))

@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "blame": "rank the rows of data in a step of a run by loss and gradient norm",
     "checkpoint": "inspect and convert checkpoints",
+    "fork": "train a run on from a step, as a new run with changed settings",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
     "replay": "have a step of a run again, with everything in it visible",
@@ -41,6 +42,7 @@ _COMMANDS = [
     ("composer verify", COMMANDS["verify"]),
     ("composer replay", COMMANDS["replay"]),
     ("composer blame", COMMANDS["blame"]),
+    ("composer fork", COMMANDS["fork"]),
     ("composer env", COMMANDS["env"]),
 ]
 

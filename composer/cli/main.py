@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
-    from composer.cli import blame, checkpoint, env, replay, verify
+    from composer.cli import blame, checkpoint, env, fork, replay, verify
 
     parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify.add_to(commands)
     replay.add_to(commands)
     blame.add_to(commands)
+    fork.add_to(commands)
     # What follows "--" is a program with its own options.
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     given = parser.parse_args(arguments[:end])

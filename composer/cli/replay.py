@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
-__all__ = ["add_to", "program_of", "program_to_run", "words_of"]
+__all__ = ["add_to", "changes_of", "find_program", "program_of", "program_to_run", "words_of"]
+
+# A call by import path, as in "algorithms+=package.Method()", or of a function.
+_IMPORTS = re.compile(r"(?:\.\s*\w+|\b[a-z_]\w*)\s*\(")
 
 
 def add_to(commands: Any) -> None:
@@ -105,8 +109,76 @@ def words_of(target: Target) -> list[str]:
     return [*(["-m"] if target.kind == "module" else []), target.name, *target.arguments]
 
 
-def program_to_run(given: argparse.Namespace, step: int, command: Sequence[str]) -> Target | None:
-    """Return the program that this process runs to replay a step; None if it was started on several ranks instead.
+def find_program(source: str, step: int, program: Sequence[str] | None, fit: int = 1) -> tuple[Target, CheckpointFacts]:
+    """Return the program of a run, and the checkpoint from which a step can be had again.
+
+    Args:
+        source: Path or URI of the run.
+        step: Number of batches trained before the step.
+        program: The command line of the program; None for the one that the checkpoint records.
+        fit: Which call of ``fit`` of the program is meant.
+
+    Raises:
+        ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+
+    >>> find_program("no_such_run", 3, None)
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: ...
+    """
+    from composer.checkpoint.at_step import history_of
+    from composer.trials.target import Target
+
+    target = Target.from_command(program, fit) if program else None
+    history = history_of(source, step)
+    facts = history.before or history.after
+    if facts is None:
+        lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
+        raise ValueError(
+            f"{mask_text(source)!r} has no checkpoint from which the run can be had again: "
+            f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
+        )
+    return program_of(facts, fit) if target is None else target, facts
+
+
+def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:
+    """Return the changes with which ``composer fork`` started the program of a run; empty for other runs.
+
+    A checkpoint may come from anyone: changes that call other classes than those of Composer are applied only in the
+    folder in which the run was started.
+
+    Args:
+        facts: What a checkpoint of the run says.
+
+    Raises:
+        ValueError: A change calls another class, and the run was started elsewhere.
+
+    >>> from composer.checkpoint.at_step import CheckpointFacts
+    >>> origin = {
+    ...     "run_name": "night",
+    ...     "step": 9,
+    ...     "path": "night",
+    ...     "changes": ["optimizers.lr=0.1"],
+    ...     "by_command": True,
+    ... }
+    >>> changes_of(CheckpointFacts("ep1.pt", 20, forked_from=origin))
+    ('optimizers.lr=0.1',)
+    """
+    origin = facts.forked_from
+    if origin is None or not origin.get("by_command"):
+        return ()
+    changes = tuple(origin["changes"])
+    if any(map(_IMPORTS.search, changes)):
+        program_of(facts)  # imports and calls code: trusted as much as the program itself
+    return changes
+
+
+def program_to_run(
+    given: argparse.Namespace, step: int, command: Sequence[str]
+) -> tuple[Target, tuple[str, ...]] | None:
+    """Return the program that this process runs to replay a step, and the changes with which the run was forked.
+
+    Returns None if the program was started on several ranks instead.
 
     Args:
         given: The arguments of the command: ``source``, ``program`` and ``fit``.
@@ -122,25 +194,13 @@ def program_to_run(given: argparse.Namespace, step: int, command: Sequence[str])
     FileNotFoundError: ...
     """
     from composer import dist
-    from composer.checkpoint.at_step import history_of
-    from composer.trials.target import Target
 
     ranks = dist.get_world_size()
-    target = Target.from_command(given.program, given.fit) if given.program else None
-    if target is not None and ranks > 1:
-        return target
-    history = history_of(given.source, step)
-    facts = history.before or history.after
-    if facts is None:
-        lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
-        raise ValueError(
-            f"{mask_text(given.source)!r} has no checkpoint from which the run can be had again: "
-            f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
-        )
-    target = program_of(facts, given.fit) if target is None else target
-    print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
+    target, facts = find_program(given.source, step, given.program, given.fit)
+    if ranks == 1 or not given.program:
+        print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
     if ranks > 1 or (facts.world_size or 1) == 1:
-        return target
+        return target, changes_of(facts)
     from composer.cli import launcher
 
     words = [*command, "--fit", str(given.fit), "--", *words_of(target)]
@@ -154,12 +214,13 @@ def _replay(given: argparse.Namespace) -> None:
     from composer.cli.replay_program import replay_program
 
     options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else [])]
-    target = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
-    if target is None:
+    found = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
+    if found is None:
         return
+    target, changes = found
     if given.pdb and (ranks := dist.get_world_size()) > 1:
         raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
-    record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json)
+    record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json, changes=changes)
     _print(record, as_json=given.json)
 
 

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trainer.replay.replay import Replay, not_reached
+from composer.trials import assignments
+from composer.trials.assignments import Assignment
 from composer.trials.isolation import isolated
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def replay_program(
     prompt: bool = False,
     quiet: bool = False,
     observe: Callable[..., Any] | None = None,
+    changes: Sequence[str] = (),
 ) -> Any:
     """Run a program in this process up to a step of its training, and return the record of the step.
 
@@ -39,6 +42,7 @@ def replay_program(
         quiet: Whether what the program prints goes to stderr.
         observe: ``(replay, fit, **arguments) -> record``, called instead of :meth:`.Replay.train`; returns None if
             training ends before the step.
+        changes: Assignments with which the run was forked, see :class:`.Assignment`.
 
     Raises:
         ValueError: The step is not part of the run, or cannot be had again exactly.
@@ -51,7 +55,7 @@ def replay_program(
     ...
     ValueError: The program ended after 0 calls of Trainer.fit, before call 1, which is meant.
     """
-    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe)
+    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe, changes=changes)
     output = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()
     try:
         with output, override_trainers(overrides):
@@ -83,6 +87,7 @@ class ReplayOverrides(TrainerOverrides):
         number: Which call of ``fit`` is meant, from 1; earlier ones run as they are.
         prompt: Whether to stop in a Python prompt before the step.
         observe: Called instead of :meth:`.Replay.train`, see :func:`replay_program`.
+        changes: Assignments with which the run was forked.
 
     Attributes:
         record: The step, or what ``observe`` returned, once it ran.
@@ -100,7 +105,9 @@ class ReplayOverrides(TrainerOverrides):
         *,
         prompt: bool = False,
         observe: Callable[..., Any] | None = None,
+        changes: Sequence[str] = (),
     ) -> None:
+        self._changes = tuple(map(Assignment.parse, changes))
         self._source, self._step, self._number = source, step, number
         self._observe = functools.partial(Replay.train, prompt=prompt) if observe is None else observe
         self._calls = 0
@@ -111,11 +118,12 @@ class ReplayOverrides(TrainerOverrides):
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Initialize a trainer without outputs."""
         kept = {name: arguments[name] for name in ("run_name", "eval_batches_before_fit") if name in arguments}
-        init(**{**isolated(arguments, "replay"), **kept})
+        init(**{**isolated(assignments.apply(self._changes, arguments), "replay"), **kept})
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train up to the step; the program ends after it."""
         self._calls += 1
+        arguments = assignments.apply_to_fit(self._changes, arguments)
         if self._calls < self._number:
             fit(**arguments)
             return

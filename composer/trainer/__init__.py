@@ -20,11 +20,12 @@
 - ``find_lr``, ``dry_run``: learning rate finder; short test run.
 - ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.
 - ``replay``: have any step of a run again, with everything in it visible.
+- ``fork``: load the state of another run at any step, to train on as a new run.
 - ``run_completion``: whether a resumed run is already complete.
 - ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.
 - ``failed_step``, ``argument_rollback``: recover after an exception in a step, or in the arguments of ``fit``.
 - ``failure_notes``, ``failure_facts``, ``failure_dtypes``: notes on exceptions with the likely cause.
-- ``per_sample``, ``step_samples``: loss and gradient norm of each sample of a step.
+- ``sampled_loss``, ``per_sample``, ``step_samples``: loss and gradient norm of each sample of a step.
 - ``blame``, ``row_ranking``, ``row_contents``, ``blame_report``: find the rows of data behind a loss spike.
 - ``compilation``: ``torch.compile``.
 - ``default_optimizer``: the optimizer if none is given.

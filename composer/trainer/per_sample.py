@@ -9,7 +9,6 @@ dropout masks are those of the training step. Its gradient takes one backward pa
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -19,19 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from composer import rng, trees
+from composer import rng
 from composer._containers import with_items
 from composer.core.microbatches import split
 from composer.core.types import Batch
-from composer.core.user_counts import count_targets
 from composer.dist.dtensor import joint_norm, norms
 from composer.trainer.microbatch import named_losses
-from composer.warnings import ComposerWarning
+from composer.trainer.sampled_loss import Counts, SampledLoss, split_loss, weights_for
 
-__all__ = ["ForwardContext", "PerSample", "SampledLoss", "measure", "per_sample"]
+__all__ = ["ForwardContext", "PerSample", "measure", "per_sample"]
 
 _IGNORED = -100
-_Counts = Callable[[Sequence[Batch]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class ForwardContext:
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     random_state: dict[str, Any] = field(default_factory=rng.get_local_rng_state)
     split: Callable[[Batch, int], Sequence[Batch]] = split
-    count: _Counts | None = None
+    count: Counts | None = None
     scale: float = 1.0
 
     @contextlib.contextmanager
@@ -134,65 +131,6 @@ class ForwardContext:
                 module.training = True
 
 
-@dataclass
-class _Call:
-    """A call of the loss function: its result, and the loss of each sample, or why there is none."""
-
-    result: Any
-    losses: list[Tensor]
-    parts: Sequence[Batch]
-    problem: str = ""
-
-
-class SampledLoss:
-    """Wraps the loss function of a model: also computes the loss of each sample, from slices of outputs and batch.
-
-    Put it in place of ``model.loss`` in a training step; then :func:`measure` has the losses in the very conditions
-    of that step, including targets that algorithms edit and losses that they mix.
-
-    Args:
-        loss: ``(outputs, batch) -> loss``.
-
-    >>> sampled = SampledLoss(lambda outputs, batch: (outputs - batch[1]).square().mean())
-    >>> sampled(torch.zeros(2, 1), (torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])))
-    tensor(5.)
-    >>> sampled.calls[0].losses
-    [tensor(1.), tensor(9.)]
-    """
-
-    def __init__(self, loss: Callable[..., Any]) -> None:
-        self.loss = loss
-        self.calls: list[_Call] = []
-
-    def __call__(self, outputs: Any, batch: Batch, *args: Any, **kwargs: Any) -> Any:
-        """Return the loss of the batch.
-
-        Args:
-            outputs: The outputs of the model.
-            batch: The batch.
-            *args: Passed on.
-            **kwargs: Passed on.
-        """
-        call = _Call(None, [], [])
-        try:
-            # The slices first, so that what the model keeps of a call is that of the full batch.
-            with rng.preserve_rng_state(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", ComposerWarning)
-                call.parts, slices = split(batch, 1), split(outputs, 1)
-                if len(slices) != len(call.parts):
-                    call.problem = f"the outputs have {len(slices)} rows, the batch {len(call.parts)} samples"
-                else:
-                    pairs = zip(slices, call.parts, strict=True)
-                    call.losses = [named_losses(self.loss(o, part, *args, **kwargs))[0] for o, part in pairs]
-        except Exception as error:  # whatever a user's function raises for a single row
-            call.problem = f"the loss of a single row raises {type(error).__name__}: {error}"
-        if not call.problem and _is_computed_forward(outputs, call.losses):
-            call.problem = "the model computes the loss of the full batch in its forward pass"
-        call.result = self.loss(outputs, batch, *args, **kwargs)
-        self.calls.append(call)
-        return call.result
-
-
 def per_sample(
     model: Any,
     batch: Batch,
@@ -223,7 +161,7 @@ def per_sample(
     """
     counts = None if count is None else lambda parts: [count(part) for part in parts]
     context = ForwardContext(model, autocast, split=split_batch, count=counts)
-    sampled = SampledLoss(model.loss)
+    sampled = SampledLoss(model.loss, split_batch)
     with context.restored():
         loss = sampled(model(batch), batch)
         return measure(context, batch, sampled, loss)
@@ -246,103 +184,26 @@ def measure(context: ForwardContext, batch: Batch, sampled: SampledLoss, loss: A
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
     total = named_losses(loss)[0]
-    losses, problem = _combined(sampled, loss, total)
-    is_mean = True
-    if not problem:
-        values = torch.stack([one.detach() for one in losses]).cpu().double()
-        weights = _weights(context, sampled.calls[0].parts, values, total)
-        if weights is None:
-            is_mean = False
-            problem = (
-                f"the loss of the batch, {total.item():.6g}, is neither the mean ({values.mean().item():.6g}) nor the "
-                f"sum of the losses of its samples, as with losses that compare samples with each other"
-            )
-        else:
-            try:
-                return _result(context, _differentiated(context, losses, retain=True), weights, "sliced")
-            except RuntimeError as error:  # graphs that can be differentiated only once, as some compiled ones
-                problem = f"the graph of the step cannot be differentiated repeatedly: {error}"
+    split_up = split_loss(context.model, sampled, loss, total, context.count)
+    problem, is_mean = split_up.problem, not split_up.losses or split_up.weights is not None
+    if split_up.weights is not None:
+        try:
+            return _result(context, _differentiated(context, split_up.losses, retain=True), split_up.weights, "sliced")
+        except RuntimeError as error:  # graphs that can be differentiated only once, as some compiled ones
+            problem = f"the graph of the step cannot be differentiated repeatedly: {error}"
     reason = f"{problem[:1].upper()}{problem[1:]}."
     parts = _masked_parts(batch)
     if parts:
         found = _differentiated(context, map(context.loss_of, parts))
-        weights = _weights(context, parts, found[0], total)
+        weights = weights_for(context.model, parts, found[0], total, context.count)
         if weights is not None:
             return _result(context, found, weights, "masked", reason)
     parts = context.split(batch, 1)
     found = _differentiated(context, map(context.loss_of_sample, parts))
-    weights = _shares(_candidates(context, parts)[0])
+    weights = weights_for(context.model, parts, found[0], None, context.count)
+    assert weights is not None
     reason += " Each sample was run on its own: without the batch statistics, dropout masks and methods of the step."
     return _result(context, found, weights, "separate", reason, is_mean)
-
-
-def _is_computed_forward(outputs: Any, losses: Sequence[Tensor]) -> bool:
-    """Return whether all slices have the same loss, because the outputs contain that of the full batch."""
-    scalars = (leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor) and leaf.ndim == 0)
-    if len(losses) < 2 or not any(leaf.requires_grad for leaf in scalars):
-        return False
-    values = torch.stack([loss.detach() for loss in losses])
-    return bool(((values == values[0]) | (values.isnan() & values[0].isnan())).all())
-
-
-def _combined(sampled: SampledLoss, loss: Any, total: Tensor) -> tuple[list[Tensor], str]:
-    """Return the loss of each sample, combined over the calls of the loss function; or what prevents it.
-
-    Algorithms may add up several losses, as MixUp: L = sum_k c_k L_k, with c_k = dL / dL_k.
-    """
-    calls = sampled.calls
-    problem = next((call.problem for call in calls if call.problem), "")
-    if problem or not calls:
-        return [], problem or "the loss function of the model was not called"
-    if calls[-1].result is loss:
-        return calls[-1].losses, ""
-    results = [call.result for call in calls]
-    same_size = len({len(call.losses) for call in calls}) == 1
-    if not same_size or not all(isinstance(one, Tensor) and one.ndim == 0 and one.requires_grad for one in results):
-        return [], "an algorithm replaced the loss"
-    found = torch.autograd.grad(total, results, retain_graph=True, allow_unused=True)
-    factors = [torch.zeros_like(total) if factor is None else factor for factor in found]
-    columns = zip(*(call.losses for call in calls), strict=True)
-    return [torch.stack([f * one for f, one in zip(factors, row, strict=True)]).sum() for row in columns], ""
-
-
-def _candidates(context: ForwardContext, parts: Sequence[Batch]) -> list[Tensor]:
-    """Return the counts by which the losses of the samples may be weighted, (N,) each, the most likely first."""
-    found: list[Sequence[Any]] = []
-    if context.count is not None:
-        # A count that does not work for single samples is no candidate; what follows is checked against the loss.
-        with contextlib.suppress(Exception):
-            found.append(context.count(parts))
-    model: Any = context.model
-    count_of_model = getattr(model, "__count_targets__", lambda part: None)
-    counts_of_model = [count_of_model(part) for part in parts]
-    found.append([1] * len(parts))
-    for counts in (counts_of_model, [count_targets(part) for part in parts]):
-        if all(count is not None for count in counts):
-            found.append(counts)
-    return [torch.tensor([float(count) for count in counts], dtype=torch.float64) for counts in found]
-
-
-def _shares(counts: Tensor) -> Tensor:
-    total = counts.sum()
-    return counts / total if total > 0 else torch.full_like(counts, 1 / max(len(counts), 1))
-
-
-def _weights(context: ForwardContext, parts: Sequence[Batch], values: Tensor, total: Tensor) -> Tensor | None:
-    """Return the weights with which the losses, (N,), sum to the loss of the batch, or None."""
-    candidates = [*map(_shares, _candidates(context, parts)), torch.ones_like(values)]
-    return next((weights for weights in candidates if _sums_to(values, weights, total)), None)
-
-
-def _sums_to(values: Tensor, weights: Tensor, total: Tensor) -> bool:
-    """Return whether weighted losses sum to the loss of the batch, up to rounding in its dtype."""
-    terms = (values * weights)[weights > 0]  # the loss of a sample without targets is 0 / 0
-    expected, found = total.detach().cpu().double(), terms.sum()
-    if not expected.isfinite():
-        return not bool(found.isfinite())
-    eps = torch.finfo(total.dtype).eps
-    tolerance = eps**0.5 if eps < 1e-5 else 4 * eps
-    return bool((found - expected).abs() <= tolerance * terms.abs().sum().clamp(min=1e-12))
 
 
 def _masked_parts(batch: Batch) -> list[Batch]:

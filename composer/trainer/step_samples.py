@@ -19,9 +19,10 @@ from composer.core.time import TimeUnit
 from composer.core.traits import traits_of
 from composer.core.types import Batch
 from composer.trainer.microbatch_weights import count
-from composer.trainer.per_sample import ForwardContext, PerSample, SampledLoss, measure
+from composer.trainer.per_sample import ForwardContext, PerSample, measure
 from composer.trainer.replay.recorder import StepReplayed
 from composer.trainer.run import Run
+from composer.trainer.sampled_loss import SampledLoss
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -203,7 +204,7 @@ class SampleRecorder(Callback):
             scale=scale,
         )
         own = vars(model).get("loss")
-        self._sampled = SampledLoss(model.loss)  # type: ignore[arg-type]
+        self._sampled = SampledLoss(model.loss, self._spec.split_batch)  # type: ignore[arg-type]
         vars(model)["loss"] = self._sampled
         self._release.append(lambda: vars(model).pop("loss") if own is None else vars(model).update(loss=own))
 
@@ -270,7 +271,7 @@ class SampleRecorder(Callback):
             for part in self._spec.__microbatches__(batch, state.microbatch_size, rows):
                 transforms = self._spec.microbatch_transforms
                 part = part if transforms is None else transforms(part)
-                sampled = SampledLoss(model.loss)  # type: ignore[arg-type]
+                sampled = SampledLoss(model.loss, self._spec.split_batch)  # type: ignore[arg-type]
                 context = ForwardContext(
                     model,
                     run.autocast,

@@ -59,6 +59,7 @@ from composer.trainer.extract_hparams import describe
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
+from composer.trainer.fork import checkpoint_at, fork
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
 from composer.trainer.overrides import run_overrides, saves
@@ -778,6 +779,61 @@ class Trainer(TrainerNames):
         """
         self._check_open()
         return blame(self, step, step if last_step is None else last_step, None if run is None else str(run), arguments)
+
+    def checkpoint_at(self, step: int, path: str | Path, run: str | Path | None = None, **arguments: Any) -> str | None:
+        """Save the state of a run right before a step as a checkpoint, bit for bit, also if it saved none there.
+
+        The trainer must be made as that of the run, and not have trained. As :meth:`replay`, it trains up to the step
+        without outputs.
+
+        Args:
+            step: Number of batches trained before the step.
+            path: Path or URI of the checkpoint; may contain placeholders such as ``{batch}``.
+            run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            **arguments: Arguments of :meth:`fit`, as in the run.
+
+        Returns:
+            The path on rank 0, None on other ranks.
+
+        Raises:
+            ValueError: The step is beyond the end of the run, or cannot be had again exactly; the message says what is
+                missing.
+            FileNotFoundError: The folder has no checkpoints.
+            RuntimeError: The trainer has trained, or is closed.
+        """
+        self._check_open()
+        return checkpoint_at(self, self._run, step, str(path), None if run is None else str(run), arguments)
+
+    def fork(self, at: int, run: str | Path, *, changes: Sequence[str] = ()) -> None:
+        """Load the state of another run at a step; the next :meth:`fit` trains on from there as a new run.
+
+        The trainer must be made with the arguments of that run, except for what is to change, with its own ``run_name``
+        and ``save_folder``, and not have trained. The state is exact: without changes, the fork equals the run bit for
+        bit. Time goes on, so that the logs of both share one axis, and a ``duration`` of :meth:`fit` is that of the
+        entire run. Checkpoints record where they come from, in ``state.forked_from``. Algorithms that the run did not
+        have start fresh; the state of those that it had, and the fork has not, is dropped; after a change of the batch
+        size, training continues at the same sample. A trainer with ``autoresume=True`` that has resumed the fork
+        already is left as it is.
+
+        Args:
+            at: Number of batches trained before, which both runs share.
+            run: Path or URI of the folder of the other run, or of its checkpoint at this step. If it has none,
+                :meth:`checkpoint_at` makes one.
+            changes: Names of settings that the trainer was made with and that must not come from the checkpoint:
+                ``"optimizers.lr"`` and other hyperparameters, as the initial values of schedules if there are any;
+                ``"optimizers"`` and ``"schedulers"`` for other objects that start fresh; ``"algorithms"`` if the run
+                had algorithms that are left out; ``"seed"``. Other settings, such as ``max_duration``, never come from
+                the checkpoint; they may be named to be recorded.
+
+        Raises:
+            TypeError: ``at`` is not an integer.
+            ValueError: The run has no complete checkpoint at this step, a name is unknown, or the trainer has the name
+                of the run or saves to its folder.
+            FileNotFoundError: The folder has no checkpoints.
+            RuntimeError: The trainer has trained, or is closed.
+        """
+        self._check_open()
+        fork(self, self._run, at, str(run), changes)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.

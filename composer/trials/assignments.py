@@ -186,8 +186,8 @@ def apply_to_fit(
 ) -> dict[str, Any]:
     """Return arguments of :meth:`.Trainer.fit` in which assignments replace what the program passes to it.
 
-    What the program does not pass keeps its default, since :func:`apply` has set it in the trainer. ``max_duration``
-    replaces ``duration``.
+    What the program does not pass keeps its default, since :func:`apply` has set it in the trainer. With
+    ``max_duration``, a ``duration`` that the program passes is dropped.
 
     Args:
         assignments: The changes, in order.
@@ -199,13 +199,13 @@ def apply_to_fit(
             attribute.
 
     >>> apply_to_fit([Assignment.parse("max_duration=2ba")], {"duration": "90ep"})
-    {'duration': '2ba'}
+    {'duration': None}
     """
     changed = dict(arguments)
     for assignment in assignments:
         name, _, rest = assignment.path.partition(".")
-        if name == "max_duration" and changed.get("duration") is not None:
-            changed["duration"] = assignment.value
+        if name == "max_duration":
+            changed["duration"] = None
         elif name in _FIT and name in changed and _is_passed(name, changed):
             changed[name] = _assigned(changed[name], assignment, name, rest)
         elif rest and name in absent and name in _FIT:

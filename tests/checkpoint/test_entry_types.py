@@ -45,3 +45,13 @@ def test_invalid_seeds(seed) -> None:
 def test_invalid_dicts(part) -> None:
     with pytest.raises(ValueError, match=f"'state/{part}' is list, but must be a dict"):
         check_entry_types({"state": {part: []}})
+
+
+def test_origin_of_a_fork() -> None:
+    origin = {"run_name": "night", "step": 3, "path": "runs/night", "changes": ["optimizers.lr=0.1"]}
+    check_entry_types({"state": {"forked_from": {**origin, "by_command": True}}})
+    for wrong in ({"step": "3"}, {"changes": [1]}, {"changes": "lr"}, {"path": None}):
+        with pytest.raises(ValueError, match="'state/forked_from' is dict, but must be a dict with the strings"):
+            check_entry_types({"state": {"forked_from": {**origin, **wrong}}})
+    with pytest.raises(ValueError, match="'state/forked_from' is list"):
+        check_entry_types({"state": {"forked_from": []}})

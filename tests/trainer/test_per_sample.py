@@ -8,7 +8,8 @@ from torch import nn
 
 from composer import ComposerModel
 from composer.models import ComposerClassifier
-from composer.trainer.per_sample import ForwardContext, SampledLoss, measure, per_sample
+from composer.trainer.per_sample import ForwardContext, measure, per_sample
+from composer.trainer.sampled_loss import SampledLoss
 from tests.common import CLASSES, FEATURES
 
 N = 6

@@ -5,7 +5,7 @@ starts from an earlier checkpoint. The modules, in reading order:
 
 - ``replay``: choose where to start, train up to the step without outputs, run it.
 - ``recorder``: what is read in the step; a prompt before it.
-- ``sample_losses``: the loss of each sample, from slices of the outputs.
+- ``loss_calls``: the loss of each sample, after the step.
 - ``record``: the step as a value, and as a table on the terminal.
 """
 

@@ -53,8 +53,8 @@ class ReplayedStep:
         sample_indices: Indices in the dataset of the samples of the batch, as loaded; None if unknown.
         microbatches: The forward and backward passes.
         losses: The losses of the step by name, as they are logged: averages over all ranks.
-        sample_losses: Loss of each sample, in the order of the batch; NaN for a sample that does not count. None if the
-            loss is not a mean over samples.
+        sample_losses: Loss of each sample as it was trained, with inputs and targets that methods edit, in the order
+            of the batch; NaN for a sample that does not count. None if the loss is not a mean over samples.
         gradient_norms: L2 norm of the gradient of each parameter, as the optimizers get it (after clipping).
         module_norms: The same of each module: of all parameters below it; "" is the model.
         learning_rates: The learning rate of each parameter group, by optimizer and group.

@@ -17,8 +17,8 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.dist.dtensor import norms
 from composer.trainer.microbatch import named_losses
+from composer.trainer.replay.loss_calls import LossCalls, SampleLosses
 from composer.trainer.replay.record import Microbatch, ReplayedStep
-from composer.trainer.replay.sample_losses import sample_losses
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StepRecorder(Callback):
 
     def __init__(self, trainer: Trainer, run: Run, step: int, start: str, *, prompt: bool = False) -> None:
         self._trainer, self._run, self._step, self._start, self._prompt = trainer, run, step, start, prompt
-        self._is_step = False
+        self._is_step, self._losses = False, LossCalls(run)
         self._microbatches: list[Microbatch] = []
         self._values: dict[str, Any] = {}
         self._unknown: dict[str, str] = {}
@@ -72,17 +72,21 @@ class StepRecorder(Callback):
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Begin the list of microbatches."""
         self._microbatches = []  # an optimizer with a closure, or a retry after out of memory, begins again
+        if self._is_step:
+            self._losses.begin()
 
     def after_backward(self, state: State, logger: Logger) -> None:
         """Copy the microbatch."""
         if self._is_step:
             loss = float(named_losses(state.loss)[1]["loss/train/total"])
             self._microbatches.append(Microbatch(_copied(state.batch), _copied(state.outputs), loss))
+            self._losses.add_microbatch(self._microbatches[-1].outputs, self._microbatches[-1].batch, loss)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Compute the norms of the gradients."""
         if not self._is_step:
             return
+        self._losses.end()
         rates = learning_rates(state.optimizers)
         self._values["learning_rates"] = {name: float(rate) for name, rate in rates.items()}
         if self._run.strategy.has_own_optimizer_step:
@@ -99,7 +103,7 @@ class StepRecorder(Callback):
         indices = sample_indices(state.train_phase, iterates_custom=True)
         # The dummy batch of a rank without data has no samples.
         is_idle = self._run.uneven_inputs is not None and self._run.uneven_inputs.is_idle
-        losses = sample_losses(self._run, () if is_idle else self._microbatches)
+        losses = SampleLosses([]) if is_idle else self._losses.sample_losses()
         self._unknown |= {
             name: reason
             for name, reason in (("sample_indices", indices.reason), ("sample_losses", losses.reason))

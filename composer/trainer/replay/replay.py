@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from composer.trainer.run import Run
     from composer.trainer.trainer import Trainer
 
-__all__ = ["Replay", "not_reached", "replay"]
+__all__ = ["Replay", "load_state", "not_reached", "replay"]
 
 
 def replay(
@@ -107,7 +107,8 @@ class Replay:
         self._trainer, self._run, self.step, self._source = trainer, run, step, source
         self.start = ""
         # The time at which the run began, and at which the call of fit before the next one was to end.
-        self._began, self._planned = Timestamp(), cast("Time | None", None)
+        self._began = Timestamp() if trainer._autoresumed else run.state.timestamp  # pyright: ignore[reportPrivateUsage]
+        self._planned: Time | None = None
 
     def load(self) -> bool:
         """Load the newest checkpoint at or before the step, unless the trainer is as near; return whether one is.
@@ -123,8 +124,6 @@ class Replay:
         chosen = history.before
         if chosen is not None and (own > self.step or chosen.batch > own or own == 0):
             self._check(chosen)
-            if not self._trainer._autoresumed:  # pyright: ignore[reportPrivateUsage]
-                self._began = state.timestamp
             self._load(chosen)
             return True
         if own > self.step:
@@ -158,21 +157,24 @@ class Replay:
             fit: The trainer's ``fit``.
             **arguments: Arguments of ``fit``, as in the run.
         """
-        rest = self._rest_of(arguments)
+        rest = self.rest_of(arguments)
         if rest is None:
             return
         arguments = rest
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
-        with self._silent(recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
+        with _silent(self._trainer, self._run, recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
 
-    def _rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    def rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of ``fit`` with the rest of its duration; None if the call had ended at the checkpoint.
 
         A checkpoint does not say which call of ``fit`` saved it; the durations of the calls add up.
+
+        Args:
+            arguments: Arguments of the next call of ``fit``, as in the run.
         """
         state, trainer = self._run.state, self._trainer
         duration, ratio = arguments.get("duration"), arguments.get("scale_schedule_ratio", 1.0)
@@ -266,16 +268,7 @@ class Replay:
                 )
 
     def _load(self, facts: CheckpointFacts) -> None:
-        run = self._run
-        with fetched(facts.path, progress_bar=False) as local:
-            content = read_for_run(run, local)
-            with self._silent():
-                apply_checkpoint(run, LoadOptions(facts.path), facts.path, content, is_prepared=True)
-        # As when a trainer is created.
-        rng.seed_all(run.state.seed)
-        trainer = self._trainer
-        trainer._autoresumed = True  # pyright: ignore[reportPrivateUsage] - a duration of fit is that of the entire run
-        trainer._eval_batches_before_fit = 0  # pyright: ignore[reportPrivateUsage]
+        load_state(self._trainer, self._run, facts.path)
         self.start = mask_text(facts.path)
 
     @property
@@ -283,32 +276,63 @@ class Replay:
         """The run that is replayed."""
         return self._run
 
-    @contextlib.contextmanager
-    def _silent(self, recorder: Callback | None = None) -> Generator[None]:
-        """Leave out loggers, displays, and callbacks that write; they come back, to be closed with the trainer.
 
-        Args:
-            recorder: A callback to add.
-        """
-        run, trainer = self._run, self._trainer
-        state, engine, logger, model = run.state, run.engine, run.logger, run.state.model
-        callbacks = list(state.callbacks)
-        shown = trainer._shown  # pyright: ignore[reportPrivateUsage]
-        quiet = Logger(state, [])
-        try:
-            engine.logger = run.logger = trainer.logger = quiet
-            trainer._shown = None  # pyright: ignore[reportPrivateUsage]
-            if getattr(model, "logger", None) is logger:
-                model.logger = quiet  # type: ignore[assignment]
-            kept = [callback for callback in callbacks if not callback.writes_output]
-            state.callbacks = kept if recorder is None else [*kept, recorder]
-            yield
-        finally:
-            engine.logger = run.logger = trainer.logger = logger
-            trainer._shown = shown  # pyright: ignore[reportPrivateUsage]
-            if getattr(model, "logger", None) is quiet:
-                model.logger = logger  # type: ignore[assignment]
-            state.callbacks = callbacks
+def load_state(
+    trainer: Trainer,
+    run: Run,
+    path: str,
+    *,
+    edit: Callable[[dict[str, Any]], Sequence[str]] | None = None,
+) -> None:
+    """Load a checkpoint into a trainer that has not trained, as if it had been created with it; all ranks call this.
+
+    Loggers, displays and callbacks that write get no state: they have outputs of their own.
+
+    Args:
+        trainer: The trainer.
+        run: Its run.
+        path: Path or URI of the checkpoint.
+        edit: Changes the content before it is loaded; returns the names of algorithms that are not recreated although
+            the checkpoint was saved with them.
+    """
+    with fetched(path, progress_bar=False) as local:
+        content = read_for_run(run, local)
+        options = LoadOptions(path, exclude_algorithms=() if edit is None else edit(content))
+        with _silent(trainer, run):
+            apply_checkpoint(run, options, path, content, is_prepared=True)
+    # As when a trainer is created.
+    rng.seed_all(run.state.seed)
+    trainer._autoresumed = True  # pyright: ignore[reportPrivateUsage] - a duration of fit is that of the entire run
+    trainer._eval_batches_before_fit = 0  # pyright: ignore[reportPrivateUsage]
+
+
+@contextlib.contextmanager
+def _silent(trainer: Trainer, run: Run, recorder: Callback | None = None) -> Generator[None]:
+    """Leave out loggers, displays, and callbacks that write; they come back, to be closed with the trainer.
+
+    Args:
+        trainer: The trainer.
+        run: Its run.
+        recorder: A callback to add.
+    """
+    state, engine, logger, model = run.state, run.engine, run.logger, run.state.model
+    callbacks = list(state.callbacks)
+    shown = trainer._shown  # pyright: ignore[reportPrivateUsage]
+    quiet = Logger(state, [])
+    try:
+        engine.logger = run.logger = trainer.logger = quiet
+        trainer._shown = None  # pyright: ignore[reportPrivateUsage]
+        if getattr(model, "logger", None) is logger:
+            model.logger = quiet  # type: ignore[assignment]
+        kept = [callback for callback in callbacks if not callback.writes_output]
+        state.callbacks = kept if recorder is None else [*kept, recorder]
+        yield
+    finally:
+        engine.logger = run.logger = trainer.logger = logger
+        trainer._shown = shown  # pyright: ignore[reportPrivateUsage]
+        if getattr(model, "logger", None) is quiet:
+            model.logger = logger  # type: ignore[assignment]
+        state.callbacks = callbacks
 
 
 def _batch(history: History) -> int:

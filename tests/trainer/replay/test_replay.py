@@ -224,23 +224,6 @@ def test_outputs_of_the_run_are_silent(tmp_path):
     assert received.closed == 1  # it came back, to be closed
 
 
-def test_sample_losses(tmp_path):
-    with trainer(tmp_path, algorithms=MixUp(0.0), device_train_microbatch_size=2) as run:
-        record = run.replay(2)
-    assert record.start == "seed 11" and record.sample_losses is not None
-    assert np.mean(record.sample_losses) == pytest.approx(record.loss, rel=1e-5)
-    assert [one.loss for one in record.microbatches] == pytest.approx(
-        [np.mean(record.sample_losses[:2]), np.mean(record.sample_losses[2:])], rel=1e-5
-    )
-    expected = nn.functional.cross_entropy(record.microbatches[0].outputs, record.batch[1][:2], reduction="none")
-    assert record.sample_losses[:2] == pytest.approx(expected.tolist(), rel=1e-6)
-    assert len(record.outputs) == 2
-    with trainer(tmp_path, algorithms=LabelSmoothing(0.5)) as run:
-        record = run.replay(2)
-    assert record.sample_losses is None
-    assert "is not the loss" in record.unknown["sample_losses"]
-
-
 def test_module_norms_and_text(tmp_path):
     with trainer(tmp_path) as run:
         record = run.replay(0)
