@@ -169,8 +169,9 @@ class ForkOverrides(TrainerOverrides):
             except Exception as error:
                 self.error = error
                 raise _ProgramEnd from error
-        kept = assignments.apply_to_fit((*self._inherited, *self._own), arguments)
-        if not is_first and "duration" not in kept and state.finished:
+        changes = (*self._inherited, *self._own)
+        kept = assignments.apply_to_fit(changes, arguments)
+        if not is_first and any(each.path == "max_duration" for each in changes) and state.finished:
             return  # a changed max_duration holds for all calls of fit
         rest = self._replay.rest_of(kept)
         if rest is None:

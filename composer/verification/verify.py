@@ -25,7 +25,7 @@ from composer.verification.recorder import FACTS_FILE
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["CHECKS", "verify"]
+__all__ = ["CHECKS", "Verification", "verify"]
 
 _MIN_STEPS = 3
 _PROBE = "composer.verification.recorder:Recorder"
