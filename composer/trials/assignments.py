@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from composer._text import did_you_mean
 from composer.core.data_spec import DataSpec
@@ -319,6 +319,13 @@ def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: A
             f"{where}.{name} cannot be changed: {type(loader).__name__} is a custom loader, which cannot be copied. "
             f"Let the program take it as an argument."
         )
+    if name == "batch_size" and loader.batch_size is None and type(loader.sampler) is BatchSampler:
+        # The sampler yields lists of indices, which the dataset fetches at once.
+        given = {key: getattr(loader, key) for key in _LOADER_ARGUMENTS if hasattr(loader, key)}
+        made: BatchSampler = loader.sampler
+        return DataLoader(
+            loader.dataset, **_consistent({**given, "sampler": BatchSampler(made.sampler, new, made.drop_last)})
+        )
     if name in ("batch_size", "drop_last") and loader.batch_size is None:
         maker = "the dataset" if loader.batch_sampler is None else "a custom batch sampler"
         raise ValueError(f"{where}.{name} cannot be changed: {maker} makes the batches.")
@@ -334,8 +341,12 @@ def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: A
         given["batch_sampler"] = loader.batch_sampler
     elif not isinstance(loader.dataset, IterableDataset):
         given["sampler"] = loader.sampler
-    if not given["num_workers"]:  # these are for workers
-        given["timeout"] = 0
-        for key in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):
-            given.pop(key, None)
-    return DataLoader(loader.dataset, **given)
+    return DataLoader(loader.dataset, **_consistent(given))
+
+
+def _consistent(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of a loader without those for workers, if it has none."""
+    if given["num_workers"]:
+        return given
+    workers = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
+    return {**{key: value for key, value in given.items() if key not in workers}, "timeout": 0}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from composer import trees
 from composer.core.algorithm import Algorithm
@@ -119,6 +119,10 @@ def batch_size(data: Any) -> int | None:
     loader = data.dataloader if isinstance(data, DataSpec) else data
     if isinstance(loader, Mapping):
         loader = loader.get("dataloader")
-    if type(loader) is not DataLoader or loader.batch_size is None:
+    if type(loader) is not DataLoader:
         return None
-    return max(4, loader.batch_size // 4 * 4)
+    sampler: Any = loader.sampler
+    size: int | None = (
+        sampler.batch_size if loader.batch_size is None and type(sampler) is BatchSampler else loader.batch_size
+    )
+    return None if size is None else max(4, size // 4 * 4)

@@ -151,13 +151,13 @@ def _first_mixing_module(tensors: Tensors, others: Tensors) -> str | None:
     return None
 
 
-def _positions(samples: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> list[int] | None:
+def _positions(samples: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> list[int] | None:
     """Return where each sample of the reference is among those of the other, or None if they are not the same."""
     first = [row for rank in samples for row in rank]
     second = [row for rank in others for row in rank]
     if Counter(first) != Counter(second):
         return None
-    places: dict[str, list[int]] = {}
+    places: dict[Any, list[int]] = {}
     for place, row in enumerate(second):
         places.setdefault(row, []).append(place)
     return [places[row].pop(0) for row in first]
@@ -178,9 +178,8 @@ def judge_ranks(
     """
     if facts["exact_batch_size"] is None:
         return _judge_fixed_batches(check, other, facts)
-    known = {row for step in exact["steps"] for rank in step["samples"] for row in rank}
     for one, step in zip(exact["steps"], other["steps"], strict=False):
-        different = _judge_samples(check, one, step, known, facts)
+        different = _judge_samples(check, one, step, facts)
         if different is not None:
             return different
         if step["ranks differ"]:
@@ -238,7 +237,7 @@ def _judge_fixed_batches(check: str, other: Steps, facts: Mapping[str, Any]) -> 
 
 
 def _judge_samples(
-    check: str, one: Mapping[str, Any], step: Mapping[str, Any], known: set[str], facts: Mapping[str, Any]
+    check: str, one: Mapping[str, Any], step: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Finding | None:
     """Judge which samples the ranks train on in a step; return None if these are the ones of the reference.
 
@@ -246,24 +245,31 @@ def _judge_samples(
         check: Name of the check.
         one: The step of the reference.
         step: The step of the run on several ranks.
-        known: All samples that the reference trains on.
         facts: What is known of the run.
     """
-    expected = Counter(row for rank in one["samples"] for row in rank)
-    found = Counter(row for rank in step["samples"] for row in rank)
-    if found == expected:
+    contents = [Counter(row for rank in each["samples"] for row in rank) for each in (one, step)]
+    if contents[0] == contents[1]:
         return None
     name, where = ", ".join(facts["data_names"]) or "the data", f"step {step['step']}, samples"
-    new = [row for row in found if row not in known]
     if facts["data"]["random"]:
         return Finding(check, "expected", "random augmentation differs on each rank", "random_in_data", name, where)
-    common = set(step["samples"][0]).intersection(*step["samples"][1:])
+    own = facts["data"]["own random numbers"] or facts["data"]["changed by a fetch"]
+    by_index = one["indices"] is not None and step["indices"] is not None
+    ranks: Sequence[Sequence[Any]] = step["indices" if by_index else "samples"]
+    expected = Counter(row for rank in one["indices" if by_index else "samples"] for row in rank)
+    found = Counter(row for rank in ranks for row in rank)
+    if found == expected and not own:
+        return None  # the same samples, padded to the longest of each rank
+    common = set(ranks[0]).intersection(*ranks[1:])
     repeated = sum(times - 1 for times in found.values()) - sum(times - 1 for times in expected.values())
-    if facts["data"]["own random numbers"] or facts["data"]["changed by a fetch"]:
+    evidence = (
+        f"the ranks train on {sum(found.values())} samples together, one process on {sum(expected.values())}",
+        f"{len(common)} samples are on every rank; {sum((expected - found).values())} are on none",
+    )
+    if own:
         cause = "rank_randomness"
     else:
         cause = "repeated_samples" if common or repeated > 0 else "lost_samples"
-    evidence = (f"{len(common)} samples are on every rank", f"{len(new)} samples are none of those of one process")
     return Finding(check, "failed", "the ranks together train on other samples", cause, name, where, evidence)
 
 

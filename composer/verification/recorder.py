@@ -80,6 +80,7 @@ class Recorder(Probe):
         self._data, self._compile = data, compile
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
+        self._fixed = False
         # The program may set no seed, and build its model before it creates the trainer.
         rng.seed_all(0)
         if not compile:
@@ -128,8 +129,8 @@ class Recorder(Probe):
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train until the steps are recorded, and write the records."""
-        assert self._watch is not None
         state = trainer.state
+        self._watch = next(callback for callback in state.callbacks if isinstance(callback, Watch))  # of this trainer
         self._watch.num_evaluators = len(state.evaluators)
         if not self._evaluate:
             state.evaluators = []
@@ -154,8 +155,8 @@ class Recorder(Probe):
         name = "train_subset_num_batches"
         given = arguments.get(name)
         # Schedules of torch are made for a number of steps.
-        fixed = any(isinstance(one, LRScheduler) for one in trees.ensure_tuple(arguments.get("schedulers")))
-        if self._epoch_batches and not fixed and (given is None or given == -1 or given > self._epoch_batches):
+        self._fixed |= any(isinstance(one, LRScheduler) for one in trees.ensure_tuple(arguments.get("schedulers")))
+        if self._epoch_batches and not self._fixed and (given is None or given == -1 or given > self._epoch_batches):
             arguments[name] = self._epoch_batches
         size = exact_mode.batch_size(arguments["train_dataloader"]) if self._exact is not None else None
         if size is not None:

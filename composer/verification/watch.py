@@ -16,6 +16,7 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
+from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.trainer.microbatch import named_losses
 from composer.verification import data_facts
@@ -176,6 +177,7 @@ class Watch(Callback):
             "step": state.timestamp.batch.value,
             "random state": rng_digest(),
             "samples": [row_digest(row) for row in rows],
+            "indices": sample_indices(state.train_phase).indices,
             "order": digest([row_digest(row) for row in rows]),
             "batch": [],
             "random states": {},
@@ -224,7 +226,7 @@ class Watch(Callback):
             self.tensors[key] = {
                 "gradients": _full(gradients),
                 "outputs": dist.all_gather_object(_kept(self._modules.outputs)),
-                "samples": dist.all_gather_object(self._step["samples"]),
+                "samples": dist.all_gather_object(self._step["indices"] or self._step["samples"]),
                 "increments": list(self._increments),
                 "losses": list(self._losses),
                 "before": _full(state.model.named_parameters()),
@@ -244,12 +246,15 @@ class Watch(Callback):
             self.tensors[key]["stepped"] = _full(gradients)
         own = {
             "samples": step.pop("samples"),
+            "indices": step.pop("indices"),
             "random states": step.pop("random states"),
             "parameters": step["parameters"],
             "learning rate": step["learning rate"],
         }
         ranks = dist.all_gather_object(own)
         step["samples"] = [rank["samples"] for rank in ranks]
+        indices = [rank["indices"] for rank in ranks]
+        step["indices"] = None if None in indices else indices
         step["random states"] = [rank["random states"] for rank in ranks]
         step["ranks differ"] = sorted(
             {
