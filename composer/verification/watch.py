@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from composer import dist
 from composer.checkpoint.save import save_checkpoint
@@ -302,6 +302,7 @@ class Watch(Callback):
             random_algorithms=sorted((algorithms & random) | {_label(a) for a in state.algorithms if has_generator(a)}),
             random_callbacks=sorted(random - algorithms),
             iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
+            made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
             token_function=data_facts.token_function(state.train_phase.loader),
             data_names=data_facts.names(state.train_phase.loader),
             neutral=neutral_settings(state.algorithms),
