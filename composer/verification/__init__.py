@@ -3,13 +3,13 @@
 The modules, in reading order:
 
 - ``verify``: the checks, the trials of each, and the report.
-- ``recorder``: what a trial does: trains a few steps and writes down what happens.
-- ``watch``, ``module_watch``: the callback and the hooks that see each stage of a step.
+- ``_recorder``: what a trial does: trains a few steps and writes down what happens.
+- ``_watch``, ``module_watch``: the callback and the hooks that see each stage of a step.
 - ``exact_mode``: float64 without randomness, for runs that split the batch in different ways.
 - ``digests``, ``snapshot``: fingerprints of tensors, batches and the attributes of objects.
-- ``data_facts``, ``code_facts``: what is known of the data and of the user's code.
+- ``_data_facts``, ``code_facts``: what is known of the data and of the user's code.
 - ``compare``: the first difference of two trials, and how far their tensors deviate.
-- ``judges``, ``judge_exact``, ``judge_split``: the rule of each check, and the likely cause of a difference.
+- ``_judges``, ``_judge_exact``, ``_judge_split``: the rule of each check, and the likely cause of a difference.
 - ``causes``, ``findings``: the causes with their remedies, and the report.
 """
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from composer.trials.trial import Record
-from composer.verification.recorder import STEPS_FILE, TENSORS_FILE
+from composer.verification._recorder import STEPS_FILE, TENSORS_FILE
 
 __all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of", "updates"]
 
@@ -52,6 +52,10 @@ def steps_of(record: Record) -> dict[str, Any]:
 
     Args:
         record: The record of the trial.
+
+    >>> _ = (tmp_path / STEPS_FILE).write_text('{"steps": []}')
+    >>> steps_of(Record("same", "0f", "completed", 3.0, folder=str(tmp_path)))
+    {'steps': []}
     """
     return json.loads((record.path / STEPS_FILE).read_text(encoding="utf-8"))
 
@@ -61,6 +65,10 @@ def tensors_of(record: Record) -> dict[str, Any]:
 
     Args:
         record: The record of the trial.
+
+    >>> torch.save({"parameters": {}}, tmp_path / TENSORS_FILE)
+    >>> tensors_of(Record("same", "0f", "completed", 3.0, folder=str(tmp_path)))
+    {'parameters': {}}
     """
     return torch.load(record.path / TENSORS_FILE, weights_only=True)
 
@@ -143,6 +151,9 @@ def deviation(
         expected: The tensors of one trial.
         found: Those of the other.
         tolerance: The largest deviation that counts as rounding.
+
+    >>> deviation({"w": torch.ones(2)}, {"w": torch.ones(2) + 1e-9}) is None
+    True
     """
     scale = sum(float(tensor.double().norm()) ** 2 for tensor in expected.values()) ** 0.5
     first, largest = "", 0.0
@@ -173,6 +184,10 @@ def updates(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
 
     Args:
         tensors: The tensors that a trial in exact mode recorded.
+
+    >>> first = {"gradients": {"w": torch.ones(2)}, "before": {"w": torch.zeros(2)}}
+    >>> updates({"first": first, "parameters": {"w": torch.ones(2)}})
+    {'w': tensor([1., 1.])}
     """
     first: Mapping[str, Any] = tensors["first"]
     found: dict[str, Tensor] = {}

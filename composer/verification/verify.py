@@ -17,18 +17,18 @@ import torch
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
 from composer.trials.fork_server import can_fork
+from composer.verification._judges import explain, judge, reference_findings
+from composer.verification._recorder import FACTS_FILE
 from composer.verification.compare import steps_of
 from composer.verification.findings import Finding, Report
-from composer.verification.judges import explain, judge, reference_findings
-from composer.verification.recorder import FACTS_FILE
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["CHECKS", "Verification", "verify"]
+__all__ = ["CHECKS", "verify"]
 
 _MIN_STEPS = 3
-_PROBE = "composer.verification.recorder:Recorder"
+_PROBE = "composer.verification._recorder:Recorder"
 
 # With full batches, whatever the program does.
 _SAME_BATCHES = ("device_train_microbatch_size=None", "grad_accum=None")
@@ -88,13 +88,9 @@ def verify(
         ValueError: An argument is out of range, or a check does not exist.
         RuntimeError: The program does not train; the error has its traceback.
 
-    >>> def make_trainer():
-    ...     model = composer.models.ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    ...     data = torch.utils.data.TensorDataset(torch.randn(32, 2), torch.randint(2, (32,)))
-    ...     return composer.Trainer(
-    ...         model=model, train_dataloader=torch.utils.data.DataLoader(data, 8), max_duration="2ep"
-    ...     )
-    >>> report = composer.verify(make_trainer, checks=["same"])  # doctest: +SKIP
+    >>> verify(["train.py"], steps=2)
+    Traceback (most recent call last):
+    ValueError: steps must be at least 3, to resume in the middle; got 2.
     """
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}, to resume in the middle; got {steps}.")
@@ -110,10 +106,10 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
         where = Path(temporary if folder is None else folder)
         with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
-            return Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
+            return _Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
 
 
-class Verification:
+class _Verification:
     """One call of :func:`verify`; its arguments are those of the function, and the server that forks the trials.
 
     Attributes:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from composer.trials import ForkServer, Target
 from composer.verification.findings import Report
-from composer.verification.verify import CHECKS, Verification
+from composer.verification.verify import CHECKS, _Verification
 
 __all__ = ["CHECK_OF", "PRELOADED", "run_checks"]
 
 # Modules that trials import.
-PRELOADED = ("composer.verification.recorder", "tests.verification.faults", "tests.verification.sound")
+PRELOADED = ("composer.verification._recorder", "tests.verification.faults", "tests.verification.sound")
 
 # The checks in which a fault of the gallery shows, by the name that the gallery has for them.
 CHECK_OF: dict[str, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ def run_checks(name: str, server: ForkServer, checks: Sequence[str] | None = Non
     """
     target = Target("function", name)
     with tempfile.TemporaryDirectory() as folder:
-        verification = Verification(
+        verification = _Verification(
             target, Path(folder), 6, list(CHECKS) if checks is None else checks, 1, 120.0, False, server
         )  # fmt: skip
         verification.all_forked = not fresh

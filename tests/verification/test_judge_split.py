@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer.verification.judge_split import is_weighted_mean
+from composer.verification._judge_split import is_weighted_mean
 
 N, D = 6, 20
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer.trials import Record, Trial
+from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
+from composer.verification._judge_split import judge_random, judge_ranks, judge_split
 from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
 from composer.verification.findings import Finding
-from composer.verification.judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
-from composer.verification.judge_split import judge_random, judge_ranks, judge_split
 from composer.verification.snapshot import display
 
 __all__ = ["explain", "judge", "reference_findings"]

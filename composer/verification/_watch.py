@@ -19,7 +19,7 @@ from composer.core.logger import Logger
 from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.trainer.microbatch import named_losses
-from composer.verification import data_facts
+from composer.verification import _data_facts
 from composer.verification.code_facts import edits_in_place, suspects
 from composer.verification.digests import digest, gathered, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
@@ -163,7 +163,7 @@ class Watch(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Register hooks, and inspect the data before it is trained on."""
         if self._data:
-            self.facts["data"] = data_facts.before(state)
+            self.facts["data"] = _data_facts.before(state)
         if self._modules is None:
             self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
@@ -172,7 +172,7 @@ class Watch(Callback):
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:
             state.batch = as_float64(state.batch)
-        rows, problems = data_facts.rows(state.train_phase.loader, state.batch)
+        rows, problems = _data_facts.rows(state.train_phase.loader, state.batch)
         self._step = {
             "step": state.timestamp.batch.value,
             "random state": rng_digest(),
@@ -244,7 +244,7 @@ class Watch(Callback):
         if key in self.tensors and "stepped" not in self.tensors[key]:
             gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
             self.tensors[key]["stepped"] = _full(gradients)
-        own = {
+        own: dict[str, Any] = {
             "samples": step.pop("samples"),
             "indices": step.pop("indices"),
             "random states": step.pop("random states"),
@@ -286,7 +286,7 @@ class Watch(Callback):
             if self._inspect:
                 self._conclude(state)
             if self._data:
-                self.facts["data"] = data_facts.after(state, self.facts["data"])
+                self.facts["data"] = _data_facts.after(state, self.facts["data"])
             if self._neutral is not None:
                 self.tensors["parameters"] = _full(state.model.named_parameters())
             raise Finished
@@ -303,8 +303,8 @@ class Watch(Callback):
             random_callbacks=sorted(random - algorithms),
             iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
             made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
-            token_function=data_facts.token_function(state.train_phase.loader),
-            data_names=data_facts.names(state.train_phase.loader),
+            token_function=_data_facts.token_function(state.train_phase.loader),
+            data_names=_data_facts.names(state.train_phase.loader),
             neutral=neutral_settings(state.algorithms),
             compiled=self.compiled,
             loggers=self.loggers,

@@ -22,7 +22,7 @@ from composer.loggers import InMemoryLogger
 from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
 from composer.verification import code_facts, exact_mode
-from composer.verification.watch import Finished, Watch
+from composer.verification._watch import Finished, Watch
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
