@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from composer import dist, rng
 from composer._text import plural
-from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
+from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded, samplers_of
 from composer.core.epoch_iterator import EpochIterator, counts_samples
 from composer.core.loader_workers import iterate, lend, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
@@ -155,7 +155,8 @@ class EpochIterators:
         )
 
     def _set_epoch(self, epoch: int) -> None:
-        objects: list[Any] = [getattr(self.loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+        # Outer samplers after those that they wrap, whose epoch they may set themselves.
+        objects: list[Any] = [*reversed(samplers_of(self.loader)), getattr(self.loader, "dataset", None)]
         for each in {id(one): one for one in (*objects, self.loader)}.values():
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torch.utils.data.distributed import DistributedSampler
 
 from composer import rng
-from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
+from composer.core.data_sharding import FULL_SHARD, DataShard, index_sampler, is_data_sharded, samplers_of
 from composer.core.random_order import ExplicitOrder, Permutation, mix_seed
 
 __all__ = ["SampleOrder", "SeededIndices", "length_of", "resumable_loader"]
@@ -32,8 +32,8 @@ class SampleOrder:
     uneven inputs: ranks may have different numbers of samples, or none.
 
     For shuffled and sequential samplers, including torch's ``DistributedSampler``, any position of an epoch is computed
-    directly; other samplers are iterated up to it again, without fetching data. A custom sampler that uses the random
-    generators of the process is seeded equally on all ranks.
+    directly; other samplers are iterated up to it again, without fetching data. Samplers that use random generators,
+    those of the process or their own, also if another sampler wraps them, are seeded equally on all ranks.
 
     Args:
         loader: The user's loader; its sampler and batch size are used.
@@ -41,8 +41,8 @@ class SampleOrder:
         shard_batches: Whether ranks take complete batches of the loader in turn, rather than shards of larger batches.
 
     Attributes:
-        seed: Seed of the run, the same on all ranks; if the sampler or loader has a generator, its seed
-            (``generator_seed``) is used instead.
+        seed: Seed of the run, the same on all ranks; if the loader or a sampler, also a wrapped one, has a
+            generator, its seed (``generator_seed``) is used instead.
         epoch: The epoch that begins next.
         start: Number of entries of the order to skip: of indices, or of batches if a custom batch sampler yields them.
         is_data_sharded: Whether each rank has a separate order.
@@ -62,11 +62,13 @@ class SampleOrder:
         self.seed = self.epoch = self.start = 0
         self.is_data_sharded = is_data_sharded(loader, shard)
         # Not the loader itself: it keeps its persistent workers' iterator, which keeps this.
-        self._sampler, self._batch_sampler = loader.sampler, loader.batch_sampler
+        self._sampler, self._batch_sampler = index_sampler(loader), loader.batch_sampler
+        self._samplers = samplers_of(loader)
         self._shard = FULL_SHARD if self.is_data_sharded else shard
         self._shard_batches = shard_batches
-        generator = getattr(loader.sampler, "generator", None)
-        self.generator_seed: int | None = generator.initial_seed() if isinstance(generator, torch.Generator) else None
+        generators = [getattr(one, "generator", None) for one in self._samplers]
+        seeds = (one.initial_seed() for one in generators if isinstance(one, torch.Generator))
+        self.generator_seed: int | None = next(seeds, None)
         batch_sampler: Any = self._batch_sampler
         # The size of batches that are built here, or None if the sampler yields complete batches.
         self._size: int | None = batch_sampler.batch_size if type(batch_sampler) is BatchSampler else None
@@ -105,8 +107,7 @@ class SampleOrder:
     @property
     def custom_sampler(self) -> str | None:
         """The class of a custom sampler, whose order is known only by iterating it; None for those of torch."""
-        samplers = (self._sampler, self._batch_sampler)
-        classes = [type(one) for one in samplers if one is not None]
+        classes = map(type, self._samplers)
         return next((one.__name__ for one in classes if not one.__module__.startswith("torch.")), None)
 
     def batch_at(self, epoch: int, start: int) -> Any:
@@ -212,27 +213,36 @@ class SampleOrder:
 
     def _entries(self, seed: int) -> Generator[Any]:
         """Yield the entries of the sampler, with its generators, or those of the process, seeded."""
-        samplers: list[Any] = [self._sampler, self._batch_sampler]
-        random_samplers = [one for one in samplers if isinstance(getattr(one, "generator", 0), _GENERATOR_TYPES)]
+        random_samplers = [one for one in self._samplers if isinstance(getattr(one, "generator", 0), _GENERATOR_TYPES)]
         generators = [one.generator for one in random_samplers]
-        for one in random_samplers:
-            one.generator = torch.Generator().manual_seed(seed)
+        for number, one in enumerate(random_samplers):
+            # Samplers that one sampler combines differ from each other.
+            one.generator = torch.Generator().manual_seed(mix_seed(seed, number) if number else seed)
         try:
-            if all(one is None or type(one).__module__.startswith("torch.") for one in samplers):
+            if self.custom_sampler is None:
                 yield from self._source
+            elif (length := length_of(self._source)) is None:
+                yield from self._iterate_in_steps(seed)
             else:
-                yield from self._iterate_custom_sampler(seed)
+                with rng.seed_context(seed & rng.MAX_SEED):
+                    entries = list(itertools.islice(self._source, length))
+                yield from entries
         finally:
             for one, generator in zip(random_samplers, generators, strict=True):
                 one.generator = generator
 
-    def _iterate_custom_sampler(self, seed: int) -> Iterable[Any]:
-        """Iterate a custom sampler, which may use random generators that differ between ranks."""
-        length = length_of(self._source)
-        if length is None:
-            return self._source
+    def _iterate_in_steps(self, seed: int) -> Iterator[Any]:
+        """Iterate a sampler of unknown length, with a random state of its own in place of that of the process."""
         with rng.seed_context(seed & rng.MAX_SEED):
-            return list(itertools.islice(self._source, length))
+            entries, state = iter(self._source), rng.get_local_rng_state()
+        while True:
+            with rng.preserve_rng_state():
+                rng.set_local_rng_state(state)
+                taken = list(itertools.islice(entries, self.step))
+                state = rng.get_local_rng_state()
+            if not taken:
+                return
+            yield from taken
 
 
 def length_of(data: Any) -> int | None:

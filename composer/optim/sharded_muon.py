@@ -29,10 +29,12 @@ def step_sharded(optimizer: Optimizer) -> None:
     They are updated before the other parameters, with the same result as for full matrices.
 
     Args:
-        optimizer: The optimizer; one of another class is left unchanged.
+        optimizer: The optimizer, or a wrapper of it such as :class:`.SAMOptimizer`, which evaluates gradients before it
+            steps the wrapped one; an optimizer of another class is left unchanged.
 
     >>> step_sharded(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
     """
+    optimizer = getattr(optimizer, "base_optimizer", optimizer)
     if not isinstance(optimizer, (Muon, MuonAdamW)):
         return
     stepped: list[tuple[Tensor, Tensor]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -70,6 +72,9 @@ LOADERS: dict[str, Any] = {
     "weighted": lambda n, **size: DataLoader(data(n), sampler=WeightedRandomSampler(range(1, n + 1), 2 * n), **size),
     "custom": lambda n, **size: DataLoader(data(n), sampler=CustomSampler(n), **size),
     "distributed": lambda n, **size: DataLoader(data(n), sampler=distributed(n, seed=5), **size),
+    "batch sampler": lambda n, batch_size, drop_last=False: DataLoader(
+        data(n), batch_sampler=BatchSampler(RandomSampler(data(n)), batch_size, drop_last)
+    ),
     "distributed, in order": lambda n, **size: DataLoader(data(n), sampler=distributed(n, shuffle=False), **size),
 }
 
@@ -143,6 +148,117 @@ def test_custom_batches_are_sharded_round_robin(n, parts) -> None:
     one = rest(make(), DataShard())
     assert sorted(flat(one)) == list(range(n))
     assert [rest(make(), DataShard(rank, parts)) for rank in range(parts)] == [one[r::parts] for r in range(parts)]
+
+
+class BatchesOfOwn(BatchSampler):
+    """Makes batches as torch does."""
+
+
+class Alternating(Sampler[int]):
+    """Yields an index of each of two halves in turn."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.halves = n, [SubsetRandomSampler(range(n // 2)), SubsetRandomSampler(range(n // 2, n))]
+
+    def __iter__(self):
+        for pair in zip(*self.halves, strict=True):
+            yield from pair
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class Flat:
+    """Yields the indices of batches; not derived from torch's class."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self):
+        return (index for batch in self.batches for index in batch)
+
+    def __len__(self) -> int:
+        return 24
+
+
+class Endless(Sampler[int]):
+    """Yields random indices, and has no length."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self):
+        while True:
+            yield random.randrange(self.n)
+            yield int(torch.randint(self.n, ()))
+
+
+def _as_entries(sampler: Any) -> DataLoader[Any]:
+    """A loader whose sampler yields the batches."""
+    return DataLoader(data(24), batch_size=None, sampler=BatchSampler(sampler, 3, drop_last=True))
+
+
+# Samplers that draw from the random generators of the process, or of samplers that they wrap.
+WRAPPED: dict[str, Any] = {
+    "random": lambda: _as_entries(RandomSampler(data(24))),
+    "replaced": lambda: _as_entries(RandomSampler(data(24), replacement=True)),
+    "a subset": lambda: _as_entries(SubsetRandomSampler(range(24))),
+    "weighted": lambda: _as_entries(WeightedRandomSampler(range(1, 25), 24)),
+    "custom": lambda: _as_entries(CustomSampler(24)),
+    "two": lambda: _as_entries(Alternating(24)),
+    "two levels": lambda: _as_entries(Flat(BatchesOfOwn(Alternating(24), 4, True))),
+    "own class": lambda: DataLoader(data(24), batch_sampler=BatchesOfOwn(RandomSampler(data(24)), 3, True)),
+    "own class, custom": lambda: DataLoader(data(24), batch_sampler=BatchesOfOwn(CustomSampler(24), 3, True)),
+    "endless": lambda: _as_entries(Endless(24)),
+}
+
+
+def _eight(make: Any, shard: DataShard, start: int = 0, epoch: int = 0) -> list[list[int]]:
+    """The first eight batches of an epoch, as far as this rank has them, without a change of its generators."""
+    random.seed(100 + shard.rank)
+    torch.manual_seed(100 + shard.rank)
+    before = random.getstate(), torch.get_rng_state().tolist()
+    indices = SampleOrder(make(), shard)
+    indices.seed, indices.epoch, indices.start = 3, epoch, start
+    found = [list(batch) for batch in itertools.islice(indices, (8 - start) // shard.size)]
+    assert (random.getstate(), torch.get_rng_state().tolist()) == before
+    return found
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_wrapped_samplers_are_seeded_equally_on_all_ranks(kind) -> None:
+    make = WRAPPED[kind]
+    one = _eight(make, DataShard())
+    assert len(one) == 8
+    assert [_eight(make, DataShard(rank, 2)) for rank in range(2)] == [one[rank::2] for rank in range(2)]
+    assert [_eight(make, DataShard(rank, 2), start=4) for rank in range(2)] == [one[4 + r :: 2] for r in range(2)]
+    assert _eight(make, DataShard(), start=3) == one[3:]
+    assert _eight(make, DataShard(), epoch=1) != one
+    if kind not in ("replaced", "weighted", "endless"):
+        assert sorted(flat(one)) == list(range(24))
+
+
+def test_samplers_that_one_combines_differ() -> None:
+    one = flat(_eight(WRAPPED["two"], DataShard()))
+    assert one[1::2] != [index + 12 for index in one[::2]]
+
+
+def test_the_generator_of_a_wrapped_sampler_determines_the_order() -> None:
+    def order(own: int, seed: int, epoch: int = 0) -> list[Any]:
+        indices = SampleOrder(_as_entries(RandomSampler(data(24), generator=torch.Generator().manual_seed(own))))
+        indices.seed, indices.epoch = seed, epoch
+        return list(indices)
+
+    assert order(5, 1) == order(5, 2)
+    assert order(5, 1) != order(6, 1)
+    assert order(5, 1) != order(5, 1, epoch=1)
+
+
+def test_samplers_that_shard_are_found_in_others() -> None:
+    sharded = _as_entries(DistributedSampler(data(24), num_replicas=2, rank=1, shuffle=False))
+    assert is_data_sharded(sharded, DataShard(1, 2))
+    assert flat(SampleOrder(sharded, DataShard(1, 2))) == list(range(1, 24, 2))
+    check_sharded_data(OwnLoader(data(4), sampler=BatchesOfOwn(ShardedData(0), 2, False)), DataShard(0, 2), "data")
 
 
 def test_single_items_are_sharded_round_robin() -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
+from composer.core.data_sharding import DataShard, samplers_of
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 
@@ -355,3 +356,18 @@ def test_other_data_restart_between_epochs(caplog) -> None:
     assert list(factory.begin(epoch=1)) == [1, 2]
     ended = factory.begin(epoch=2)
     assert factory.position_after(ended, 2, 2) is None
+
+
+def test_wrapped_samplers_get_the_epoch() -> None:
+    class Fifth(DistributedSampler[Any]):
+        """Counts epochs on its own."""
+
+        def set_epoch(self, epoch: int) -> None:
+            super().set_epoch(epoch + 5)
+
+    data = TensorDataset(torch.arange(24))
+    inner = Fifth(data, num_replicas=1, rank=0)
+    loader = DataLoader(data, batch_size=None, sampler=BatchSampler(inner, 3, drop_last=True))
+    assert samplers_of(loader) == [loader.sampler, inner]
+    EpochIterators(loader, 3, DataShard()).begin(epoch=2)
+    assert inner.epoch == 7

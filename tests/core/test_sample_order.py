@@ -73,6 +73,9 @@ SAMPLERS: dict[str, Any] = {
     "a subset": lambda n, **size: DataLoader(data(n), sampler=SubsetRandomSampler(range(0, n, 2)), **size),
     "one's own": lambda n, **size: DataLoader(data(n), sampler=Backwards(n), **size),
     "batches of one's own": lambda n, **size: DataLoader(data(n), batch_sampler=Pairs(n)),
+    "a batch sampler": lambda n, batch_size, drop_last=False, **more: DataLoader(
+        data(n), batch_sampler=BatchSampler(RandomSampler(data(n)), batch_size, drop_last), **more
+    ),
     "no batches": lambda n, **size: DataLoader(data(n), batch_size=None, shuffle=True),
 }
 
@@ -114,12 +117,21 @@ def test_every_sample_once(n, size, drop_last) -> None:
         assert kind == "shuffled" or flat == list(range(len(flat)))
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "weighted", "a subset", "batches of one's own", "no batches"])
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "weighted", "a subset", "batches of one's own", "a batch sampler", "no batches"]
+)
 def test_epochs_and_seeds_differ_and_repeat(kind) -> None:
     loader = SAMPLERS[kind](40, batch_size=4)
     passes = [one_epoch(loader, epoch=epoch, seed=seed) for epoch in (0, 1) for seed in (1, 2)]
     assert all(one != other for i, one in enumerate(passes) for other in passes[:i])
     assert one_epoch(SAMPLERS[kind](40, batch_size=4), epoch=1, seed=2) == passes[3]
+
+
+def test_a_batch_sampler_of_torch_keeps_its_order() -> None:
+    batches = BatchSampler(RandomSampler(data(20)), 4, drop_last=True)
+    assert one_epoch(DataLoader(data(20), batch_sampler=batches)) == one_epoch(SAMPLERS["shuffled"](20, batch_size=4))
+    backwards = DataLoader(data(20), batch_sampler=BatchSampler(Backwards(20), 4, drop_last=True))
+    assert one_epoch(backwards)[0] == [19, 18, 17, 16]
 
 
 def test_a_custom_generator_determines_the_order() -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+import composer.optim
+from composer.algorithms import SAM
 from composer.parallel.optimizer_params import ParameterNames, check_optimizer_supports_sharding, swap_parameters
-from tests.parallel.sharded import full_tensor
+from tests.parallel.sharded import PLAN, assert_same, full_tensor, result
 
 
 def _replace(model: nn.Module) -> None:
@@ -78,3 +82,36 @@ def test_flat_vector_optimizers_are_rejected():
     for optimizer in (torch.optim.LBFGS(parameters), wrapped):
         with pytest.raises(ValueError, match="LBFGS needs all parameters as one vector"):
             check_optimizer_supports_sharding(optimizer)
+
+
+# ------------------------------------------------------------------------------- optimizers in the wrapper of SAM
+
+OPTIMIZERS = {
+    "DecoupledAdamW": lambda model: composer.optim.DecoupledAdamW(model.parameters(), lr=0.01, weight_decay=1e-4),
+    "DecoupledSGDW": lambda model: composer.optim.DecoupledSGDW(model.parameters(), lr=0.01, momentum=0.9),
+    "MuonAdamW": lambda model: composer.optim.MuonAdamW(model, lr=0.02),
+    "muon_and_adamw": lambda model: composer.optim.muon_and_adamw(model, lr=0.02),
+}
+SAM_SETTINGS = [{"rho": 0.1}, {"rho": 0.1, "interval": 2, "adaptive": True, "reuse": 0.5}]
+
+
+def _with_sam(name, config):
+    return [result(config, optimizers=OPTIMIZERS[name], algorithms=SAM(**settings)) for settings in SAM_SETTINGS]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_wrapped_optimizers_step_as_in_one_process(name, two_ranks):
+    alone = _with_sam(name, None)
+    for config in ({"fsdp": {}}, {"tp": {"tensor_parallel_degree": 2, "layer_plan": PLAN}}):
+        for found in two_ranks.run(_with_sam, name, config):
+            for one, other in zip(found, alone, strict=True):
+                assert_same(one, other, atol=1e-9)
+
+
+def test_every_optimizer_is_compared():
+    found = [
+        value for value in (getattr(composer.optim, name) for name in composer.optim.__all__) if inspect.isclass(value)
+    ]
+    classes = {one.__name__ for one in found if issubclass(one, torch.optim.Optimizer)}
+    assert classes <= OPTIMIZERS.keys()
+    assert "MuonAdamW" in classes
