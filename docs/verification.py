@@ -18,16 +18,17 @@ RULES: dict[str, str] = {
     "resume": f"{_EXACT}, from the checkpoint on. The checkpoint is in the middle of an epoch.",
     "resume_ranks": f"{_ROUNDING}, from the checkpoint on, and the rules of `ddp`.",
     "microbatch": f"{_ROUNDING}. A module whose output for a sample depends on the rest of the batch is expected.",
-    "ddp": f"{_ROUNDING}. In addition, the ranks together train on the samples of one rank, have the same parameters, "
-    "and sample different random numbers.",
+    "ddp": f"{_ROUNDING}. In addition, the ranks together train on the samples of one rank, and have the same "
+    "parameters.",
     "fsdp": "As `ddp`.",
     "tp": "As `ddp`.",
+    "random": "After each module that samples, the state of the generator differs between the ranks.",
     "evaluation": f"{_EXACT}, evaluating after each step.",
     "logging": f"{_EXACT}, with the progress bar, `LRMonitor`, `SpeedMonitor` and custom loggers that write nothing.",
     "callbacks": f"{_EXACT}, without the callbacks.",
     "workers": f"{_EXACT}: 0 workers in place of the run's, or 2 in place of 0. Random augmentation is expected to "
     "differ.",
-    "compile": f"{_ROUNDING}, the gradients of the first step. The backend is `aot_eager` if the run does not compile.",
+    "compile": f"{_ROUNDING}. The backend is `aot_eager` if the run does not compile.",
     "methods": f"{_EXACT}, compared with the run without the method.",
     "precision": "The loss of each step is within 5 % of that in fp32.",
 }

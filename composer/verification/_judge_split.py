@@ -87,7 +87,7 @@ def _of_gradients(
         name = ", ".join(editing) or gradients.name
         evidence.append("the loss agrees, but gradients do not: a hook, callback or method changes them")
     elif factor is None:
-        cause = "ragged_mean" if is_weighted_mean(first, second) else "samples_interact"
+        cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
         if cause == "ragged_mean" and facts["token_function"]:
             evidence.append(f"{facts['token_function']} counts the tokens that weight the microbatches")
     if factor is not None:
@@ -99,7 +99,7 @@ def _of_gradients(
     return Finding(check, "failed", "the gradients differ", cause, name, where, tuple(evidence), factor)
 
 
-def is_weighted_mean(first: Tensors, second: Tensors) -> bool:
+def is_weighted_mean(first: Tensors, second: Tensors, ratio: float) -> bool:
     """Return whether the loss of a batch is a mean over its microbatches, with weights of any kind.
 
     With the loss l_i and the gradient g_i of each microbatch, there must be weights w_i > 0 with sum_i w_i = 1,
@@ -108,6 +108,7 @@ def is_weighted_mean(first: Tensors, second: Tensors) -> bool:
     Args:
         first: The tensors of the first step, with the full batch.
         second: Those with microbatches.
+        ratio: The logged loss with microbatches, relative to that of the full batch.
     """
     total, parts = first["increments"], second["increments"]
     if len(total) != 1 or len(parts) < 2 or total[0].numel() < len(parts):
@@ -122,6 +123,8 @@ def is_weighted_mean(first: Tensors, second: Tensors) -> bool:
     weights, losses = solution / len(parts), torch.tensor(second["losses"])
     if not bool(counts.all()) or not bool(losses.isfinite().all()):
         return True
+    if abs(float(losses.mean()) - ratio * first["losses"][0]) > 1e-6 * abs(first["losses"][0]):
+        return True  # the trainer weights microbatches by tokens, and these weights are not recorded
     is_mean = abs(float(weights.sum()) - 1) < 1e-3
     return is_mean and abs(float((weights * losses).sum()) - first["losses"][0]) < 1e-3 * abs(first["losses"][0])
 
