@@ -19,8 +19,8 @@ def program_of_process() -> dict[str, Any] | None:
     ``arguments`` the command-line arguments with secrets replaced by ``***``, ``folder`` the working directory.
 
     >>> program = program_of_process()
-    >>> program is None or sorted(program)
-    ['arguments', 'folder', 'kind', 'name']
+    >>> program is None or sorted(program) == ["arguments", "folder", "kind", "name"]
+    True
     """
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)

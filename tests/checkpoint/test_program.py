@@ -69,6 +69,9 @@ def test_checkpoints_have_it(tmp_path, monkeypatch):
         assert path is not None
         return facts_of(path).program
 
+    script = ModuleType("__main__")
+    script.__file__ = __file__  # the processes of pytest-xdist are no program
+    monkeypatch.setitem(sys.modules, "__main__", script)
     program = program_of_process()
     assert saved() == program is not None
     assert saved(weights_only=True) is None  # these are given to others
