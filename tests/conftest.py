@@ -161,9 +161,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """The same for files that import one."""
     report = yield
-    missing = (
-        None if report.call is None or report.call.excinfo is None else on_device.missing(report.call.excinfo.value)
-    )
+    call = getattr(report, "call", None)  # --last-failed makes reports without one
+    missing = None if call is None or call.excinfo is None else on_device.missing(call.excinfo.value)
     if report.failed and missing is not None and collector.config.getoption("device") != "cpu":
         report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {missing}")
     return report

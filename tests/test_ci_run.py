@@ -34,7 +34,7 @@ def test_stopping_ends_running_jobs(number: signal.Signals, to_all: bool, tmp_pa
                 assert script.poll() is None
                 time.sleep(0.05)
             (os.killpg if to_all else os.kill)(script.pid, number)
-            text = script.communicate(timeout=30)[0]
+            text = script.communicate(timeout=120)[0]
         finally:
             script.kill()
     assert script.returncode == 128 + number
