@@ -18,10 +18,11 @@ from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.sample_indices import sample_indices
 from composer.core.state import State
+from composer.dist.dtensor import full_tensor
 from composer.trainer.microbatch import named_losses
 from composer.verification import _data_facts
 from composer.verification.code_facts import edits_in_place, suspects
-from composer.verification.digests import digest, gathered, has_generator, of_tensor, rng_digest, row_digest
+from composer.verification.digests import digest, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
 from composer.verification.neutral import neutral_settings
@@ -178,7 +179,6 @@ class Watch(Callback):
             "random state": rng_digest(),
             "samples": [row_digest(row) for row in rows],
             "indices": sample_indices(state.train_phase).indices,
-            "order": digest([row_digest(row) for row in rows]),
             "batch": [],
             "random states": {},
         }
@@ -209,7 +209,7 @@ class Watch(Callback):
         gradients = [p.grad for p in state.model.parameters() if p.grad is not None and p.numel() <= _MAX_INCREMENT]
         if gradients:
             largest = max(gradients, key=lambda gradient: gradient.numel())
-            self._increments.append(gathered(largest).detach().flatten().cpu().clone())
+            self._increments.append(full_tensor(largest).detach().flatten().cpu().clone())
             self._losses.append(float(named_losses(state.loss)[0]))
 
     def _gradients(self, state: State, logger: Logger) -> None:
@@ -338,7 +338,7 @@ def _learning_rates(state: State) -> list[str]:
 
 
 def _tensor_digests(named: Any) -> dict[str, int]:
-    return {name: int(of_tensor(gathered(tensor))) for name, tensor in named}
+    return {name: int(of_tensor(full_tensor(tensor))) for name, tensor in named}
 
 
 def _gradient_digests(state: State) -> dict[str, int]:
@@ -357,7 +357,7 @@ def _optimizer_digests(state: State) -> dict[str, str]:
 
 
 def _full(named: Any) -> dict[str, Tensor]:
-    return {name: gathered(tensor).detach().cpu().clone() for name, tensor in named}
+    return {name: full_tensor(tensor).detach().cpu().clone() for name, tensor in named}
 
 
 def _kept(outputs: dict[str, list[Tensor]]) -> dict[str, list[Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from composer import rng, trees
 from composer.dist.dtensor import full_tensor
 
-__all__ = ["attributes", "digest", "gathered", "has_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
+__all__ = ["attributes", "digest", "has_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
 
 # Odd multipliers of Fibonacci hashing; any will do.
 _FACTOR, _STEP = -7046029254386353131, 6364136223846793005
@@ -55,18 +55,6 @@ def of_tensor(tensor: Tensor) -> Tensor:
     return total
 
 
-def gathered(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one, a collective; other tensors unchanged.
-
-    Args:
-        tensor: The tensor.
-
-    >>> gathered(torch.ones(1))
-    tensor([1.])
-    """
-    return full_tensor(tensor)
-
-
 def digest(value: Any) -> str:
     """Return a digest of a value with nested containers, tensors, arrays and generators of random numbers.
 
@@ -86,7 +74,7 @@ def digest(value: Any) -> str:
 def _update(hasher: Any, value: Any, depth: int, seen: set[int]) -> None:
     hasher.update(type(value).__name__.encode())
     if isinstance(value, Tensor):
-        hasher.update(str((value.dtype, tuple(value.shape), int(of_tensor(gathered(value))))).encode())
+        hasher.update(str((value.dtype, tuple(value.shape), int(of_tensor(full_tensor(value))))).encode())
     elif isinstance(value, np.ndarray):
         hasher.update(str((value.dtype, value.shape)).encode())
         hasher.update(repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes())

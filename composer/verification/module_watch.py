@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from composer import trees
-from composer.verification.digests import gathered, of_tensor
+from composer.dist.dtensor import full_tensor
+from composer.verification.digests import of_tensor
 
 __all__ = ["ModuleWatch"]
 
@@ -94,9 +95,9 @@ class ModuleWatch:
                 self.statistics_modules.append(name)
             tensors = [leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor)]
             for tensor in tensors:
-                self._digests.append((name, of_tensor(gathered(tensor))))
+                self._digests.append((name, of_tensor(full_tensor(tensor))))
             if self._keep and len(tensors) == 1 and tensors[0].is_floating_point():
-                self.outputs.setdefault(name, []).append(gathered(tensors[0]).detach().cpu().clone())
+                self.outputs.setdefault(name, []).append(full_tensor(tensors[0]).detach().cpu().clone())
 
         return record
 
