@@ -22,6 +22,8 @@ class TrialDisplay:
         total: Number of trials.
         stream: Where to write; None for stderr.
         describe: What to say of a record, after its name and time; by default the outcome and the error.
+        shown: Keys of the trials whose lines were printed, by this display or an earlier one of the same command. A
+            record that is known is printed once.
 
     >>> with TrialDisplay(1, stream=sys.stdout) as display:
     ...     display.ended(None, Record("bf16", "0f", "completed", 3.21), known=False)
@@ -29,7 +31,11 @@ class TrialDisplay:
     """
 
     def __init__(
-        self, total: int, stream: TextIO | None = None, describe: Callable[[Record], str] | None = None
+        self,
+        total: int,
+        stream: TextIO | None = None,
+        describe: Callable[[Record], str] | None = None,
+        shown: set[str] | None = None,
     ) -> None:
         # Imported when there is something to show: rich takes a while to import.
         from rich.console import Console
@@ -38,6 +44,7 @@ class TrialDisplay:
 
         self._console = Console(file=sys.stderr if stream is None else stream, highlight=False, soft_wrap=True)
         self._describe = _outcome if describe is None else describe
+        self._shown = set[str]() if shown is None else shown
         shortened = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self._progress = Progress(
             MofNCompleteColumn(),
@@ -87,6 +94,12 @@ class TrialDisplay:
         self._measured += not known
         if record.name in self._running:
             self._running.remove(record.name)
+        if not (known and record.key in self._shown):
+            self._print(record, known=known)
+        self._shown.add(record.key)
+        self._update()
+
+    def _print(self, record: Record, *, known: bool) -> None:
         from rich.text import Text
 
         # As text, not as markup: errors have brackets; and in one line.
@@ -94,7 +107,6 @@ class TrialDisplay:
         earlier = " (measured before)" if known and record.seconds else ""
         line = Text.assemble(f"{record.name:<26}{record.seconds:>8.1f} s  ", (told, _STYLES[record.outcome]), earlier)
         self._console.print(line)
-        self._update()
 
     def _update(self) -> None:
         """Show what runs, and the estimate."""

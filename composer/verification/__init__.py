@@ -7,10 +7,10 @@ The modules, in reading order:
 - ``_watch``, ``module_watch``: the callback and the hooks that see each stage of a step.
 - ``exact_mode``: float64 without randomness, for runs that split the batch in different ways.
 - ``digests``, ``snapshot``: fingerprints of tensors, batches and the attributes of objects.
-- ``_data_facts``, ``code_facts``: what is known of the data and of the user's code.
+- ``_data_facts``, ``code_facts``, ``objects``: what is known of the data and of the user's code and objects.
 - ``compare``: the first difference of two trials, and how far their tensors deviate.
 - ``_judges``, ``_judge_exact``, ``_judge_split``: the rule of each check, and the likely cause of a difference.
-- ``causes``, ``findings``: the causes with their remedies, and the report.
+- ``causes``, ``findings``, ``report_text``: the causes with their remedies, and the report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "CAUSES": "composer.verification.causes",
         "CHECKS": "composer.verification.verify",
+        "Cause": "composer.verification.causes",
         "Finding": "composer.verification.findings",
         "Report": "composer.verification.findings",
         "verify": "composer.verification.verify",

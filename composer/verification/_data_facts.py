@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from composer.core.data_spec import DataSpec
 from composer.core.microbatches import count_samples
 from composer.core.state import State
 from composer.verification.digests import digest
+from composer.verification.objects import is_own, name_of
 
-__all__ = ["after", "before", "names", "rows", "token_function"]
+__all__ = ["after", "before", "ignored_labels", "names", "rows", "token_function"]
 
 # Seconds for fetching samples before and after training.
 _TIME = 1.0
@@ -27,39 +28,42 @@ _ROWS = 4096
 _MAX_INDICES = 1_000_000
 
 
-def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[str]]:
+def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[tuple[str, str]]]:
     """Return the samples of a batch, each as a batch of one, and what is wrong with how the batch is counted and split.
 
     Args:
         spec: The data.
         batch: A batch of it.
 
+    Returns:
+        The samples, and for each error the name of the function that makes it, and the error.
+
     >>> rows(DataSpec([]), [torch.ones(3, 1)])[1]
     []
     """
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     try:
         size: int | None = count_samples(batch)
     except NotImplementedError:
         size = None  # only the user's own function knows
     counted = spec.get_num_samples_in_batch(batch)
     if size is not None and counted != size:
-        name = _own(spec.get_num_samples_in_batch)
-        problems.append(f"get_num_samples_in_batch{name} returns {counted} for a batch of {size}")
+        problem = f"get_num_samples_in_batch returns {counted} for a batch of {size}"
+        problems.append((_function("get_num_samples_in_batch", spec), problem))
     single = list(spec.split_batch(batch, 1))
+    split = _function("split_batch", spec)
     if size is not None and len(single) != size:
-        name = _own(spec.split_batch)
-        problems.append(
-            f"split_batch{name} with microbatch_size=1 returns {len(single)} microbatches of {size} samples"
-        )
+        problem = f"split_batch with microbatch_size=1 returns {len(single)} microbatches of {size} samples"
+        problems.append((split, problem))
     elif size is not None:
-        problems += _unequal(spec, batch, single, size)
+        problems += [(split, problem) for problem in _unequal(spec, batch, single, size)]
     return single, problems
 
 
-def _own(function: Any) -> str:
-    """Return the name of a function of the program, in parentheses."""
-    return "" if f"{function.__module__}.".startswith("composer.") else f" ({_name(function)})"
+def _function(name: str, spec: DataSpec) -> str:
+    """Return the name of a function of the data, with that of the function of the program that it is."""
+    function = getattr(spec, name)
+    return f"{name} ({name_of(function)})" if is_own(function) else name
 
 
 def _unequal(spec: DataSpec, batch: Any, single: list[Any], size: int) -> list[str]:
@@ -72,9 +76,34 @@ def _unequal(spec: DataSpec, batch: Any, single: list[Any], size: int) -> list[s
         if any(len(part) != number or len({len(leaf) for leaf in part}) > 1 for part in parts):
             continue  # a container that does not keep its tensors
         if sorted(row for part in parts for row in _rows(part)) != expected:
-            what = "loses, repeats or changes rows"
-            return [f"split_batch{_own(spec.split_batch)} with microbatch_size={microbatch_size} {what}"]
+            return [f"split_batch with microbatch_size={microbatch_size} loses, repeats or changes rows"]
     return []
+
+
+def ignored_labels(batch: Any) -> dict[str, Any] | None:
+    """Return where a batch has labels that a loss can ignore, such as -100, or None if it has none.
+
+    Args:
+        batch: A batch of the data: a mapping or a sequence.
+
+    Returns:
+        ``"labels"``, the expression for the labels in code; ``"ignored"``, the negative value; and ``"counts"``, the
+        smallest and the largest number of other values in a sample.
+
+    >>> ignored_labels({"labels": torch.tensor([[1, 2, -100], [1, -100, -100]])})
+    {'labels': "batch['labels']", 'ignored': -100, 'counts': [1, 2]}
+    """
+    keys = batch.keys() if isinstance(batch, Mapping) else range(len(batch)) if isinstance(batch, list | tuple) else ()
+    for key in keys:
+        labels = batch[key]
+        if not isinstance(labels, Tensor) or labels.ndim == 0 or labels.is_floating_point() or labels.is_complex():
+            continue
+        negative = labels[labels < 0]
+        if negative.numel() and bool((negative == negative[0]).all()):
+            counts = (labels != negative[0]).flatten(1).sum(1) if labels.ndim > 1 else labels != negative[0]
+            value = int(negative[0])
+            return {"labels": f"batch[{key!r}]", "ignored": value, "counts": [int(counts.min()), int(counts.max())]}
+    return None
 
 
 def _tensors(batch: Any, size: int | None) -> list[Tensor]:
@@ -100,8 +129,10 @@ def names(spec: DataSpec) -> list[str]:
     loader = spec.dataloader
     parts = [getattr(loader, name, None) for name in ("batch_sampler", "sampler", "dataset", "collate_fn")]
     transforms = [part for each in parts for part in _inner(each)]
-    found = [_name(part) for part in (*parts, *transforms, loader) if part is not None and _is_own(part)]
+    found = [name_of(part) for part in (*parts, *transforms, loader) if part is not None and is_own(part)]
     found += [type(part).__name__ for part in parts if isinstance(part, DistributedSampler)]
+    if not found and not type(parts[2]).__module__.startswith(("builtins", "torch.utils.data")):
+        found = [name_of(parts[2])]  # a data set of a library, such as MNIST
     return list(dict.fromkeys(found))
 
 
@@ -115,24 +146,12 @@ def token_function(spec: DataSpec) -> str:
     ''
     """
     function = vars(spec).get("_DataSpec__count_tokens")
-    return "" if function is None else _name(function)
+    return "" if function is None else name_of(function)
 
 
 def _inner(part: Any) -> list[Any]:
     values = getattr(part, "__dict__", {}).values()
     return [one for value in values for one in (value if isinstance(value, list | tuple) else [value])][:64]
-
-
-def _is_own(part: Any) -> bool:
-    libraries = ("torch.", "builtins.", "composer.", "numpy.", "random.", "collections.", "functools.")
-    module = (
-        getattr(part, "__module__", None) if callable(part) and hasattr(part, "__qualname__") else type(part).__module__
-    )
-    return not f"{module}.".startswith(libraries)
-
-
-def _name(part: Any) -> str:
-    return getattr(part, "__qualname__", None) or type(part).__qualname__
 
 
 def before(state: State) -> dict[str, Any]:
@@ -214,7 +233,7 @@ def _order(state: State) -> list[str]:
     loader = getattr(state.train_phase.loader, "dataloader", None)
     dataset = getattr(loader, "dataset", None)
     custom = [
-        part for part in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)) if _is_own(part)
+        part for part in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)) if is_own(part)
     ]
     if (
         not custom
@@ -230,7 +249,7 @@ def _order(state: State) -> list[str]:
     counted = Counter(indices)
     repeated = [index for index, times in counted.items() if times > 1]
     missing = len(dataset) - len(counted)
-    name = type(sampler).__qualname__
+    name = name_of(sampler)
     found: list[str] = []
     # A sampler of another length over- or undersamples on purpose.
     if repeated and isinstance(sampler, Sized) and len(sampler) in (len(dataset), len(entries)) and missing:

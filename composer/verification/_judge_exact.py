@@ -40,6 +40,13 @@ _UNSAVED = {
 # Largest relative difference that another order of additions makes in float32.
 _ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
+# What differs, by the check of :func:`judge_effect`.
+_EFFECTS = {
+    "evaluation": "training with and without evaluation differs",
+    "logging": "training with and without loggers, the progress bar and monitors differs",
+    "callbacks": "training with and without the callbacks differs",
+    "neutral": "training with the method at its neutral setting and without it differs",
+}
 
 
 def judge_same(
@@ -56,7 +63,7 @@ def judge_same(
     """
     initial = next((n for n, v in reference["initial"].items() if again["initial"].get(n) != v), None)
     if initial is not None:
-        where = f"before step 0, {initial}"
+        where = f"before step 0, parameter {initial}"
         return Finding(check, "failed", "the initial weights differ", "unseeded_randomness", initial, where)
     found = first_difference(reference["steps"], again["steps"])
     if found is None:
@@ -66,10 +73,10 @@ def judge_same(
     if found.stage == "outputs":
         named.sort(key=lambda name: name != f"module {found.name}")
     used = list(suspects[named[0]]) if named else []
-    evidence = [f"{named[0]} uses {', '.join(used)}"] if used else []
+    evidence = [f"the code of {named[0]} uses {', '.join(used)}"] if used else []
     amount = _first_amount(found, *tensors)
     if amount is not None:
-        evidence.append(f"the outputs of {found.name} differ by a relative {amount:.2g}")
+        evidence.append(f"the relative difference of the outputs of {found.name} is {amount:.2g}")
     cause = _cause_of_noise(found, reference["steps"], again["steps"], used, amount)
     if found.stage in ("outputs", "gradients", "loss") and found.name and not (found.stage == "gradients" and named):
         name = found.name
@@ -189,13 +196,9 @@ def judge_effect(check: str, cause: str, reference: Steps, other: Steps, names: 
     found = first_difference(reference["steps"], other["steps"])
     if found is None:
         return Finding(check, "passed", f"{len(other['steps'])} steps are equal bit for bit")
-    evidence = tuple(f"{name} changes {', '.join(changed)}" for name, changed in _changes(reference, other, names))
-    return Finding(check, "failed", "the training differs", cause, ", ".join(names), str(found), evidence)
-
-
-def _changes(reference: Steps, other: Steps, names: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
     noted: Mapping[str, Sequence[str]] = {**reference["changes"], **other["changes"]}
-    return [(name, noted[name]) for name in names if name in noted]
+    evidence = tuple(f"{name} changes the {' and the '.join(noted[name])}" for name in names if name in noted)
+    return Finding(check, "failed", _EFFECTS[check.partition("-")[0]], cause, ", ".join(names), str(found), evidence)
 
 
 def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str, Any]) -> Finding:
@@ -222,7 +225,7 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
         return Finding(
             check, "expected", "iterable data has another order with workers", "order_of_workers", name, str(found)
         )
-    return Finding(check, "failed", "the training differs", cause, name, str(found))
+    return Finding(check, "failed", "training with another number of workers differs", cause, name, str(found))
 
 
 def _rows(steps: Steps) -> Counter[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from composer.verification.code_facts import samples
-from composer.verification.compare import TOLERANCE, Deviation, deviation, updates
+from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
 
 __all__ = ["is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
@@ -44,20 +44,18 @@ def judge_split(
     if mixing is not None:
         return _of_module(check, mixing, facts)
     if gradients is None and abs(loss - 1) <= TOLERANCE:
-        end = deviation(updates(tensors), updates(others), tolerance=100 * TOLERANCE)
+        end = deviation(updates(tensors), updates(others), tolerance=UPDATE_TOLERANCE)
         if end is None:
-            return Finding(check, "passed", f"loss, gradients and updates agree within {TOLERANCE:g} in float64")
+            return Finding(check, "passed", "loss and gradients agree within 1e-6, and updates within 1e-4, in float64")
         stepped = deviation(first["stepped"], second["stepped"])
         if stepped is not None:
             return _of_gradients(check, loss, stepped, first, second, facts)
-        where = f"step 1 or later, parameter {end.name} (relative {end.relative:.2g})"
+        where = f"step 1 or later, parameter {end}"
         return Finding(check, "failed", "the parameters differ after some steps", "unknown", end.name, where)
     if gradients is None:
-        where, evidence = (
-            f"step 0, loss ({loss:.6g} times as large)",
-            "the gradients agree; only the logged loss differs",
-        )
-        return Finding(check, "failed", "the loss differs", "loss_scale", "loss", where, (evidence,), loss)
+        summary, where = f"the logged loss is {loss:.4g} times as large", "step 0, loss"
+        evidence = ("the gradients agree; only the logged loss differs",)
+        return Finding(check, "failed", summary, "loss_scale", "the logged loss", where, evidence, loss)
     return _of_gradients(check, loss, gradients, first, second, facts)
 
 
@@ -67,9 +65,10 @@ def _of_module(check: str, name: str, facts: Mapping[str, Any]) -> Finding:
     where = f"step 0, outputs of {name}"
     used = facts["suspects"].get(f"module {name}", [])
     if samples(used):
-        evidence = (f"its code uses {', '.join(used)}",)
-        return Finding(check, "expected", f"{name} samples random numbers", "random_in_model", label, where, evidence)
-    summary = f"the outputs of {name} for a sample depend on the rest of the batch"
+        evidence = (f"the code of {name} uses {', '.join(used)}",)
+        summary = "modules sample random numbers from a custom generator"
+        return Finding(check, "expected", summary, "random_in_model", label, where, evidence)
+    summary = "outputs for a sample depend on the rest of the batch"
     return Finding(check, "expected", summary, "samples_interact", label, where)
 
 
@@ -77,26 +76,67 @@ def _of_gradients(
     check: str, loss: float, gradients: Deviation, first: Tensors, second: Tensors, facts: Mapping[str, Any]
 ) -> Finding:
     """Judge gradients that deviate though the outputs of all modules agree."""
-    where = f"step 0, gradient of {gradients.name} (relative {gradients.relative:.2g})"
-    factor = gradients.factor
-    evidence = [f"the outputs of all modules agree; the loss is {loss:.6g} times as large"]
-    editing = [name for name, changed in facts["changes"].items() if {"gradients", "loss"} & set(changed)]
-    evidence += [f"{name} changes {', '.join(facts['changes'][name])}" for name in editing]
-    name, cause = "the loss", "loss_scale"
+    where, factor = f"step 0, gradient of {gradients}", gradients.factor
+    scaled = factor is not None and abs(loss / factor - 1) <= TOLERANCE
+    evidence = [
+        "the outputs of all modules agree; the loss is "
+        + ("scaled by the same factor" if scaled else f"{loss:.6g} times as large")
+    ]
+    editing = _editing(facts, ("gradients", "loss"))
+    evidence += [f"{_labeled(name, facts)} changes the {changed}" for name, changed in editing.items()]
+    name, cause, advice = "the loss", "loss_scale", ""
     if abs(loss - 1) <= TOLERANCE:
         name = ", ".join(editing) or gradients.name
-        evidence.append("the loss agrees, but gradients do not: a hook, callback or method changes them")
+        evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes the gradients"
     elif factor is None:
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
-        if cause == "ragged_mean" and facts["token_function"]:
-            evidence.append(f"{facts['token_function']} counts the tokens that weight the microbatches")
-    if factor is not None:
-        evidence.append(f"every gradient is {factor:.6g} times as large")
+        if cause == "ragged_mean":
+            advice = _count_of_labels(facts, evidence)
     if cause == "samples_interact":  # as Dice and contrastive losses do: in their nature, if known to the user
         return Finding(
             check, "expected", "the loss compares the samples of a batch", cause, name, where, tuple(evidence)
         )
-    return Finding(check, "failed", "the gradients differ", cause, name, where, tuple(evidence), factor)
+    summary = "the gradients differ" if factor is None else f"the gradients are {factor:.4g} times as large"
+    return Finding(check, "failed", summary, cause, name, where, tuple(evidence), factor, advice)
+
+
+def _count_of_labels(facts: Mapping[str, Any], evidence: list[str]) -> str:
+    """Return how to count the labels of this run that are not ignored, if known, and add what was found in its batches.
+
+    Args:
+        facts: What is known of the run.
+        evidence: Where to add the evidence.
+    """
+    if facts["token_function"]:
+        evidence.append(f"{facts['token_function']} counts the tokens that weight the microbatches")
+    found = facts["ignored labels"]
+    if found is None:
+        return ""
+    labels, ignored, (fewest, most) = found["labels"], found["ignored"], found["counts"]
+    evidence.append(f"samples have {fewest} to {most} values other than {ignored} in {labels}")
+    if labels == "batch['labels']" and ignored == -100 and not facts["token_function"]:
+        return ""  # what the trainer counts
+    return (
+        "Weight microbatches by the labels that count: pass DataSpec(dataloader, get_num_tokens_in_batch=lambda batch: "
+        f"int(({labels} != {ignored}).sum())) and accumulate_train_batch_on_tokens=True to the Trainer."
+    )
+
+
+def _editing(facts: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
+    """Return the class names of the methods and callbacks that change some stages of a step, and which of these.
+
+    Args:
+        facts: What is known of the run.
+        stages: The stages.
+    """
+    changes: Mapping[str, Sequence[str]] = facts["changes"]
+    found = {name: [stage for stage in changed if stage in stages] for name, changed in changes.items()}
+    return {name: " and the ".join(edited) for name, edited in found.items() if edited}
+
+
+def _labeled(name: str, facts: Mapping[str, Any]) -> str:
+    """Return a class name of :func:`_editing` with what it is."""
+    return f"the {'method' if name in facts['algorithms'] else 'callback'} {name}"
 
 
 def is_weighted_mean(first: Tensors, second: Tensors, ratio: float) -> bool:
@@ -214,16 +254,12 @@ def judge_random(check: str, steps: Steps, facts: Mapping[str, Any]) -> Finding:
 
 def _why_diverging(step: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what speaks for a cause of different parameters on the ranks."""
-    changes: Mapping[str, Sequence[str]] = facts["changes"]
     if step["rates differ"]:
-        setting = [name for name, changed in changes.items() if "learning rate" in changed]
-        return (
-            f"the learning rates differ too; {', '.join([*setting, *facts['schedules']]) or 'a schedule'} set them",
-        )
-    editing = [
-        f"{name} changes the {', '.join(c)}" for name, c in changes.items() if {"parameters", "gradients"} & set(c)
-    ]
-    return tuple(editing)
+        setting = [_labeled(name, facts) for name in _editing(facts, ("learning rate",))]
+        setting += [f"the schedule {name}" for name in facts["schedules"]]
+        return (f"the learning rates differ too, perhaps by {' or '.join(setting) or 'a schedule or a callback'}",)
+    editing = _editing(facts, ("parameters", "gradients"))
+    return tuple(f"perhaps by {_labeled(name, facts)}, which changes the {each}" for name, each in editing.items())
 
 
 def _judge_fixed_batches(check: str, other: Steps, facts: Mapping[str, Any]) -> Finding:

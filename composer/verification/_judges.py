@@ -9,7 +9,7 @@ from typing import Any
 from composer.trials import Record, Trial
 from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
-from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
+from composer.verification.compare import UPDATE_TOLERANCE, Runs, deviation, first_difference, updates
 from composer.verification.findings import Finding
 from composer.verification.snapshot import display
 
@@ -17,45 +17,64 @@ __all__ = ["explain", "judge", "reference_findings"]
 
 # Part of the error for data that each rank reads by itself.
 _SAME_RANKS = "Resume with the same number of ranks"
+# What became of a run that did not complete, and the remedy if it is not that of the cause.
+_OUTCOMES = {
+    "failed": ("the run fails", ""),
+    "killed": ("the run is killed", "Look for the reason in the log of the system, such as too little memory."),
+    "out_of_memory": (
+        "the run is out of memory",
+        "Verify with a smaller model or smaller batches, or with parallel=1.",
+    ),
+    "timed_out": (
+        "the run does not end within the time limit",
+        "Increase time_limit (--time-limit), or make the program start faster.",
+    ),
+}
+# What runs in evaluation mode in exact mode, by cause.
+_LEFT_OUT = {
+    "batch_statistics": "batch normalization runs",
+    "random_in_model": "modules that sample random numbers run",
+}
 # Largest relative deviation of the loss between a low precision and fp32.
 _PRECISION = 0.05
 
 
-def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mapping[str, Any]) -> Finding:
+def judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> Finding:
     """Return what a check found.
 
     Args:
         check: Name of the check.
         trial: Its trial.
-        records: The records of all trials by name.
+        records: The records of all trials.
         facts: What the reference trial found out.
     """
     label, record = trial.name, records[trial.name]
     for name in trial.after:
         if not records[name].is_completed and name.startswith("exact"):
-            summary = f"the program fails in float64, in which runs are compared: {records[name].error}"
+            summary = f"the program fails in float64, in which runs are compared; {records[name].error}"
             return Finding(label, "skipped", summary)
         if not records[name].is_completed:
             return _failed(label, records[name])
     if check == "resume_ranks" and _SAME_RANKS in record.error:
-        return Finding(label, "skipped", f"the data resumes on the same number of ranks only: {record.error}")
+        return Finding(label, "skipped", "the data resumes on the same number of ranks only")
     if not record.is_completed:
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
     found = _judge(check, trial, records, facts)
     same = records.get("same")
     if found.status != "passed" and check not in ("same", "data") and same is not None and same.is_completed:
-        again = first_difference(steps_of(records["reference"])["steps"], steps_of(same)["steps"])
+        again = first_difference(records.steps("reference")["steps"], records.steps("same")["steps"])
         if again is not None:
-            return Finding(label, "skipped", f"not judged, since two equal runs already differ at {again}")
+            return Finding(label, "skipped", f"two equal runs differ already, at {again}")
     return found
 
 
-def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mapping[str, Any]) -> Finding:
+def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> Finding:
     """Return what a check found, of trials that completed."""
-    label, record = trial.name, records[trial.name]
-    reference, steps = steps_of(records["reference"]), steps_of(record)
+    label = trial.name
+    reference, steps = records.steps("reference"), records.steps(label)
     if check == "same":
-        return judge_same(label, reference, steps, (tensors_of(records["reference"]), tensors_of(record)), facts)
+        tensors = records.tensors("reference"), records.tensors(label)
+        return judge_same(label, reference, steps, tensors, facts)
     if check == "data":
         return _judge_data(facts["data"], facts)
     if check == "resume":
@@ -70,25 +89,30 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
         return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
     if check == "methods":
-        without = steps_of(records[trial.after[-1]])
+        without = records.steps(trial.after[-1])
         return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])
     if check == "precision":
-        return _judge_precision(label, records["reference"], record)
+        return _judge_precision(label, records)
     if check == "random":
         return judge_random(label, steps, facts)
-    exact = records[next(name for name in trial.after if name.startswith("exact"))]
-    tensors, others = tensors_of(exact), tensors_of(record)
-    facts = {**facts, "changes": {**steps["changes"], **facts["changes"]}}
+    exact = next(name for name in trial.after if name.startswith("exact"))
+    tensors, others = records.tensors(exact), records.tensors(label)
+    facts = {**facts, "changes": _united(facts["changes"], steps["changes"])}
     if check == "microbatch":
-        return judge_split(label, steps_of(exact), steps, tensors, others, facts)
+        return judge_split(label, records.steps(exact), steps, tensors, others, facts)
     if check == "compile":
         return _judge_compiled(label, tensors, others)
-    expected = steps_of(exact)
+    expected = records.steps(exact)
     if check == "resume_ranks":
         start = steps["steps"][0]["step"]
         expected = {**expected, "steps": [step for step in expected["steps"] if step["step"] >= start]}
         tensors = {**tensors, "first": tensors["later"]}
     return judge_ranks(label, expected, steps, tensors, others, facts)
+
+
+def _united(one: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return what each object changes in one run or the other."""
+    return {name: sorted({*one.get(name, ()), *other.get(name, ())}) for name in (*one, *other)}
 
 
 def _changed_by_evaluation(steps: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
@@ -124,6 +148,8 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
         summary = f"{len(data['modified'])} of {data['rows']} samples have changed in training, such as {rows}"
         evidence = tuple(f"{name} has in-place operations" for name in facts["in_place"])
         return Finding("data", "failed", summary, "dataset_modified", names or "the data", "", evidence)
+    if not data["rows"]:
+        return Finding("data", "skipped", "the data has no samples by index")
     return Finding("data", "passed", f"{data['rows']} samples are the same before and after training")
 
 
@@ -138,9 +164,11 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
     explained: list[Finding] = []
     for finding in findings:
         if mixing is not None and finding.cause == "ragged_mean":
-            finding = dataclasses.replace(finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause)
+            finding = dataclasses.replace(
+                finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, advice=""
+            )
         if resumed is not None and finding.check == "resume_ranks" and finding.cause != resumed.cause:
-            summary = f"not judged, since the run resumes wrongly on one rank too ({resumed.cause})"
+            summary = f"the run resumes wrongly on one rank too: {resumed.cause}"
             finding = Finding(finding.check, "skipped", summary)
         explained.append(finding)
     return explained
@@ -149,34 +177,37 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
 def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
     found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
     if found is None:
-        found = deviation(updates(tensors), updates(others), 100 * TOLERANCE)
+        found = deviation(updates(tensors), updates(others), UPDATE_TOLERANCE)
         if found is not None:
-            where = f"step 1 or later, parameter {found.name} (relative {found.relative:.2g})"
+            where = f"step 1 or later, parameter {found}"
             return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
-        return Finding(label, "passed", "the gradients agree in float64")
-    where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
+        summary = "gradients agree within 1e-6, and updates within 1e-4, in float64"
+        return Finding(label, "passed", summary)
+    where = f"step 0, gradient of {found}"
     return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
 
 
 def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:
     """Return the finding of a trial that did not complete."""
-    details = tuple(record.details.splitlines()[-6:])
-    return Finding(label, "failed", f"the run {record.outcome}".replace("_", " "), cause, record.error, "", details)
+    summary, advice = _OUTCOMES[record.outcome]
+    details = "\n".join(record.details.splitlines()[-6:])
+    return Finding(label, "failed", summary, cause, record.error, evidence=(details,) if details else (), advice=advice)
 
 
-def _judge_precision(label: str, record: Record, other: Record) -> Finding:
+def _judge_precision(label: str, records: Runs) -> Finding:
     """Compare the losses, and the outputs of the first step, of a low precision with those of fp32."""
     total = "loss/train/total"
     worst = 0.0
-    for one, step in zip(steps_of(record)["steps"], steps_of(other)["steps"], strict=False):
+    for one, step in zip(records.steps("reference")["steps"], records.steps(label)["steps"], strict=False):
         a, b = (float.fromhex(each["loss"][total]) for each in (one, step))
         relative = abs(a - b) / max(abs(b), 1e-12)
         if not relative <= _PRECISION:
-            name = _first_imprecise(tensors_of(record), tensors_of(other)) or "the loss"
-            where = f"step {one['step']}, loss {a:.6g} and {b:.6g} in fp32"
-            return Finding(label, "failed", "the losses differ", "precision_differs", name, where)
+            name = _first_imprecise(records.tensors("reference"), records.tensors(label)) or "the loss"
+            where = f"step {one['step']}, loss {a:.6g}, and {b:.6g} in fp32"
+            summary = f"the loss differs from fp32 by {100 * relative:.2g} %"
+            return Finding(label, "failed", summary, "precision_differs", name, where)
         worst = max(worst, relative)
-    return Finding(label, "passed", f"the losses are those of fp32 within {worst:.2g}")
+    return Finding(label, "passed", f"the losses agree with fp32 within {100 * worst:.2g} %")
 
 
 def _first_imprecise(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
@@ -189,26 +220,30 @@ def _first_imprecise(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> s
     return None
 
 
-def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator[Finding]:
+def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any], *, split: bool) -> Iterator[Finding]:
     """Yield what the reference run found out about batches and random numbers.
 
     Args:
         facts: The facts.
         reference: The steps of the reference run.
+        split: Whether other runs split the batch.
     """
-    for problem in facts.get("split", []):
-        cause = "wrong_sample_count" if problem.startswith("get_num_samples") else "wrong_split"
-        yield Finding("batches", "failed", "batches are not counted or split correctly", cause, problem)
+    for name, problem in facts["split"]:
+        cause = "wrong_sample_count" if name.startswith("get_num_samples") else "wrong_split"
+        verb = "counted" if cause == "wrong_sample_count" else "split"
+        yield Finding("batches", "failed", f"a batch is {verb} wrong", cause, name, "step 0, batch", (problem,))
     repeated = _repeated(facts, reference)
     if repeated is not None:
         where = f"steps 0 and 1, random state after {repeated}"
         label = f"{repeated} ({facts['classes'].get(repeated, 'the model')})"
-        yield Finding("random numbers", "failed", "they repeat", "repeated_random_numbers", label, where)
-    for name in facts["statistics_modules"]:
-        yield Finding("microbatch", "expected", "left out where batches are split", "batch_statistics", name)
-    for name in facts["random_modules"]:
-        name = name or "the model"
-        yield Finding("microbatch", "expected", "left out where batches are split", "random_in_model", name)
+        summary = "two steps sample the same"
+        yield Finding("random numbers", "failed", summary, "repeated_random_numbers", label, where)
+    if not split:
+        return
+    for kind, cause in (("statistics_modules", "batch_statistics"), ("random_modules", "random_in_model")):
+        summary = f"{_LEFT_OUT[cause]} in evaluation mode where runs split the batch"
+        for name in facts[kind]:
+            yield Finding("microbatch", "expected", summary, cause, name or "the model")
 
 
 def _repeated(facts: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ from composer.verification.digests import digest, has_generator, of_tensor, rng_
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
 from composer.verification.neutral import neutral_settings
-from composer.verification.snapshot import Snapshot, differences, snapshot
+from composer.verification.objects import name_of
+from composer.verification.snapshot import Snapshot, differences, snapshot, unwrapped
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -153,7 +154,7 @@ class Watch(Callback):
         if self._attribute:
             watched["learning rate"] = digest(_learning_rates(state))
             watched["parameters"] = digest(_tensor_digests(state.model.named_parameters()))
-            watched["gradients"] = digest(_gradient_digests(state))
+            watched["gradients"] = digest(_tensor_digests(_named_gradients(state)))
             watched["batch"] = digest(state.batch)
             watched["outputs"] = digest(state.outputs)
             watched["loss"] = digest(state.loss)
@@ -182,8 +183,10 @@ class Watch(Callback):
             "batch": [],
             "random states": {},
         }
-        if problems and self._inspect:
-            self.facts.setdefault("split", problems)
+        if self._inspect:
+            self.facts["split"] = self.facts.get("split") or problems
+            if not self.steps:
+                self.facts["ignored labels"] = _data_facts.ignored_labels(state.batch)
 
     def _start(self, state: State, logger: Logger) -> None:
         if not self.steps and self.trainer.state.load_path is not None and not self.loaded_checkpoint:
@@ -206,7 +209,7 @@ class Watch(Callback):
         """Keep the gradient so far, to see what each microbatch of the first step adds."""
         if self._neutral is None or self.steps or len(self._step["batch"]) > _MAX_MICROBATCHES:
             return
-        gradients = [p.grad for p in state.model.parameters() if p.grad is not None and p.numel() <= _MAX_INCREMENT]
+        gradients = [gradient for _, gradient in _named_gradients(state) if gradient.numel() <= _MAX_INCREMENT]
         if gradients:
             largest = max(gradients, key=lambda gradient: gradient.numel())
             self._increments.append(full_tensor(largest).detach().flatten().cpu().clone())
@@ -217,14 +220,13 @@ class Watch(Callback):
         self._step["random states"].update(self._modules.states)
         later = state.timestamp.batch.value + 1 == self._save_at
         self._step["outputs"] = self._modules.take(keep=later)
-        self._step["gradients"] = _gradient_digests(state)
+        self._step["gradients"] = _tensor_digests(_named_gradients(state))
         if self._neutral is None and _bytes(state) > _MAX_KEPT:
             return  # only exact mode needs them
         key = "later" if self.steps and state.timestamp.batch.value == self._save_at else "first"
         if key == "later" or not self.steps:
-            gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
             self.tensors[key] = {
-                "gradients": _full(gradients),
+                "gradients": _full(_named_gradients(state)),
                 "outputs": dist.all_gather_object(_kept(self._modules.outputs)),
                 "samples": dist.all_gather_object(self._step["indices"] or self._step["samples"]),
                 "increments": list(self._increments),
@@ -242,8 +244,7 @@ class Watch(Callback):
         step["optimizer"] = _optimizer_digests(state)
         key = "later" if len(self.steps) and step["step"] == self._save_at else "first"
         if key in self.tensors and "stepped" not in self.tensors[key]:
-            gradients = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
-            self.tensors[key]["stepped"] = _full(gradients)
+            self.tensors[key]["stepped"] = _full(_named_gradients(state))
         own: dict[str, Any] = {
             "samples": step.pop("samples"),
             "indices": step.pop("indices"),
@@ -296,10 +297,11 @@ class Watch(Callback):
         assert self._modules is not None
         algorithms = {type(each).__name__ for each in state.algorithms if isinstance(each, Algorithm)}
         random = {name for name, changed in self._changes.items() if "random state" in changed}
+        holders = {type(each).__name__ for each in state.algorithms if has_generator(each)}
         self.facts.update(
             random_modules=self._modules.random_modules,
             statistics_modules=self._modules.statistics_modules,
-            random_algorithms=sorted((algorithms & random) | {_label(a) for a in state.algorithms if has_generator(a)}),
+            random_algorithms=sorted((algorithms & random) | holders),
             random_callbacks=sorted(random - algorithms),
             iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
             made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
@@ -312,7 +314,7 @@ class Watch(Callback):
             in_place=edits_in_place(state),
             algorithms=[type(each).__name__ for each in state.algorithms],
             callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
-            schedules=[_label(each) for each in state.schedulers],
+            schedules=[name_of(each) for each in map(unwrapped, state.schedulers)],
             precision=state.precision.value,
             evaluators=self.num_evaluators,
             parameters=sum(p.numel() for p in state.model.parameters()),
@@ -321,16 +323,12 @@ class Watch(Callback):
             batch_size=len(self.steps[0]["samples"][0]),
             exact_batch_size=batch_size(state.train_phase.loader),
             plan=None if state.tp_config is None else "tp",
-            metric_schedules=[n for n in map(_label, state.schedulers) if "Plateau" in n],
+            metric_schedules=[name for name in map(name_of, state.schedulers) if "Plateau" in name],
         )
 
 
 def _bytes(state: State) -> int:
     return sum(p.numel() * p.element_size() for p in state.model.parameters())
-
-
-def _label(entry: Any) -> str:
-    return getattr(entry, "__name__", type(entry).__name__)
 
 
 def _learning_rates(state: State) -> list[str]:
@@ -341,8 +339,9 @@ def _tensor_digests(named: Any) -> dict[str, int]:
     return {name: int(of_tensor(full_tensor(tensor))) for name, tensor in named}
 
 
-def _gradient_digests(state: State) -> dict[str, int]:
-    return _tensor_digests((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
+def _named_gradients(state: State) -> Iterator[tuple[str, Tensor]]:
+    """Yield the gradient of each parameter that has one, by its name."""
+    return ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
 
 
 def _optimizer_digests(state: State) -> dict[str, str]:

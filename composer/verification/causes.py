@@ -12,137 +12,193 @@ class Cause:
     """A likely cause of a difference.
 
     Args:
-        text: What is wrong; ``{name}`` is the module, tensor or object.
-        remedy: What to do.
+        text: What is wrong, a sentence without its period; ``{name}`` is the module, tensor or object, and never the
+            first word, so that it keeps its case.
+        remedy: What the user can do; empty if there is nothing to do.
+        unnamed: What stands for the name if it is unknown.
 
-    >>> CAUSES["loss_scale"].remedy[:20]
-    'Let the loss be the '
+    >>> CAUSES["time_dependent"].text.format(name="Warmup")
+    'The time of day or a timer determines what Warmup does'
     """
 
     text: str
     remedy: str
+    unnamed: str = "the program"
 
+
+_SEED = "Do not set a seed in the model, the data or a callback; the trainer sets one seed for each rank."
 
 CAUSES: dict[str, Cause] = {
     "nondeterministic_operation": Cause(
-        "{name} computes other values from equal inputs and random state",
-        "Try deterministic_mode=True. Look in {name} for clocks, os.urandom, id(), sets, threads and own generators.",
+        "Equal inputs and an equal random state give other values in {name}",
+        "Try deterministic_mode=True in the Trainer. Search {name} for clocks, os.urandom, id(), sets, threads and "
+        "custom generators.",
     ),
     "unseeded_randomness": Cause(
-        "{name} samples random numbers that the seed of the run does not determine",
-        "Sample from the generators of torch, NumPy or random, which the run seeds, or seed the generator in {name}.",
+        "The seed of the run does not determine the random numbers in {name}",
+        "Sample from the global generators of torch, NumPy or random, which the trainer seeds, or seed the generator "
+        "in {name}.",
     ),
-    "time_dependent": Cause("{name} depends on the time", "Use the steps in state.timestamp in place of the clock."),
+    "time_dependent": Cause(
+        "The time of day or a timer determines what {name} does",
+        "Count steps with state.timestamp.batch in place of reading a clock.",
+    ),
     "data_order": Cause(
-        "The order of the samples is not determined by the seed",
-        "Use DataLoader(shuffle=True) or a sampler with a generator seeded by the run, or seed {name} in set_epoch.",
+        "The seed of the run does not determine the order of the samples of {name}",
+        "Use DataLoader(shuffle=True), or a sampler whose generator is seeded with the seed of the run and the epoch "
+        "(set_epoch).",
+        "the data",
     ),
     "loss_scale": Cause(
-        "The gradient is {factor} times as large: the loss is not the mean over the samples, or is scaled twice",
-        "Let the loss be the mean over the samples (reduction='mean'); the trainer weights microbatches and ranks.",
+        "The scale of the gradients depends on how the batch is split, because of {name}: a sum in place of a mean, "
+        "or a second division",
+        "Let the loss be the mean over the samples that it gets (reduction='mean'), and do not scale losses or "
+        "gradients by the number of microbatches or ranks: the trainer does.",
+        "the loss",
     ),
     "ragged_mean": Cause(
-        "The loss averages over a number that differs from one microbatch to the next, such as valid tokens",
-        "Mark ignored labels with -100 in batch['labels'], or give get_num_tokens_in_batch to DataSpec and set "
-        "accumulate_train_batch_on_tokens=True, so that microbatches are weighted by what the loss averages over.",
+        "Microbatches have different numbers of the values that {name} averages over, such as tokens other than "
+        "padding",
+        "Weight microbatches by what the loss averages over: pass DataSpec(dataloader, get_num_tokens_in_batch=...) "
+        "and accumulate_train_batch_on_tokens=True to the Trainer. Or average over all samples.",
+        "the loss",
     ),
     "samples_interact": Cause(
-        "{name} computes something of a sample from the other samples of the batch",
-        "As with batch normalization, results depend on the microbatch size; keep it fixed, or compute per sample.",
+        "The result for a sample depends on the other samples of its microbatch in {name}",
+        "Keep the microbatch size and the number of ranks fixed, or compute each sample by itself.",
+        "the model",
     ),
-    "batch_statistics": Cause("{name} uses statistics of each microbatch", "Nothing, if the microbatch size is fixed."),
-    "random_in_model": Cause("{name} samples random numbers, which differ with the size of a microbatch", "Nothing."),
-    "same_random_numbers_on_ranks": Cause(
-        "All ranks sample the same random numbers in {name}",
-        "Do not seed in the model or in callbacks; the trainer seeds each rank differently.",
-    ),
-    "repeated_random_numbers": Cause(
-        "{name} samples the same random numbers in every step",
-        "Do not seed in the model or in callbacks; the trainer seeds once.",
-    ),
+    "batch_statistics": Cause("The statistics of batch normalization depend on the size of a microbatch: {name}", ""),
+    "random_in_model": Cause("Random numbers of modules depend on the size of a microbatch: {name}", ""),
+    "same_random_numbers_on_ranks": Cause("All ranks sample the same random numbers in {name}", _SEED),
+    "repeated_random_numbers": Cause("Every step samples the same random numbers in {name}", _SEED),
     "repeated_samples": Cause(
-        "Ranks train on the same samples",
-        "Pass a DataLoader with a plain sampler, which the trainer shards, or shard by rank in {name}.",
+        "A sample is trained on more than once in an epoch: {name}",
+        "Use DataLoader(shuffle=True) or a sampler without shards, which the trainer shards among the ranks; shard "
+        "iterable data sets by rank and by torch.utils.data.get_worker_info().",
+        "the data",
     ),
     "order_of_workers": Cause(
-        "{name} is iterable: its workers take turns, so that the order depends on their number",
-        "Nothing, if the number of workers is fixed.",
+        "The workers of an iterable data set take turns, so that the order depends on their number: {name}",
+        "Keep num_workers fixed if runs must be equal.",
+        "the data",
     ),
     "random_in_data": Cause(
-        "{name} samples random numbers, which depend on the worker and the rank", "Nothing; augmentation does so."
+        "Random numbers in the data depend on the worker and the rank: {name}",
+        "",
+        "the data",
     ),
     "rank_randomness": Cause(
-        "The samples depend on the number of ranks: {name} keeps state or a generator of its own",
-        "Sample from the global generators of torch, NumPy or random, and keep no state in the data.",
+        "The samples depend on the number of ranks, because of state or a generator in {name}",
+        "Sample from the global generators of torch, NumPy or random, and keep no state in the data set.",
+        "the data",
     ),
     "lost_samples": Cause(
-        "Some samples of the step are trained on no rank", "Check how {name} divides the samples among the ranks."
+        "Samples are lost among the ranks or in the sampler: {name}",
+        "Check the number of replicas, the rank and the length in the sampler, or use a plain sampler: the trainer "
+        "shards the data among the ranks.",
+        "the data",
     ),
     "dataset_modified": Cause(
-        "Training modifies the samples of the data set in place ({name})",
-        "Copy before an in-place operation: x = x.clone() in the data set, transform, model or algorithm.",
+        "Samples that the data set holds are modified in place: {name}",
+        "Copy before an in-place operation in the data set, a transform, the model or an algorithm: x = x.clone().",
+        "the data",
     ),
     "unsaved_module_state": Cause(
-        "{name} is not restored by a checkpoint",
-        "Register it as a buffer (register_buffer) or parameter, or return it from get_extra_state.",
+        "A checkpoint does not restore {name}",
+        "Register it as a buffer (register_buffer) or a parameter, or return it from get_extra_state.",
     ),
     "unsaved_callback_state": Cause(
-        "{name} is not restored by a checkpoint",
-        "Return it from the callback's state_dict, and set it in load_state_dict.",
+        "A checkpoint does not restore {name}",
+        "Return it from state_dict of the callback, and set it in load_state_dict.",
     ),
     "unsaved_algorithm_state": Cause(
-        "{name} is not restored by a checkpoint",
-        "Return it from the algorithm's state_dict, and set it in load_state_dict.",
+        "A checkpoint does not restore {name}",
+        "Return it from state_dict of the algorithm, and set it in load_state_dict.",
     ),
     "unsaved_generator": Cause(
-        "The generator of random numbers {name} is not restored by a checkpoint",
+        "A checkpoint does not restore the generator of random numbers {name}",
         "Sample from the global generators, which checkpoints save, or save its state in a state_dict.",
     ),
     "unsaved_optimizer_state": Cause(
-        "{name} is not restored by a checkpoint", "Keep it in the optimizer's state or param_groups, which are saved."
+        "A checkpoint does not restore {name}",
+        "Keep it in state or in param_groups of the optimizer, which checkpoints save.",
     ),
     "unsaved_schedule_state": Cause(
-        "{name} is not restored by a checkpoint",
+        "A checkpoint does not restore {name}",
         "Compute the learning rate from state.timestamp, or save the counter in state_dict of the schedule.",
     ),
     "unsaved_data_state": Cause(
-        "The position in the training data is not restored ({name})",
+        "A checkpoint does not restore the position in the training data of {name}",
         "Give the data set or the loader state_dict and load_state_dict, or use a map-style data set.",
+        "the loader",
     ),
     "checkpoint_not_stable": Cause(
-        "{name} is not restored as it was saved", "Check state_dict and load_state_dict of the model."
+        "A checkpoint restores another value than it saved of {name}",
+        "Compare what state_dict of the model saves with what load_state_dict sets.",
     ),
-    "resume_fails": Cause("Resuming raises an error", "See the traceback."),
+    "resume_fails": Cause(
+        "Resuming from a checkpoint raises an error: {name}",
+        "Correct the error: the evidence is the end of its traceback.",
+    ),
     "worker_randomness": Cause(
-        "The samples depend on the number of data workers ({name})",
-        "Sample from the global generators of torch, NumPy or random, which are seeded for each batch in every worker.",
+        "The samples depend on the number of data workers, because of {name}",
+        "Sample from the global generators of torch, NumPy or random, which are seeded for each batch in every worker, "
+        "and keep no state in the data set.",
+        "the data",
     ),
     "evaluation_changes_training": Cause(
-        "Evaluation changes the training",
-        "Look in eval_forward, update_metric and get_metrics for changes of the model or use of random numbers.",
+        "Evaluation changes {name}",
+        "Search eval_forward, update_metric and get_metrics for changes of the model and for random numbers.",
+        "the training",
     ),
     "logging_changes_training": Cause(
-        "Logging or a monitor changes the training", "Look for code that asks whether loggers are present."
+        "Loggers, the progress bar or monitors change the training, perhaps by {name}",
+        "Search {name} for code that asks which loggers there are, samples random numbers, or changes what it logs.",
+        "a method that logs",
     ),
     "callback_changes_training": Cause(
-        "The callback {name} changes the training",
-        "If it should, make it an Algorithm, so that its name is saved and it runs before the callbacks.",
+        "The training is another one without the callbacks, because of {name}",
+        "To change training on purpose, make it an Algorithm, so that it runs before the callbacks and its name is "
+        "saved. Otherwise let it only read the state, and sample no random numbers.",
+        "a callback",
     ),
     "compile_differs": Cause(
-        "The compiled model computes something else, first in {name}",
-        "Look for Python state that changes in forward (counters, lists); torch.compile may keep its first value.",
+        "The compiled model computes other values, the first of them for {name}",
+        "Search forward for Python state that changes, such as counters and lists, of which torch.compile may keep the "
+        "first value, or exclude the module with torch.compiler.disable.",
     ),
     "precision_differs": Cause(
-        "The precision of the run changes the gradients beyond rounding",
-        "Keep the operation in float32 (torch.autocast(enabled=False) around it), or train in another precision.",
+        "The precision of the run changes the loss by more than 5 %, first in {name}",
+        "Run the operation in float32 (with torch.autocast(device, enabled=False)), or train in another precision.",
+        "the loss",
     ),
     "ranks_diverge": Cause(
-        "The parameter {name} differs between ranks",
-        "Do the same on every rank; parameters must be in the model before the trainer is created.",
+        "The ranks have different values of the parameter {name}",
+        "Change parameters, gradients and learning rates by the same amount on every rank: reduce what it depends on "
+        "with composer.dist. Create all parameters before the Trainer.",
     ),
-    "method_not_neutral": Cause("{name} changes the training at its neutral setting", "Report it."),
-    "wrong_split": Cause("{name}", "Correct the split_batch of the DataSpec: every row in exactly one microbatch."),
-    "wrong_sample_count": Cause("{name}", "Correct get_num_samples_in_batch of the DataSpec."),
-    "trial_failed": Cause("The run fails with this change: {name}", "See the traceback."),
-    "unknown": Cause("The cause is unknown; {name} differs first", "Compare the two runs from that step on."),
+    "method_not_neutral": Cause(
+        "The setting that switches off a method does not do so: {name}",
+        "Return early in the method at this setting, before it changes anything or samples random numbers.",
+    ),
+    "wrong_split": Cause(
+        "The microbatches do not have the rows of the batch, because of {name}",
+        "Return every row in exactly one microbatch from split_batch of the DataSpec.",
+        "split_batch",
+    ),
+    "wrong_sample_count": Cause(
+        "The number of samples is not that of the rows of the batch, because of {name}",
+        "Return the number of rows from get_num_samples_in_batch of the DataSpec.",
+        "get_num_samples_in_batch",
+    ),
+    "trial_failed": Cause(
+        "The program fails when it is run this way: {name}",
+        "Correct the error: the evidence is the end of its traceback.",
+    ),
+    "unknown": Cause(
+        "The cause is unknown; the first difference is in {name}",
+        "Keep the records of both runs with --folder, and compare them from the first difference on.",
+    ),
 }
+"""The causes by the identifier that the report has in brackets."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from composer.core.state import State
+from composer.verification.objects import is_of_library, is_own, name_of
 
 __all__ = ["edits_in_place", "samples", "suspects", "uses_clock", "writes"]
 
@@ -46,8 +47,6 @@ _OUTPUT = frozenset(
     }
     | {"shutil", "subprocess", "socket", "requests", "urlopen", "httpx", "post", "put", "Client", "connect", "upload"}
 )
-# Packages whose code is not the user's.
-_LIBRARIES = ("torch", "composer.", "numpy", "torchmetrics", "builtins", "collections", "random", "transformers")
 
 
 def suspects(state: State) -> dict[str, list[str]]:
@@ -106,7 +105,7 @@ def edits_in_place(state: State) -> list[str]:
     for _, part in _objects(state):
         codes = [function.__code__ for function in _functions(part) if function.__name__ != "__init__"]
         if any(_has_in_place(code) for code in codes):
-            found.append(getattr(part, "__qualname__", None) or type(part).__qualname__)
+            found.append(name_of(part))
     return list(dict.fromkeys(found))
 
 
@@ -137,8 +136,7 @@ def _objects(state: State) -> Iterator[tuple[str, Any]]:
         yield f"module {name}", module
     for role in ("algorithms", "callbacks", "optimizers", "schedulers"):
         for entry in getattr(state, role):
-            label = getattr(entry, "__qualname__", None) or type(entry).__qualname__
-            yield f"{role.removesuffix('s').replace('scheduler', 'schedule')} {label}", entry
+            yield f"{role.removesuffix('s').replace('scheduler', 'schedule')} {name_of(entry)}", entry
     spec = state.train_phase.loader
     loader = getattr(spec, "dataloader", None)
     parts = [("loader", loader)]
@@ -170,10 +168,10 @@ def _functions(part: Any) -> list[types.FunctionType]:
     """Return the functions of the program that an object consists of: its methods, and functions that it has."""
     functions: list[Any] = [part] if isinstance(part, types.FunctionType) else []
     for cls in type(part).__mro__:
-        if not f"{cls.__module__}.".startswith(_LIBRARIES):
+        if not is_of_library(cls.__module__):
             functions += [value for value in vars(cls).values() if isinstance(value, types.FunctionType)]
     functions += [v for v in getattr(part, "__dict__", {}).values() if isinstance(v, types.FunctionType)]
-    return [function for function in functions if not f"{function.__module__}.".startswith(_LIBRARIES)]
+    return [function for function in functions if is_own(function)]
 
 
 def _code_names(code: types.CodeType) -> set[str]:

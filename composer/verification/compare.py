@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,23 @@ from torch import Tensor
 from composer.trials.trial import Record
 from composer.verification._recorder import STEPS_FILE, TENSORS_FILE
 
-__all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of", "updates"]
+__all__ = [
+    "TOLERANCE",
+    "UPDATE_TOLERANCE",
+    "Deviation",
+    "Difference",
+    "Runs",
+    "deviation",
+    "first_difference",
+    "steps_of",
+    "tensors_of",
+    "updates",
+]
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6
+# Optimizers such as Adam divide by small numbers, which enlarges the rounding.
+UPDATE_TOLERANCE = 1e-4
 
 # The stages of a step in the order in which one causes the next.
 STAGES = ("samples", "batch", "outputs", "loss", "gradients", "learning rate", "parameters", "buffers", "optimizer")
@@ -71,6 +84,56 @@ def tensors_of(record: Record) -> dict[str, Any]:
     {'parameters': {}}
     """
     return torch.load(record.path / TENSORS_FILE, weights_only=True)
+
+
+class Runs(Mapping[str, Record]):
+    """The records of trials by name, each of whose steps are read from the disk once.
+
+    Args:
+        records: The records.
+
+    >>> _ = (tmp_path / STEPS_FILE).write_text('{"steps": []}')
+    >>> runs = Runs({"same": Record("same", "0f", "completed", 3.0, folder=str(tmp_path))})
+    >>> runs.steps("same") is runs.steps("same")
+    True
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = records
+        self._steps: dict[str, dict[str, Any]] = {}
+        self._tensors: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, name: str) -> Record:
+        return self._records[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def steps(self, name: str) -> dict[str, Any]:
+        """Return what a trial recorded of its steps.
+
+        Args:
+            name: Name of the trial.
+        """
+        if name not in self._steps:
+            self._steps[name] = steps_of(self._records[name])
+        return self._steps[name]
+
+    def tensors(self, name: str) -> dict[str, Any]:
+        """Return the tensors that a trial recorded; those of references are kept, with which others are compared.
+
+        Args:
+            name: Name of the trial.
+        """
+        if name in self._tensors:
+            return self._tensors[name]
+        found = tensors_of(self._records[name])
+        if name == "reference" or name.startswith("exact"):
+            self._tensors[name] = found
+        return found
 
 
 def first_difference(expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Difference | None:
@@ -130,13 +193,16 @@ class Deviation:
         relative: The largest norm of a difference, relative to the norm of the expected tensor.
         factor: The number by which all tensors are multiplied, if that explains the difference; else None.
 
-    >>> deviation({"w": torch.ones(2)}, {"w": 2 * torch.ones(2)})
-    Deviation(name='w', relative=1.0, factor=2.0)
+    >>> print(deviation({"w": torch.ones(2)}, {"w": 2 * torch.ones(2)}))
+    w (relative difference 1)
     """
 
     name: str
     relative: float
     factor: float | None
+
+    def __str__(self) -> str:
+        return f"{self.name} (relative difference {self.relative:.2g})"
 
 
 def deviation(

@@ -27,10 +27,13 @@ class Finding:
         where: The first step and stage that differ.
         evidence: What speaks for the cause.
         factor: The number by which gradients are multiplied, if they are.
+        advice: A remedy in terms of this run, in place of that of the cause.
 
-    >>> finding = Finding("microbatches of 1", "failed", "", cause="loss_scale", factor=0.5)
+    >>> finding = Finding(
+    ...     "resume", "failed", "the resumed run differs", "unsaved_callback_state", "Warmup.count"
+    ... )
     >>> finding.explanation
-    'The gradient is 0.5 times as large: the loss is not the mean over the samples, or is scaled twice.'
+    'A checkpoint does not restore Warmup.count.'
     """
 
     check: str
@@ -41,23 +44,27 @@ class Finding:
     where: str = ""
     evidence: tuple[str, ...] = ()
     factor: float | None = None
+    advice: str = ""
 
     @property
     def explanation(self) -> str:
         """What the cause means for this run, in a sentence."""
-        factor = "?" if self.factor is None else f"{self.factor:.4g}"
-        text = CAUSES[self.cause].text.format(name=self.name or "it", factor=factor)
-        return f"{text[:1].upper()}{text[1:]}."
+        return f"{self._filled(CAUSES[self.cause].text)}."
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
-        return CAUSES[self.cause].remedy.format(name=self.name or "it")
+        """What to do about it; empty if there is nothing to do."""
+        return self.advice or self._filled(CAUSES[self.cause].remedy)
+
+    def _filled(self, text: str) -> str:
+        return text.format(name=self.name or CAUSES[self.cause].unnamed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding in JSON types."""
+        found = dataclasses.asdict(self)
+        del found["advice"]  # it is the remedy
         told = {"explanation": self.explanation, "remedy": self.remedy} if self.cause else {}
-        return {**dataclasses.asdict(self), **told}
+        return {**found, **told}
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,9 @@ class Report:
         facts: What was found out about the run.
         seconds: Wall time of all trials.
 
-    >>> Report([Finding("same run again", "passed", "6 steps are equal bit for bit")]).ok
-    True
+    >>> print(Report([Finding("same", "passed", "6 steps are equal bit for bit")], seconds=3.0))
+    passed    same: 6 steps are equal bit for bit
+    OK: 1 check passed in 3 s
     """
 
     findings: list[Finding]
@@ -102,19 +110,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        """The report as text."""
-        lines: list[str] = []
-        for finding in self.findings:
-            lines.append(f"{finding.status:<9} {finding.check}: {finding.summary}")
-            if finding.where:
-                lines.append(f"{'':<10}first difference: {finding.where}")
-            if finding.cause:
-                lines.append(f"{'':<10}likely cause: {finding.explanation} [{finding.cause}]")
-                lines += [f"{'':<10}evidence: {evidence}" for evidence in finding.evidence]
-                lines.append(f"{'':<10}remedy: {finding.remedy}")
-        counts = {
-            status: sum(f.status == status for f in self.findings)
-            for status in ("passed", "failed", "expected", "skipped")
-        }
-        counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        return "\n".join([*lines, f"{counted} in {self.seconds:.0f} s"])
+        """The report as text, in which findings with the same cause are one entry."""
+        from composer.verification.report_text import as_text  # which needs this module
+
+        return as_text(self.findings, self.seconds)

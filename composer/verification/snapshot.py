@@ -14,8 +14,9 @@ from composer.core.callback import Callback
 from composer.core.state import State
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.verification.digests import attributes, tagged
+from composer.verification.objects import is_of_library, name_of
 
-__all__ = ["Snapshot", "differences", "display", "snapshot"]
+__all__ = ["Snapshot", "differences", "display", "snapshot", "unwrapped"]
 
 Snapshot = dict[str, dict[str, str]]
 
@@ -62,10 +63,10 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         ("optimizer", state.optimizers),
         ("schedule", state.schedulers),
     ):
-        for entry in map(_unwrapped, entries):
-            found[f"{role} {_name(entry)}"] = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
+        for entry in map(unwrapped, entries):
+            found[f"{role} {name_of(entry)}"] = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
     for name, part in _data(state):
-        found[f"data {name if isinstance(part, DataLoader) else _name(part)}"] = _expanded(part)
+        found[f"data {name if isinstance(part, DataLoader) else name_of(part)}"] = _expanded(part)
     return found
 
 
@@ -105,6 +106,18 @@ def differences(expected: Snapshot, found: Snapshot) -> list[str]:
     ]
 
 
+def unwrapped(entry: Any) -> Any:
+    """Return the schedule that the program passed, of one that follows the timestamp of the run.
+
+    Args:
+        entry: The schedule, or anything else, which is returned.
+
+    >>> unwrapped("schedule")
+    'schedule'
+    """
+    return entry._schedule if isinstance(entry, CompiledSchedule) else entry  # pyright: ignore[reportPrivateUsage]
+
+
 def _of_module(module: nn.Module) -> dict[str, str]:
     """Return digests of the buffers and of the plain attributes of a module, without those of its children."""
     tensors = {
@@ -119,11 +132,6 @@ def _of_module(module: nn.Module) -> dict[str, str]:
             continue
         plain |= _expanded(value, f"{name}.", 1) if _is_custom(value) else {name: tagged(value)}
     return {**tensors, **trained, **plain}
-
-
-def _unwrapped(entry: Any) -> Any:
-    """Return the schedule that the program passed, of one that follows the timestamp of the run."""
-    return entry._schedule if isinstance(entry, CompiledSchedule) else entry  # pyright: ignore[reportPrivateUsage]
 
 
 def _of_optimizer(optimizer: Optimizer) -> dict[str, str]:
@@ -164,22 +172,13 @@ def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
 
 def _is_custom(value: Any) -> bool:
     """Whether a value is an object of a class of the program, rather than of Python or a library."""
-    return hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor) and not _of_library(value)
-
-
-def _of_library(value: Any) -> bool:
-    """Whether a value is a function, or an object of a library."""
-    module = f"{type(value).__module__}."
-    return module.startswith(("builtins.", "torch.", "numpy.", "random.", "composer.", "functools.", "collections."))
+    is_plain = hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor)
+    return is_plain and not is_of_library(type(value).__module__)
 
 
 def _is_link(value: Any) -> bool:
     """Whether an attribute of a module refers to the run, as ``ComposerModel.logger`` does."""
     return type(value).__module__.startswith(("composer.core", "composer.trainer")) and not isinstance(value, tuple)
-
-
-def _name(entry: Any) -> str:
-    return getattr(entry, "__qualname__", None) or type(entry).__qualname__
 
 
 def _data(state: State) -> Iterator[tuple[str, Any]]:
