@@ -55,8 +55,7 @@ def with_verification(markdown: str) -> str:
 def _sentence(text: str) -> str:
     """Return the text of a cause without a run, in which what it names is in capital letters.
 
-    >>> _sentence("{name} depends on the time")
-    '*NAME* depends on the time.'
+    >>> _sentence("The time determines what {name} does")
+    'The time determines what *NAME* does.'
     """
-    text = "The report says what." if text == "{name}" else text.format(name="*NAME*", factor="*FACTOR*")
-    return f"{text.rstrip('.')}."
+    return f"{text.format(name='*NAME*').rstrip('.') or 'None is needed'}."

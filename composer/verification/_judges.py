@@ -23,7 +23,7 @@ _OUTCOMES = {
     "killed": ("the run is killed", "Look for the reason in the log of the system, such as too little memory."),
     "out_of_memory": (
         "the run is out of memory",
-        "Verify with a smaller model or smaller batches, or with parallel=1.",
+        "Verify a smaller model or smaller batches, or with parallel=1.",
     ),
     "timed_out": (
         "the run does not end within the time limit",
@@ -87,7 +87,10 @@ def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) ->
     if check == "callbacks":
         known = facts["changes"]
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
-        return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
+        found = judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
+        if found.status == "failed" and not found.evidence and len(names) > 1:
+            return dataclasses.replace(found, evidence=("which of them does so is not known without the check same",))
+        return found
     if check == "methods":
         without = records.steps(trial.after[-1])
         return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])

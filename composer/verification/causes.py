@@ -158,10 +158,10 @@ CAUSES: dict[str, Cause] = {
         "a method that logs",
     ),
     "callback_changes_training": Cause(
-        "The training is another one without the callbacks, because of {name}",
+        "Training depends on the callbacks: {name}",
         "To change training on purpose, make it an Algorithm, so that it runs before the callbacks and its name is "
         "saved. Otherwise let it only read the state, and sample no random numbers.",
-        "a callback",
+        "one of them",
     ),
     "compile_differs": Cause(
         "The compiled model computes other values, the first of them for {name}",

@@ -1,4 +1,4 @@
-"""The report of ``composer verify`` as text: failures by cause, then what is expected, passed and skipped; a verdict."""
+"""The report of ``composer verify`` as text: failures by cause, the other checks by status, and a verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_text(findings: Sequence[Finding], seconds: float) -> str:
 
 
 def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Return findings that have the same cause, and if they are failures the same name; without a cause, the summary."""
+    """Return findings in groups of the same cause, failures also of the same name; those without a cause by summary."""
     groups: dict[Hashable, list[Finding]] = {}
     for finding in findings:
         about = finding.name if finding.status == "failed" else ""

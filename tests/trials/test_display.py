@@ -42,6 +42,15 @@ def test_records_of_an_earlier_start_and_other_words() -> None:
     assert "equal bit for bit" in shown([Record("a", "0", "completed", 1.0)], describe=lambda _: "equal bit for bit")
 
 
+def test_a_known_record_is_printed_once() -> None:
+    keys: set[str] = set()
+    record = Record("a", "0", "completed", 1.0)
+    assert shown([record], shown=keys).endswith("completed\n")
+    assert shown([record], known=True, shown=keys) == ""
+    assert shown([Record("b", "1", "completed", 1.0)], known=True, shown=keys).endswith("(measured before)\n")
+    assert shown([record], shown=keys).endswith("completed\n")  # measured again
+
+
 @pytest.mark.parametrize("width", [40, 60, 200])
 @pytest.mark.parametrize("color", [None, "truecolor"])
 def test_a_terminal(width: int, color, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_report_as_text_and_json(server: ForkServer) -> None:
     report = run_checks("tests.verification.faults:plain_tensor", server, ["resume"])
     text = str(report)
     assert "failed    resume: the resumed run differs from the uninterrupted one" in text
-    assert "net.2.mean is not restored by a checkpoint. [unsaved_module_state]" in text.replace("Net.2", "net.2")
+    assert "likely cause: A checkpoint does not restore net.2.mean. [unsaved_module_state]" in text
     assert CAUSES["unsaved_module_state"].remedy in text
     told = json.loads(json.dumps(report.to_json()))
     assert not told["ok"]
