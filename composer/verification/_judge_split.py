@@ -37,32 +37,32 @@ def judge_split(
         others: Those of the other.
         facts: What is known of the run.
     """
-    first, second = tensors["first"], others["first"]
+    first, second, step = tensors["first"], others["first"], exact["steps"][0]["step"]
     mixing = _first_mixing_module(first, second)
     loss = _loss_ratio(exact, other)
     gradients = deviation(first["gradients"], second["gradients"])
     if mixing is not None:
-        return _of_module(check, mixing, facts)
+        return _of_module(check, step, mixing, facts)
     if gradients is None and abs(loss - 1) <= TOLERANCE:
         end = deviation(updates(tensors), updates(others), tolerance=UPDATE_TOLERANCE)
         if end is None:
             return Finding(check, "passed", "loss and gradients agree within 1e-6, and updates within 1e-4, in float64")
         stepped = deviation(first["stepped"], second["stepped"])
         if stepped is not None:
-            return _of_gradients(check, loss, stepped, first, second, facts)
-        where = f"step 1 or later, parameter {end}"
+            return _of_gradients(check, step, loss, stepped, first, second, facts)
+        where = f"step {step + 1} or later, parameter {end}"
         return Finding(check, "failed", "the parameters differ after some steps", "unknown", end.name, where)
     if gradients is None:
-        summary, where = f"the logged loss is {loss:.4g} times as large", "step 0, loss"
+        summary, where = f"the logged loss is {loss:.4g} times as large", f"step {step}, loss"
         evidence = ("the gradients agree; only the logged loss differs",)
         return Finding(check, "failed", summary, "loss_scale", "the logged loss", where, evidence, loss)
-    return _of_gradients(check, loss, gradients, first, second, facts)
+    return _of_gradients(check, step, loss, gradients, first, second, facts)
 
 
-def _of_module(check: str, name: str, facts: Mapping[str, Any]) -> Finding:
+def _of_module(check: str, step: int, name: str, facts: Mapping[str, Any]) -> Finding:
     """Judge a module whose outputs for a sample differ with the batch that the sample is in."""
     label = f"{name} ({facts['classes'].get(name, 'the model')})"
-    where = f"step 0, outputs of {name}"
+    where = f"step {step}, outputs of {name}"
     used = facts["suspects"].get(f"module {name}", [])
     if samples(used):
         evidence = (f"the code of {name} uses {', '.join(used)}",)
@@ -73,10 +73,10 @@ def _of_module(check: str, name: str, facts: Mapping[str, Any]) -> Finding:
 
 
 def _of_gradients(
-    check: str, loss: float, gradients: Deviation, first: Tensors, second: Tensors, facts: Mapping[str, Any]
+    check: str, step: int, loss: float, gradients: Deviation, first: Tensors, second: Tensors, facts: Mapping[str, Any]
 ) -> Finding:
     """Judge gradients that deviate though the outputs of all modules agree."""
-    where, factor = f"step 0, gradient of {gradients}", gradients.factor
+    where, factor = f"step {step}, gradient of {gradients}", gradients.factor
     scaled = factor is not None and abs(loss / factor - 1) <= TOLERANCE
     evidence = [
         "the outputs of all modules agree; the loss is "

@@ -28,7 +28,9 @@ def as_text(findings: Sequence[Finding], seconds: float) -> str:
     skipped   tp (the run has no plan)
     OK: no check failed in 2 s; 1 skipped
     """
-    by_status = {status: [f for f in findings if f.status == status] for status in _STATUSES}
+    by_status: dict[Status, list[Finding]] = {
+        status: [f for f in findings if f.status == status] for status in _STATUSES
+    }
     lines = [
         *(line for group in _grouped(by_status["failed"]) for line in _failed(group)),
         *(line for group in _grouped(by_status["expected"]) for line in _expected(group)),
@@ -114,7 +116,9 @@ def _skipped(groups: Sequence[Sequence[Finding]]) -> Iterator[str]:
 
 def _verdict(by_status: dict[Status, list[Finding]], seconds: float) -> str:
     """Return the last line."""
-    counts = {status: len({finding.check for finding in found}) for status, found in by_status.items()}
+    counts: dict[Status, int] = {
+        status: len({finding.check for finding in found}) for status, found in by_status.items()
+    }
     took = f"in {seconds:.0f} s"
     if counts["failed"]:
         causes = list(dict.fromkeys(finding.cause for finding in by_status["failed"]))

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.verification.compare import STAGES, TOLERANCE, deviation, first_difference
+from composer.trials import Record
+from composer.verification.compare import STAGES, TENSORS_FILE, TOLERANCE, Runs, deviation, first_difference
 
 STEP = {
     "step": 0,
@@ -92,3 +93,12 @@ def test_samples_in_another_order_are_told_apart_from_other_samples() -> None:
 def test_equal_runs_and_runs_of_other_lengths() -> None:
     assert first_difference([STEP], [STEP]) is None
     assert first_difference([STEP, STEP], [STEP]).stage == "steps"
+
+
+def test_tensors_of_references_are_read_once(tmp_path) -> None:
+    torch.save({"parameters": {}}, tmp_path / TENSORS_FILE)
+    records = {name: Record(name, "0", "completed", 1.0, folder=str(tmp_path)) for name in ("exact", "ddp")}
+    runs = Runs(records)
+    assert runs.tensors("exact") is runs.tensors("exact")
+    assert runs.tensors("ddp") is not runs.tensors("ddp")  # read by one check only
+    assert (dict(runs), len(runs)) == (records, 2)

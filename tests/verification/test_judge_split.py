@@ -1,4 +1,4 @@
-"""Whether the loss of a batch is a weighted mean of those of its microbatches."""
+"""Runs that split the batch: whether the loss is a weighted mean of those of its microbatches, and what is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer.verification._judge_split import is_weighted_mean
+from composer.verification import CAUSES, Finding
+from composer.verification._judge_split import is_weighted_mean, judge_ranks, judge_split
 
 N, D = 6, 20
 
@@ -49,3 +50,78 @@ def test_kinds_of_losses(loss, expected) -> None:
     first, second = recorded(loss)
     ratio = sum(second["losses"]) / N / first["losses"][0]
     assert is_weighted_mean(first, second, ratio) == expected
+
+
+FACTS = {
+    "algorithms": ["Clip"],
+    "schedules": ["LinearLR"],
+    "changes": {"Clip": ["gradients", "loss"], "Rate": ["learning rate"], "Log": ["random state"], "evaluation": ["x"]},
+    "token_function": "",
+    "ignored labels": {"labels": "batch['y']", "ignored": -1, "counts": [1, 5]},
+}
+
+
+def first_step(scale: float, increments: list[Tensor]) -> dict[str, Any]:
+    return {
+        "samples": [[0, 1]],
+        "outputs": [{}],
+        "gradients": {"w": scale * torch.ones(2, dtype=torch.float64)},
+        "increments": increments,
+        "losses": [1.0],
+    }
+
+
+def judged(scale: float, loss: float, facts: dict[str, Any] = FACTS) -> Finding:
+    """Judge a first step whose gradient and loss are those of the reference times some numbers."""
+    steps = [{"steps": [{"step": 4, "loss": {"loss/train/total": value.hex()}}]} for value in (1.0, loss)]
+    tensors = [{"first": first_step(value, [])} for value in (1.0, scale)]
+    return judge_split("microbatch-4", *steps, *tensors, facts)
+
+
+def test_scaled_loss() -> None:
+    found = judged(0.5, 0.5)
+    assert (found.cause, found.name, found.factor) == ("loss_scale", "the loss", pytest.approx(0.5))
+    assert found.summary == "the gradients are 0.5 times as large"
+    assert found.where == "step 4, gradient of w (relative difference 0.5)"
+    assert found.evidence == (
+        "the outputs of all modules agree; the loss is scaled by the same factor",
+        "the method Clip changes the gradients and the loss",
+    )
+
+
+def test_scaled_gradients_are_of_what_changes_them() -> None:
+    found = judged(2.0, 1.0)
+    assert (found.cause, found.name) == ("loss_scale", "Clip")
+    assert judged(2.0, 1.0, {**FACTS, "changes": {}}).name == "w"
+
+
+def test_remedy_has_the_labels_of_the_batch() -> None:
+    tensors = [{"first": first_step(1.0, [])} for _ in range(2)]
+    tensors[1]["first"]["gradients"] = {"w": torch.tensor([1.0, 3.0], dtype=torch.float64)}
+    steps = [{"steps": [{"step": 4, "loss": {"loss/train/total": value.hex()}}]} for value in (1.0, 1.5)]
+    found = judge_split("ddp", *steps, *tensors, FACTS)
+    assert found.cause == "ragged_mean"
+    assert "lambda batch: int((batch['y'] != -1).sum())" in found.remedy
+    assert "samples have 1 to 5 values other than -1 in batch['y']" in found.evidence
+    plain = judge_split("ddp", *steps, *tensors, {**FACTS, "ignored labels": None})
+    assert plain.remedy == CAUSES["ragged_mean"].remedy
+
+
+@pytest.mark.parametrize(
+    ("rates_differ", "expected"),
+    [
+        (True, "the learning rates differ too, perhaps by the callback Rate or the schedule LinearLR"),
+        (False, "perhaps by the method Clip, which changes the gradients"),
+    ],
+)
+def test_who_lets_ranks_diverge(rates_differ, expected) -> None:
+    step = {
+        "step": 0,
+        "samples": [["a"]],
+        "indices": [[0]],
+        "ranks differ": ["w"],
+        "rates differ": rates_differ,
+    }
+    found = judge_ranks("ddp", {"steps": [step]}, {"steps": [step]}, {}, {}, {**FACTS, "exact_batch_size": 4})
+    assert (found.cause, found.name) == ("ranks_diverge", "w")
+    assert found.evidence == (expected,)
