@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from composer import rng, trees
+from composer._text import plural
 from composer.core.data_spec import DataSpec
 from composer.core.microbatches import count_samples
 from composer.core.state import State
@@ -253,7 +254,8 @@ def _order(state: State) -> list[str]:
     found: list[str] = []
     # A sampler of another length over- or undersamples on purpose.
     if repeated and isinstance(sampler, Sized) and len(sampler) in (len(dataset), len(entries)) and missing:
-        found.append(f"{name} yields {len(repeated)} samples more than once in an epoch, and {missing} never")
+        again = plural(len(repeated), "sample")
+        found.append(f"{name} yields {again} more than once in an epoch, and {missing} never")
     elif missing and isinstance(sampler, BatchSampler) and not sampler.drop_last:
         found.append(f"{name} never yields {missing} of {len(dataset)} samples in an epoch")
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from composer._text import plural
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
@@ -78,15 +79,14 @@ def _of_gradients(
     """Judge gradients that deviate though the outputs of all modules agree."""
     where, factor = f"step {step}, gradient of {gradients}", gradients.factor
     scaled = factor is not None and abs(loss / factor - 1) <= TOLERANCE
-    evidence = [
-        "the outputs of all modules agree; the loss is "
-        + ("scaled by the same factor" if scaled else f"{loss:.6g} times as large")
-    ]
+    differ = "is scaled by the same factor" if scaled else "and the gradients do not"
+    evidence = [f"the outputs of all modules agree; the loss {differ}"]
     editing = _editing(facts, ("gradients", "loss"))
     evidence += [f"{_labeled(name, facts)} changes the {changed}" for name, changed in editing.items()]
     name, cause, advice = "the loss", "loss_scale", ""
     if abs(loss - 1) <= TOLERANCE:
         name = ", ".join(editing) or gradients.name
+        cause = "loss_scale" if factor is not None else "gradients_modified"
         evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes the gradients"
     elif factor is None:
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
@@ -227,7 +227,7 @@ def judge_ranks(
             return different
         if step["ranks differ"]:
             name = step["ranks differ"][0]
-            where, evidence = f"step {step['step']}, parameters of {name}", _why_diverging(step, facts)
+            where, evidence = f"step {step['step']}, parameter {name}", _why_diverging(step, facts)
             return Finding(
                 check, "failed", "the ranks have different parameters", "ranks_diverge", name, where, evidence
             )
@@ -268,7 +268,7 @@ def _judge_fixed_batches(check: str, other: Steps, facts: Mapping[str, Any]) -> 
     for step in other["steps"]:
         common = set(step["samples"][0]).intersection(*step["samples"][1:])
         if common:
-            where, evidence = f"step {step['step']}, samples", (f"{len(common)} samples are on every rank",)
+            where, evidence = f"step {step['step']}, samples", (f"{plural(len(common), 'sample')} on every rank",)
             summary = "the ranks train on the same samples"
             return Finding(check, "failed", summary, "repeated_samples", name, where, evidence)
     summary = "the ranks train on different samples; their results cannot be compared, since the batch size is fixed"
@@ -302,8 +302,8 @@ def _judge_samples(
     common = set(ranks[0]).intersection(*ranks[1:])
     repeated = sum(times - 1 for times in found.values()) - sum(times - 1 for times in expected.values())
     evidence = (
-        f"the ranks train on {sum(found.values())} samples together, one process on {sum(expected.values())}",
-        f"{len(common)} samples are on every rank; {sum((expected - found).values())} are on none",
+        f"the ranks together train on {plural(sum(found.values()), 'sample')}, one process on {sum(expected.values())}",
+        f"{plural(len(common), 'sample')} on every rank, {sum((expected - found).values())} on none",
     )
     if own:
         cause = "rank_randomness"

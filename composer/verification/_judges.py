@@ -11,6 +11,7 @@ from composer.verification._judge_exact import judge_effect, judge_resumed, judg
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
 from composer.verification.compare import UPDATE_TOLERANCE, Runs, deviation, first_difference, updates
 from composer.verification.findings import Finding
+from composer.verification.objects import shortened
 from composer.verification.snapshot import display
 
 __all__ = ["explain", "judge", "reference_findings"]
@@ -125,7 +126,7 @@ def _changed_by_evaluation(steps: Mapping[str, Any], facts: Mapping[str, Any]) -
         module = name.partition(": ")[0].removeprefix("module ")
         of = f" ({facts['classes'][module]})" if name.startswith("module ") and module in facts["classes"] else ""
         found.append(f"{display(name) or 'the random state'}{of}")
-    return found
+    return shortened(found)
 
 
 def _changed_by_logging(steps: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
@@ -139,7 +140,9 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
     names = ", ".join(facts["data_names"])
     for problem in data["order"]:
         cause = "repeated_samples" if "more than once" in problem else "lost_samples"
-        return Finding("data", "failed", problem, cause, problem.split()[0])
+        name = problem.split()[0]
+        advice = f"Yield every index once in an epoch from __iter__ of {name}, or use DataLoader(shuffle=True)."
+        return Finding("data", "failed", problem, cause, name, advice=advice)
     if data["changed by a fetch"]:
         held = ", ".join(data["changed by a fetch"])
         evidence = (f"fetching a sample changes {held} of the data set",)
@@ -157,15 +160,18 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
 
 
 def explain(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings in which what one check finds out about the loss explains the others.
+    """Return findings in which what one check finds out about the loss, the batches or resuming explains the others.
 
     Args:
         findings: The findings of all checks.
     """
     mixing = next((f for f in findings if f.cause == "samples_interact" and f.name == "the loss"), None)
     resumed = next((f for f in findings if f.status == "failed" and f.check == "resume"), None)
+    wrong = next((f for f in findings if f.cause in ("wrong_split", "wrong_sample_count")), None)
     explained: list[Finding] = []
     for finding in findings:
+        if wrong is not None and finding.check.startswith("microbatch-") and finding.status != "passed":
+            finding = Finding(finding.check, "skipped", f"the batches are wrong: {wrong.cause}")
         if mixing is not None and finding.cause == "ragged_mean":
             finding = dataclasses.replace(
                 finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, advice=""

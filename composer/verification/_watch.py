@@ -125,7 +125,7 @@ class Watch(Callback):
         """Put the own handler first, and note what the others change."""
         found = [handler for handler in handlers if owner_of(handler) is not self]
         if self._inspect or self._attribute:
-            found = [self._noting(handler) for handler in found]
+            found = [handler if owner_of(handler) is None else self._noting(handler) for handler in found]
         own = [handler for handler in handlers if owner_of(handler) is self]
         name = _FIRST.get(event)
         return tuple([getattr(self, name), *found] if name is not None else [*found, *own])
@@ -251,12 +251,15 @@ class Watch(Callback):
             "random states": step.pop("random states"),
             "parameters": step["parameters"],
             "learning rate": step["learning rate"],
+            "changes": self._changes,
         }
         ranks = dist.all_gather_object(own)
         step["samples"] = [rank["samples"] for rank in ranks]
         indices = [rank["indices"] for rank in ranks]
         step["indices"] = None if None in indices else indices
         step["random states"] = [rank["random states"] for rank in ranks]
+        for name, changed in (item for rank in ranks for item in rank["changes"].items()):
+            self._changes.setdefault(name, set()).update(changed)  # a change may be that of one rank only
         step["ranks differ"] = sorted(
             {
                 name

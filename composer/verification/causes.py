@@ -56,6 +56,12 @@ CAUSES: dict[str, Cause] = {
         "gradients by the number of microbatches or ranks: the trainer does.",
         "the loss",
     ),
+    "gradients_modified": Cause(
+        "Something other than the loss changes the gradients, in a way that depends on how the batch is split: {name}",
+        "Change gradients once in a step, when the trainer has added those of all microbatches and ranks: in "
+        "after_train_batch of an Algorithm, not in after_backward or a hook of a tensor.",
+        "a callback or a hook",
+    ),
     "ragged_mean": Cause(
         "Microbatches have different numbers of the values that {name} averages over, such as tokens other than "
         "padding",
@@ -64,7 +70,7 @@ CAUSES: dict[str, Cause] = {
         "the loss",
     ),
     "samples_interact": Cause(
-        "The result for a sample depends on the other samples of its microbatch in {name}",
+        "In {name}, the result for a sample depends on the other samples of its microbatch",
         "Keep the microbatch size and the number of ranks fixed, or compute each sample by itself.",
         "the model",
     ),
@@ -129,7 +135,7 @@ CAUSES: dict[str, Cause] = {
         "Compute the learning rate from state.timestamp, or save the counter in state_dict of the schedule.",
     ),
     "unsaved_data_state": Cause(
-        "A checkpoint does not restore the position in the training data of {name}",
+        "A checkpoint does not restore the position in the training data: {name}",
         "Give the data set or the loader state_dict and load_state_dict, or use a map-style data set.",
         "the loader",
     ),

@@ -34,6 +34,14 @@ UPDATE_TOLERANCE = 1e-4
 
 # The stages of a step in the order in which one causes the next.
 STAGES = ("samples", "batch", "outputs", "loss", "gradients", "learning rate", "parameters", "buffers", "optimizer")
+# How the name of a part of a stage is introduced, if not by "of".
+_STAGE_OF = {
+    "loss": "",
+    "gradients": "gradient of",
+    "parameters": "parameter",
+    "buffers": "buffer",
+    "optimizer": "optimizer state",
+}
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,8 @@ class Difference:
     amount: str = ""
 
     def __str__(self) -> str:
-        of = f" of {self.name}" if self.name else ""
-        return f"step {self.step}, {self.stage}{of}" + (f" ({self.amount})" if self.amount else "")
+        what = f"{_STAGE_OF.get(self.stage, f'{self.stage} of')} {self.name}" if self.name else self.stage
+        return f"step {self.step}, {what.strip()}" + (f" ({self.amount})" if self.amount else "")
 
 
 def steps_of(record: Record) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def _amount(stage: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> str
     if total not in one["loss"] or total not in other["loss"]:
         return ""
     a, b = (float.fromhex(step["loss"][total]) for step in (one, other))
-    return f"loss {a:.6g} and {b:.6g}" if a != b else ""
+    return f"{'' if stage == 'loss' else 'loss '}{a:.6g} and {b:.6g}" if a != b else ""
 
 
 @dataclass(frozen=True)

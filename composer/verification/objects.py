@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["is_of_library", "is_own", "name_of"]
+__all__ = ["is_of_library", "is_own", "name_of", "shortened"]
 
 # Top-level packages whose code is not that of the program.
 _LIBRARIES = frozenset(
@@ -49,3 +50,17 @@ def name_of(part: Any) -> str:
     """
     name: str = getattr(part, "__qualname__", None) or type(part).__qualname__
     return name.rpartition("<locals>.")[2]
+
+
+def shortened(names: Sequence[str], most: int = 5) -> list[str]:
+    """Return the first names of a list, and how many more there are: a large model has hundreds of modules.
+
+    Args:
+        names: The names; each counts once.
+        most: Number of names to return.
+
+    >>> shortened(["net.0", "net.1", "net.2", "net.2"], most=2)
+    ['net.0', 'net.1', '1 more']
+    """
+    names = list(dict.fromkeys(names))
+    return [*names[:most], f"{len(names) - most} more"] if len(names) > most else names

@@ -7,14 +7,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from composer._text import plural
 from composer.verification.findings import Finding, Status
+from composer.verification.objects import shortened
 
 __all__ = ["as_text"]
 
 _STATUSES: tuple[Status, ...] = ("failed", "expected", "passed", "skipped")
 _WIDTH = 120
 _INDENT = " " * 10
-# Names of modules that are listed; a large model has hundreds.
-_MAX_NAMES = 5
 
 
 def as_text(findings: Sequence[Finding], seconds: float) -> str:
@@ -58,9 +57,7 @@ def _failed(group: Sequence[Finding]) -> Iterator[str]:
 
 
 def _expected(group: Sequence[Finding]) -> Iterator[str]:
-    names = list(dict.fromkeys(finding.name for finding in group))
-    more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
-    first = dataclasses.replace(group[0], name=", ".join([*names[:_MAX_NAMES], *more]))
+    first = dataclasses.replace(group[0], name=", ".join(shortened([finding.name for finding in group])))
     yield _entry("expected", group, _summary(group))
     yield from _place(group)
     yield f"{_INDENT}reason: {_line(first.explanation)} [{first.cause}]"

@@ -273,7 +273,7 @@ class ClipEachMicrobatch(Callback):
         torch.nn.utils.clip_grad_norm_(state.model.parameters(), 0.05)
 
 
-@fault("callback_changes_training loss_scale", "microbatches callbacks", "ClipEachMicrobatch")
+@fault("gradients_modified callback_changes_training", "microbatches callbacks", "ClipEachMicrobatch")
 def clips_each_microbatch() -> Trainer:
     """A callback clips gradients after each backward pass, that is, between microbatches."""
     return build(callbacks=[ClipEachMicrobatch()])
