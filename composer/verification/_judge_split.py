@@ -85,7 +85,7 @@ def _of_gradients(
     evidence += [f"{_labeled(name, facts)} changes the {changed}" for name, changed in editing.items()]
     name, cause, advice = "the loss", "loss_scale", ""
     if abs(loss - 1) <= TOLERANCE:
-        name = ", ".join(editing) or gradients.name
+        name = ", ".join(editing) or f"what changes the gradient of {gradients.name}"
         cause = "loss_scale" if factor is not None else "gradients_modified"
         evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes the gradients"
     elif factor is None:

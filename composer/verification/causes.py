@@ -135,7 +135,7 @@ CAUSES: dict[str, Cause] = {
         "Compute the learning rate from state.timestamp, or save the counter in state_dict of the schedule.",
     ),
     "unsaved_data_state": Cause(
-        "A checkpoint does not restore the position in the training data: {name}",
+        "A checkpoint does not restore the state of the training data, such as the position: {name}",
         "Give the data set or the loader state_dict and load_state_dict, or use a map-style data set.",
         "the loader",
     ),

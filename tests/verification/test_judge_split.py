@@ -92,7 +92,7 @@ def test_scaled_loss() -> None:
 def test_scaled_gradients_are_of_what_changes_them() -> None:
     found = judged(2.0, 1.0)
     assert (found.cause, found.name) == ("loss_scale", "Clip")
-    assert judged(2.0, 1.0, {**FACTS, "changes": {}}).name == "w"
+    assert judged(2.0, 1.0, {**FACTS, "changes": {}}).name == "what changes the gradient of w"
 
 
 def test_remedy_has_the_labels_of_the_batch() -> None:
