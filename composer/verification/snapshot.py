@@ -30,7 +30,8 @@ _OPTIMIZER_INTERNALS = frozenset(
     {"state", "param_groups", "defaults", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
 )
 # Words before the names of what modules have.
-_WORDS = ("parameter ", "buffer ", "requires_grad of ", "tie of ")
+_WORDS = ("parameter ", "buffer ", "tie of ")
+_FLAG = "requires_grad of "
 
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
 
@@ -76,10 +77,12 @@ def display(name: str) -> str:
     Args:
         name: What :func:`differences` returns.
 
-    >>> display("module net.2: buffer mean"), display("data Noise: generator")
-    ('net.2.mean', 'Noise.generator')
+    >>> display("module net.2: buffer mean"), display("module net.2: requires_grad of bias")
+    ('net.2.mean', 'net.2.bias.requires_grad')
     """
     owner, _, attribute = name.partition(" ")[2].partition(": ")
+    if attribute.startswith(_FLAG):
+        attribute = f"{attribute.removeprefix(_FLAG)}.requires_grad"
     for word in _WORDS:
         attribute = attribute.removeprefix(word)
     return f"{owner}.{attribute}".strip(".")
@@ -125,7 +128,7 @@ def _of_module(module: nn.Module) -> dict[str, str]:
         for word, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers))
         for name, tensor in named(recurse=False)
     }
-    trained = {f"requires_grad of {name}": str(p.requires_grad) for name, p in module.named_parameters(recurse=False)}
+    trained = {f"{_FLAG}{name}": str(p.requires_grad) for name, p in module.named_parameters(recurse=False)}
     plain: dict[str, str] = {}
     for name, value in vars(module).items():
         if name in _MODULE_INTERNALS or _is_link(value):
