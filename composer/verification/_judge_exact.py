@@ -40,6 +40,10 @@ _UNSAVED = {
 # Largest relative difference that another order of additions makes in float32.
 _ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
+# The remedy for requires_grad, which no checkpoint saves.
+_FREEZE = (
+    "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that a resumed run does too."
+)
 # What differs, by the check of :func:`judge_effect`.
 _EFFECTS = {
     "evaluation": "training with and without evaluation differs",
@@ -143,7 +147,8 @@ def judge_resumed(check: str, reference: Steps, resumed: Steps, facts: Mapping[s
         return Finding(check, "passed", f"{len(rest)} steps after step {start} are equal bit for bit")
     cause, name, evidence = _unsaved(found, changed, reference["snapshots"].get("saved", {}), facts)
     summary = "the resumed run differs from the uninterrupted one"
-    return Finding(check, "failed", summary, cause, name, str(found), evidence)
+    advice = _FREEZE if name.endswith(".requires_grad") else ""
+    return Finding(check, "failed", summary, cause, name, str(found), evidence, advice=advice)
 
 
 def _unsaved(
