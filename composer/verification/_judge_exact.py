@@ -41,9 +41,7 @@ _UNSAVED = {
 _ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
 # The remedy for requires_grad, which no checkpoint saves.
-_FREEZE = (
-    "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that a resumed run does too."
-)
+_FREEZE = "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that resumed runs do too."
 # What differs, by the check of :func:`judge_effect`.
 _EFFECTS = {
     "evaluation": "training with and without evaluation differs",
