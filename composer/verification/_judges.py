@@ -8,6 +8,7 @@ from typing import Any
 
 from composer.trials import Record, Trial
 from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
+from composer.verification._judge_reload import judge_reloaded
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
 from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
 from composer.verification.findings import Finding
@@ -30,7 +31,7 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
         records: The records of all trials by name.
         facts: What the reference trial found out.
     """
-    label, record = trial.name, records[trial.name]
+    label, record = "reload" if check == "reload" else trial.name, records[trial.name]
     for name in trial.after:
         if not records[name].is_completed and name.startswith("exact"):
             summary = f"the program fails in float64, in which runs are compared: {records[name].error}"
@@ -39,6 +40,8 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
             return _failed(label, records[name])
     if check == "resume_ranks" and _SAME_RANKS in record.error:
         return Finding(label, "skipped", f"the data resumes on the same number of ranks only: {record.error}")
+    if check == "reload" and not record.is_completed:
+        return Finding(label, "skipped", "the run does not resume, see the check resume")
     if not record.is_completed:
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
     found = _judge(check, trial, records, facts)
@@ -52,14 +55,16 @@ def judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappin
 
 def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mapping[str, Any]) -> Finding:
     """Return what a check found, of trials that completed."""
-    label, record = trial.name, records[trial.name]
+    label, record = "reload" if check == "reload" else trial.name, records[trial.name]
     reference, steps = steps_of(records["reference"]), steps_of(record)
     if check == "same":
         return judge_same(label, reference, steps, (tensors_of(records["reference"]), tensors_of(record)), facts)
     if check == "data":
         return _judge_data(facts["data"], facts)
     if check == "resume":
-        return judge_resumed(label, reference, steps, facts)
+        return judge_resumed(label, reference, steps_of(records["same"]), steps, facts)
+    if check == "reload":
+        return judge_reloaded(label, steps_of(records["same"]), steps, facts["classes"])
     if check == "workers":
         return judge_workers(label, reference, steps, facts)
     if check in ("evaluation", "logging"):

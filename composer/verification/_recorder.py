@@ -18,10 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from composer import dist, rng, trees
 from composer.callbacks import LRMonitor, SpeedMonitor
+from composer.core.state import State
 from composer.loggers import InMemoryLogger
 from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
-from composer.verification import code_facts, exact_mode
+from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._watch import Finished, Watch
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ class Recorder(Probe):
         epoch_batches: Number of batches of an epoch, so that a few steps train more than one epoch.
         exact: Whether to train in float64 without what depends on the size of a microbatch: modules that sample random
             numbers or use statistics of the batch, and algorithms that sample.
-        save_at: Step after which to save a checkpoint.
-        load: Name of the trial whose checkpoint to resume.
+        save_at: Number of steps after which to save a checkpoint.
+        kill: Whether to save as a run does, in a folder of the trial, and to end as if killed while it saves again.
+        resume: Name of the trial that was killed, which to continue as the same command does.
+        load: Name of the trial in exact mode whose checkpoint to resume.
         evaluate: Whether to evaluate after each step.
         log: Whether to log with a progress bar and monitors.
         callbacks: Whether to run the callbacks of the program.
@@ -63,6 +66,8 @@ class Recorder(Probe):
         epoch_batches: int = 0,
         exact: bool = False,
         save_at: int | None = None,
+        kill: bool = False,
+        resume: str | None = None,
         load: str | None = None,
         evaluate: bool = False,
         log: bool = False,
@@ -78,6 +83,8 @@ class Recorder(Probe):
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
         self._data, self._compile = data, compile
+        self._kill, self._resume = kill, resume
+        self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         self._fixed = False
@@ -102,6 +109,11 @@ class Recorder(Probe):
             callbacks = [*callbacks, *(cls() for cls in (LRMonitor, SpeedMonitor) if cls not in present)]
         if self._load is not None:
             arguments["load_path"] = str(self.folder.parent / self._load / CHECKPOINT)
+        if self._kill or self._resume is not None:
+            assert self._save_at is not None
+            saves = self.folder if self._resume is None else self.folder.parent / self._resume
+            arguments |= _checkpoints.arguments(saves, self._trainers, self._save_at)
+        self._trainers += 1
         from torch._dynamo import OptimizedModule  # takes seconds, and only trials need it
 
         compiled = arguments["compile_config"] is not None or isinstance(arguments["model"], OptimizedModule)
@@ -112,7 +124,8 @@ class Recorder(Probe):
         self._watch = Watch(
             steps=self._steps,
             save_at=self._save_at,
-            checkpoint=self.folder / CHECKPOINT,
+            checkpoint=self.folder / CHECKPOINT if self._exact is not None else None,
+            again=None if self._resume is None else self.folder,
             neutral=self._exact,
             inspect=self._inspect,
             attribute=self._attribute or self._log,
@@ -132,6 +145,10 @@ class Recorder(Probe):
         state = trainer.state
         self._watch = next(callback for callback in state.callbacks if isinstance(callback, Watch))  # of this trainer
         self._watch.num_evaluators = len(state.evaluators)
+        if self._resume is not None and state.load_path is None:
+            raise RuntimeError("autoresume=True finds no checkpoint in the folder of the run that was killed.")
+        if self._kill:
+            self._watch.end = self._die
         if not self._evaluate:
             state.evaluators = []
             arguments = {name: value for name, value in arguments.items() if not name.startswith("eval_")}
@@ -147,6 +164,12 @@ class Recorder(Probe):
     def result(self) -> Mapping[str, Any]:
         """Return how many steps were recorded; the rest is in files."""
         return {"steps": 0 if self._watch is None else len(self._watch.steps)}
+
+    def _die(self, state: State) -> None:
+        """Write the records, and end while the next checkpoint is written; return unless this fit is the one meant."""
+        self._write()
+        with _checkpoints.interrupted_save(state):
+            self.finish()
 
     def _with_data(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the trainer or of fit with short epochs, and batches of an appropriate size."""

@@ -110,7 +110,12 @@ CAUSES: dict[str, Cause] = {
         "Give the data set or the loader state_dict and load_state_dict, or use a map-style data set.",
     ),
     "checkpoint_not_stable": Cause(
-        "{name} is not restored as it was saved", "Check state_dict and load_state_dict of the model."
+        "{name} is not restored as it was saved",
+        "Let load_state_dict (of a module: set_extra_state) restore what state_dict (get_extra_state) returned.",
+    ),
+    "saving_changes_training": Cause(
+        "Saving a checkpoint changes the training ({name})",
+        "Let state_dict and get_extra_state only read: no random numbers, and copies of what changes later.",
     ),
     "resume_fails": Cause("Resuming raises an error", "See the traceback."),
     "worker_randomness": Cause(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ CHECKS: dict[str, str] = {
     "same": "the same run again is equal bit for bit",
     "data": "an epoch has every sample once, batches split correctly, and training does not modify the data",
     "resume": "a run that is killed and resumed is equal bit for bit to one that is not",
+    "reload": "a checkpoint that is loaded and saved again is equal bit for bit",
     "resume_ranks": "a run that is resumed on 2 ranks computes the same",
     "microbatch": "microbatches of a half, a quarter and one sample give the same gradients",
     "ddp": "2 ranks with DDP compute the same",
@@ -137,15 +139,18 @@ class _Verification:
         """Run all trials, and judge them."""
         start = time.monotonic()
         record = self._reference()
+        self._save_at = self._choose_save(steps_of(record)["steps"])
         facts = _facts(record) | _facts(self._run([self._data_trial()])["data"])
         plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
         trials = [trial for _, trial in plan if isinstance(trial, Trial)]
         needed: set[str] = {name for trial in trials for name in trial.after}
         others = [self._exact(name) for name in ("exact", "exact-cpu") if name in needed]
+        others += [self._same()] if "same" in needed else []
         without = [self._without(name) for name in sorted(needed) if name.startswith("without-")]
         records = {"reference": record}
         if trials:
-            records |= self._run([self._reference_trial(), *others, *without, *trials])
+            first = [self._reference_trial(), *others, *without]
+            records |= self._run(list({trial.name: trial for trial in [*first, *trials]}.values()))
         noted = records["same"] if "same" in records and records["same"].is_completed else record
         facts["changes"] = {**steps_of(record)["changes"], **steps_of(noted)["changes"]}
         findings = [*reference_findings(facts, steps_of(record)), *self._judged(plan, records, facts)]
@@ -168,12 +173,23 @@ class _Verification:
 
     def _shorten(self, steps: int) -> None:
         self._steps = steps
-        # In the middle of the second epoch, which begins after half of the steps.
         self._epoch_batches = max(2, steps // 2)
-        self._save_at = min(self._epoch_batches + max(1, (steps - self._epoch_batches) // 2), steps - 1)
+
+    def _choose_save(self, steps: Sequence[Mapping[str, Any]]) -> int:
+        """Return after how many steps to save: at random, in the middle of an epoch after the first if there is one.
+
+        The same program saves at the same step each time. What is lost at the end of an epoch shows only later.
+
+        Args:
+            steps: The steps of the reference.
+        """
+        inner = [step["step"] for step in steps[1:] if step["batch in epoch"] > 0]
+        second = next((step["step"] for step in steps[1:] if step["batch in epoch"] == 0), 0)
+        later = [step for step in inner if step > second]
+        return random.Random(self._target.fingerprint).choice(later or inner or [step["step"] for step in steps[1:]])
 
     def _reference_trial(self) -> Trial:
-        return self._trial("reference", inspect=True, save_at=self._save_at)
+        return self._trial("reference", inspect=True)
 
     def _judged(
         self, plan: Sequence[tuple[str, Trial | str]], records: Mapping[str, Record], facts: Mapping[str, Any]
@@ -204,6 +220,10 @@ class _Verification:
         """Return the trial that inspects the data, which may change them, so that it is compared with no other."""
         return self._trial("data", data=True)
 
+    def _same(self) -> Trial:
+        """Return the same run again, which saves a checkpoint as it goes, and is killed at its end."""
+        return self._fresh(self._trial("same", attribute=True, kill=True, save_at=self._save_at))
+
     def _without(self, name: str) -> Trial:
         """Return the reference without a method."""
         return self._trial(name, [f"algorithms-={name.removeprefix('without-')}"], ["reference"])
@@ -225,15 +245,15 @@ class _Verification:
         elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
             yield from self._ranks(check, facts)
         elif check == "same":
-            yield self._fresh(self._trial("same", attribute=True))
+            yield self._same()
         elif check == "random":
             if not facts["random_modules"]:
                 yield "no module of the run samples random numbers"
             else:
                 cpu = torch.accelerator.is_available() and torch.accelerator.device_count() < 2
                 yield self._trial("random", ["device=cpu"] if cpu else [], ["reference"], ranks=2)
-        elif check == "resume":
-            yield self._trial("resume", after=["reference"], load="reference")
+        elif check in ("resume", "reload"):
+            yield self._trial("resume", after=["reference", "same"], resume="same", save_at=self._save_at)
         elif check == "evaluation":
             if not facts["evaluators"]:
                 yield "the run does not evaluate"
