@@ -75,8 +75,8 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
         return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
     if check == "methods":
-        without = steps_of(records[trial.after[-1]])
-        return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])
+        other = steps_of(records[trial.after[-1]])
+        return judge_effect(label, "method_not_neutral", other, steps, [label.partition("-")[2]])
     if check == "precision":
         return _judge_precision(label, records["reference"], record)
     if check == "random":

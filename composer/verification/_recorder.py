@@ -18,12 +18,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from composer import dist, rng, trees
 from composer.callbacks import LRMonitor, SpeedMonitor
+from composer.core.algorithm import Algorithm
 from composer.core.state import State
 from composer.loggers import InMemoryLogger
+from composer.trainer.short_names import instances
 from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._watch import Finished, Watch
+from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -56,6 +59,7 @@ class Recorder(Probe):
         inspect: Whether to find out which modules and algorithms sample random numbers, and to check the data.
         hooks: Whether to record the outputs of modules; not for a compiled model, which would compile the hooks.
         data: Whether to find out whether training modifies the data.
+        neutral: Class of the method to set to its neutral setting.
         compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
     """
 
@@ -76,6 +80,7 @@ class Recorder(Probe):
         inspect: bool = False,
         hooks: bool = True,
         data: bool = False,
+        neutral: str = "",
         compile: bool = False,
     ) -> None:
         super().__init__(folder)
@@ -83,7 +88,7 @@ class Recorder(Probe):
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
         self._data, self._compile = data, compile
-        self._kill, self._resume = kill, resume
+        self._kill, self._resume, self._neutral = kill, resume, neutral
         self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
@@ -102,6 +107,8 @@ class Recorder(Probe):
         if arguments["seed"] is None:
             arguments["seed"] = 0
         callbacks = arguments["callbacks"] if self._callbacks else []
+        methods = arguments["algorithms"] = instances("algorithms", arguments["algorithms"], Algorithm)
+        set_neutral(methods, self._neutral)
         if self._log:
             arguments["loggers"] = [InMemoryLogger(), *_own_loggers(given["loggers"])]
             arguments["progress_bar"] = True
@@ -134,6 +141,7 @@ class Recorder(Probe):
             evaluate=self._evaluate,
         )
         self._watch.compiled = compiled
+        self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}
         self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
         arguments["callbacks"] = [*callbacks, self._watch]
         if self._exact is not None:
@@ -194,6 +202,12 @@ class Recorder(Probe):
             self.folder.joinpath(FACTS_FILE).write_text(json.dumps(self._watch.facts), encoding="utf-8")
         if self._watch.tensors:
             torch.save(self._watch.tensors, self.folder / TENSORS_FILE)
+
+
+def _describe(method: Algorithm) -> str | list[str]:
+    """Return the attributes that the neutral setting of a method sets, or why it has none."""
+    setting = neutral_setting(method)
+    return why_not_neutral(method) if setting is None else sorted(setting)
 
 
 def _own_loggers(given: Any) -> list[Any]:

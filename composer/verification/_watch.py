@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from composer.verification.code_facts import edits_in_place, own_states, suspect
 from composer.verification.digests import digest, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
-from composer.verification.neutral import neutral_settings
 from composer.verification.snapshot import Snapshot, differences, snapshot
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Watch(Callback):
             checkpoint, and the last parameters.
         trainer: The trainer, set before it trains.
         loggers: Class names of the loggers of the program that can be tried.
+        neutral: The neutral setting of each method by class name, a text if it has none.
         compiled: Whether the program compiles its model.
         num_evaluators: Number of evaluators of the program, set before it trains.
         end: Called after the last step, if the run must not end by an exception.
@@ -82,6 +83,7 @@ class Watch(Callback):
     num_evaluators: int
     compiled: bool = False
     loggers: Sequence[str] = ()
+    neutral: Mapping[str, Any] = MappingProxyType({})
     end: Callable[[State], None] | None = None
 
     def __init__(
@@ -319,7 +321,7 @@ class Watch(Callback):
             made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
             token_function=_data_facts.token_function(state.train_phase.loader),
             data_names=_data_facts.names(state.train_phase.loader),
-            neutral=neutral_settings(state.algorithms),
+            neutral=dict(self.neutral),
             compiled=self.compiled,
             loggers=self.loggers,
             classes={name: type(module).__qualname__ for name, module in state.model.named_modules()},

@@ -305,11 +305,14 @@ class _Verification:
 
     def _methods(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if not facts["neutral"]:
-            yield "no method of the run has a neutral setting"
+            yield "the run has no methods"
         for name, setting in facts["neutral"].items():
-            index = facts["algorithms"].index(name)
-            after = ["reference", f"without-{name}"]
-            yield self._trial(f"neutral-{name}", [f"algorithms.{index}.{setting}"], after)
+            if isinstance(setting, str):
+                yield f"{name} has no neutral setting: {setting}"
+            elif setting:
+                yield self._trial(f"neutral-{name}", after=["reference", f"without-{name}"], neutral=name)
+            else:  # it does not change the training as it is
+                yield self._without(name)
 
     def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if facts["workers"] is None:
