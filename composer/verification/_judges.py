@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer.trials import Record, Trial
+from composer.verification._judge_compiled import judge_compiled
 from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
 from composer.verification._judge_reload import judge_reloaded
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
-from composer.verification.compare import TOLERANCE, deviation, first_difference, steps_of, tensors_of, updates
+from composer.verification.compare import deviation, first_difference, steps_of, tensors_of
 from composer.verification.findings import Finding
 from composer.verification.snapshot import display
 
@@ -87,7 +88,7 @@ def _judge(check: str, trial: Trial, records: Mapping[str, Record], facts: Mappi
     if check == "microbatch":
         return judge_split(label, steps_of(exact), steps, tensors, others, facts)
     if check == "compile":
-        return _judge_compiled(label, tensors, others)
+        return judge_compiled(label, tensors, others)
     expected = steps_of(exact)
     if check == "resume_ranks":
         start = steps["steps"][0]["step"]
@@ -149,18 +150,6 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
             finding = Finding(finding.check, "skipped", summary)
         explained.append(finding)
     return explained
-
-
-def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
-    found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
-    if found is None:
-        found = deviation(updates(tensors), updates(others), 100 * TOLERANCE)
-        if found is not None:
-            where = f"step 1 or later, parameter {found.name} (relative {found.relative:.2g})"
-            return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
-        return Finding(label, "passed", "the gradients agree in float64")
-    where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
-    return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
 
 
 def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:

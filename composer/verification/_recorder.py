@@ -26,17 +26,18 @@ from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._watch import Finished, Watch
+from composer.verification.compare import STEPS_FILE, TENSORS_FILE
 from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["CHECKPOINT", "FACTS_FILE", "STEPS_FILE", "TENSORS_FILE", "Recorder"]
+__all__ = ["CHECKPOINT", "FACTS_FILE", "Recorder"]
 
 CHECKPOINT = "checkpoint.pt"
 FACTS_FILE = "facts.json"
-STEPS_FILE = "steps.json"
-TENSORS_FILE = "tensors.pt"
+# How to compile a model that the program does not: without the time that inductor takes.
+_COMPILE = {"backend": "aot_eager"}
 
 
 class Recorder(Probe):
@@ -61,6 +62,7 @@ class Recorder(Probe):
         data: Whether to find out whether training modifies the data.
         neutral: Class of the method to set to its neutral setting.
         compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
+        locate: Whether to compile each module alone, beside the model, to find the one that differs.
     """
 
     def __init__(
@@ -82,12 +84,13 @@ class Recorder(Probe):
         data: bool = False,
         neutral: str = "",
         compile: bool = False,
+        locate: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
-        self._data, self._compile = data, compile
+        self._data, self._compile, self._locate = data, compile, locate
         self._kill, self._resume, self._neutral = kill, resume, neutral
         self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
@@ -123,11 +126,12 @@ class Recorder(Probe):
         self._trainers += 1
         from torch._dynamo import OptimizedModule  # takes seconds, and only trials need it
 
-        compiled = arguments["compile_config"] is not None or isinstance(arguments["model"], OptimizedModule)
+        config = arguments["compile_config"]
+        compiled = config is not None or isinstance(arguments["model"], OptimizedModule)
         if not self._compile:
             arguments["compile_config"] = None
         elif not compiled:
-            arguments["compile_config"] = {"backend": "aot_eager"}  # without the time that inductor takes
+            arguments["compile_config"] = dict(_COMPILE)
         self._watch = Watch(
             steps=self._steps,
             save_at=self._save_at,
@@ -139,6 +143,7 @@ class Recorder(Probe):
             hooks=self._hooks,
             data=self._data,
             evaluate=self._evaluate,
+            compiled_alone=({**_COMPILE} if config is None else config) if self._locate else None,
         )
         self._watch.compiled = compiled
         self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}

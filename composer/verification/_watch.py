@@ -23,6 +23,7 @@ from composer.dist.dtensor import full_tensor
 from composer.trainer.microbatch import named_losses
 from composer.verification import _checkpoints, _data_facts
 from composer.verification.code_facts import edits_in_place, own_states, suspects
+from composer.verification.compiled_modules import CompiledModules
 from composer.verification.digests import digest, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
@@ -65,6 +66,7 @@ class Watch(Callback):
         hooks: Whether to record the outputs of modules.
         data: Whether to fetch samples before and after training, to see whether training modifies them.
         evaluate: Whether to record what evaluation changes.
+        compiled_alone: Arguments of ``torch.compile`` with which to compile each module alone; None does not.
 
     Attributes:
         steps: A record of each step.
@@ -99,11 +101,13 @@ class Watch(Callback):
         hooks: bool = True,
         data: bool = False,
         evaluate: bool = False,
+        compiled_alone: dict[str, Any] | None = None,
     ) -> None:
         self._data, self._evaluate = data, evaluate
         self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
         self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
-        self._hooks, self._again = hooks, again
+        self._hooks, self._again, self._compiled_alone = hooks, again, compiled_alone
+        self._compiled: CompiledModules | None = None
         self.steps: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.tensors: dict[str, Any] = {}
@@ -123,6 +127,7 @@ class Watch(Callback):
             "changes": {name: sorted(changed) for name, changed in self._changes.items()},
             "saved": None if self._checkpoint is not None or self._again is not None else self._save_at,
             "reloaded": self.reloaded,
+            "compiled": None if self._compiled is None else [self._compiled.found, self._compiled.relative],
             "initial": self.facts.get("initial", {}),
         }
 
@@ -184,6 +189,8 @@ class Watch(Callback):
             self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
                 self._neutral.prepare(state.model)
+            if self._compiled_alone is not None:
+                self._compiled = CompiledModules(state.model, self._compiled_alone)
 
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:

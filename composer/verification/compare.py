@@ -12,9 +12,23 @@ import torch
 from torch import Tensor
 
 from composer.trials.trial import Record
-from composer.verification._recorder import STEPS_FILE, TENSORS_FILE
 
-__all__ = ["TOLERANCE", "Deviation", "Difference", "deviation", "first_difference", "steps_of", "tensors_of", "updates"]
+__all__ = [
+    "STEPS_FILE",
+    "TENSORS_FILE",
+    "TOLERANCE",
+    "Deviation",
+    "Difference",
+    "deviation",
+    "first_difference",
+    "steps_of",
+    "tensors_of",
+    "updates",
+]
+
+# What a trial records in its folder.
+STEPS_FILE = "steps.json"
+TENSORS_FILE = "tensors.pt"
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6

@@ -18,6 +18,7 @@ import torch
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
 from composer.trials.fork_server import can_fork
+from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
 from composer.verification.compare import steps_of
@@ -154,7 +155,13 @@ class _Verification:
         noted = records["same"] if "same" in records and records["same"].is_completed else record
         facts["changes"] = {**steps_of(record)["changes"], **steps_of(noted)["changes"]}
         findings = [*reference_findings(facts, steps_of(record)), *self._judged(plan, records, facts)]
-        return Report(explain(findings), facts, time.monotonic() - start)
+        findings = [self._located(f, facts) if f.cause == "compile_differs" else f for f in explain(findings)]
+        return Report(findings, facts, time.monotonic() - start)
+
+    def _located(self, finding: Finding, facts: Mapping[str, Any]) -> Finding:
+        """Return a finding about the compiled model with the module that differs when it is compiled alone."""
+        trial = self._trial("compile-modules", _SAME_BATCHES, ["reference"], exact=True, hooks=False, locate=True)
+        return located(finding, self._run([self._reference_trial(), trial])["compile-modules"], facts["classes"])
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""

@@ -1,0 +1,51 @@
+"""Judge a compiled model, and name the module that differs when it is compiled alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from composer.trials import Record
+from composer.verification.compare import TOLERANCE, deviation, steps_of, updates
+from composer.verification.findings import Finding
+
+__all__ = ["judge_compiled", "located"]
+
+
+def judge_compiled(check: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
+    """Judge a run with the compiled model.
+
+    Args:
+        check: Name of the check.
+        tensors: The tensors that the reference in exact mode recorded.
+        others: Those of the compiled model.
+    """
+    found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
+    if found is None:
+        found = deviation(updates(tensors), updates(others), 100 * TOLERANCE)
+        if found is not None:
+            where = f"step 1 or later, parameter {found.name} (relative {found.relative:.2g})"
+            return Finding(check, "failed", "the compiled model differs", "compile_differs", found.name, where)
+        return Finding(check, "passed", "the gradients agree in float64")
+    where = f"step 0, gradient of {found.name} (relative {found.relative:.2g})"
+    return Finding(check, "failed", "the compiled model differs", "compile_differs", found.name, where)
+
+
+def located(finding: Finding, record: Record, classes: Mapping[str, str]) -> Finding:
+    """Return a finding of :func:`judge_compiled` with the first module whose outputs differ, if it is known.
+
+    Args:
+        finding: The finding.
+        record: The record of the trial that compiles each module alone.
+        classes: The class of each module by name.
+    """
+    if not record.is_completed:
+        return dataclasses.replace(finding, evidence=(f"the search for the module failed: {record.error}",))
+    name, relative = steps_of(record)["compiled"]
+    if name is None:
+        evidence = "compiled alone, every module has the outputs of the plain one: see its backward pass and the loss"
+        return dataclasses.replace(finding, evidence=(evidence,))
+    label = f"{name or 'the model'} ({classes.get(name, 'the model')})"
+    evidence = f"compiled alone, {name or 'the model'} has other outputs (relative {relative:.2g})"
+    return dataclasses.replace(finding, name=label, evidence=(evidence,))
