@@ -319,7 +319,7 @@ class _Verification:
             elif setting:
                 yield self._trial(f"neutral-{name}", after=["reference", f"without-{name}"], neutral=name)
             else:  # it does not change the training as it is
-                yield self._without(name)
+                yield self._without(f"without-{name}")
 
     def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if facts["workers"] is None:
