@@ -216,11 +216,11 @@ def _describe(method: Algorithm) -> str | list[str]:
 
 
 def _own_loggers(given: Any) -> list[Any]:
-    """Return the loggers of classes of the program whose code writes nothing."""
+    """Return the loggers of classes of the program that declare not to write, or whose code writes nothing."""
     return [
         logger
         for logger in trees.ensure_tuple(given)
         if not isinstance(logger, str)
         and not f"{type(logger).__module__}.".startswith("composer.")
-        and not code_facts.writes(logger)
+        and not (getattr(logger, "writes_output", True) and code_facts.writes(logger))
     ]

@@ -301,7 +301,7 @@ class _Verification:
         if check == "tp" and facts["plan"] is None:
             yield "the run has no tensor parallel plan"
         elif check == "resume_ranks" and facts["made_by_sampler"]:
-            yield "the sampler yields batches, so that the position in the data depends on their size"
+            yield "the sampler yields batches, which the position in the data counts; on 2 ranks they have another size"
         elif check == "resume_ranks":
             yield self._trial("resume_ranks", changes, ["reference", reference], 2, exact=True, load=reference)
         else:
