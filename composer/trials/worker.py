@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Never
 
+import torch
+
 from composer import dist
 from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 from composer.trainer.overrides import TrainerOverrides, override_trainers
@@ -101,6 +103,8 @@ def main(folder: str) -> Never:
         trial = Trial.from_json(described["trial"])
         if trial.target.kind in ("function", "pickle"):
             sys.path[:] = [*described["path"], *(entry for entry in sys.path if entry not in described["path"])]
+        if trial.threads:
+            torch.set_num_threads(trial.threads)
         faulthandler.enable(sys.stderr)
         # Shortly before the time limit, so that the log says where a trial that hangs waits.
         faulthandler.dump_traceback_later(max(trial.time_limit - 5, trial.time_limit / 2), file=sys.stderr)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from composer._cpus import cpus_of_node
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
 from composer.trials.fork_server import can_fork
@@ -79,7 +80,8 @@ def verify(
         steps: Number of steps to train.
         checks: Names of the checks to run, of :data:`CHECKS`; None runs all that apply.
         folder: Folder for the records of the runs, with which an interrupted call goes on; None uses a temporary one.
-        parallel: Number of runs at the same time; None for one for each 2 CPU cores, or 1 with an accelerator.
+        parallel: Number of runs at the same time; None for one for each 2 CPU cores and at least 2, or 1 with an
+            accelerator. They share the cores, unless ``OMP_NUM_THREADS`` is set.
         time_limit: Seconds after which a run is terminated.
         fit: Which call of ``fit`` of the program is meant, from 1.
         progress: Whether to show the progress on stderr.
@@ -105,7 +107,8 @@ def verify(
     else:
         target = Target.from_command(program, fit)
     if parallel is None:
-        parallel = 1 if torch.accelerator.is_available() else max(1, (os.cpu_count() or 2) // 2)
+        cores = cpus_of_node()
+        parallel = 1 if torch.accelerator.is_available() else max(min(cores, 2), cores // 2)
     with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
         where = Path(temporary if folder is None else folder)
         with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
@@ -218,10 +221,9 @@ class _Verification:
         self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
     ) -> Trial:
         given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
-        limit = self._time_limit
-        return Trial(
-            name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=limit, after=tuple(after)
-        )
+        threads = 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // self._parallel)
+        options = {"time_limit": self._time_limit, "threads": threads}
+        return Trial(name, self._target, _PROBE, given, tuple(changes), ranks=ranks, after=tuple(after), **options)
 
     def _data_trial(self) -> Trial:
         """Return the trial that inspects the data, which may change them, so that it is compared with no other."""
