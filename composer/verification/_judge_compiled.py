@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,10 +43,12 @@ def located(finding: Finding, record: Record, classes: Mapping[str, str]) -> Fin
     """
     if not record.is_completed:
         return dataclasses.replace(finding, evidence=(f"the search for the module failed: {record.error}",))
-    name, relative = steps_of(record)["compiled"]
+    compiled = steps_of(record)["compiled"]
+    name, relative = compiled["found"], compiled["relative"]
     if name is None:
-        evidence = "compiled alone, every module has the outputs of the plain one: see its backward pass and the loss"
-        return dataclasses.replace(finding, evidence=(evidence,))
+        evidence = "compiled alone, the modules have the outputs of the plain ones: see the backward pass and the loss"
+        failed = (f"{module} cannot be compiled alone: {error}" for module, error in compiled["failed"].items())
+        return dataclasses.replace(finding, evidence=(evidence, *itertools.islice(failed, 5)))
     label = f"{name or 'the model'} ({classes.get(name, 'the model')})"
     evidence = f"compiled alone, {name or 'the model'} has other outputs (relative {relative:.2g})"
     return dataclasses.replace(finding, name=label, evidence=(evidence,))

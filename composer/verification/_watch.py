@@ -127,7 +127,7 @@ class Watch(Callback):
             "changes": {name: sorted(changed) for name, changed in self._changes.items()},
             "saved": None if self._checkpoint is not None or self._again is not None else self._save_at,
             "reloaded": self.reloaded,
-            "compiled": None if self._compiled is None else [self._compiled.found, self._compiled.relative],
+            "compiled": None if self._compiled is None else self._compiled.record(),
             "initial": self.facts.get("initial", {}),
         }
 
