@@ -12,10 +12,11 @@ _EXACT = "Bit for bit"
 _ROUNDING = "Float64"
 
 RULES: dict[str, str] = {
-    "same": f"{_EXACT}. The second run is a fresh Python process.",
+    "same": f"{_EXACT}. The second run is a fresh Python process, and saves a checkpoint.",
     "data": "Samples, fetched with the same random state, are the same before and after training. A custom sampler "
     "yields every index once. `split_batch` and `get_num_samples_in_batch` agree with the batch.",
-    "resume": f"{_EXACT}, from the checkpoint on. The checkpoint is in the middle of an epoch.",
+    "resume": f"{_EXACT}, from the checkpoint on, at a random step in the middle of an epoch.",
+    "reload": f"{_EXACT}: model, optimizers, schedules, callbacks, methods, random state, time and data position.",
     "resume_ranks": f"{_ROUNDING}, from the checkpoint on, and the rules of `ddp`.",
     "microbatch": f"{_ROUNDING}. A module whose output for a sample depends on the rest of the batch is expected.",
     "ddp": f"{_ROUNDING}. In addition, the ranks together train on the samples of one rank, and have the same "
@@ -29,7 +30,7 @@ RULES: dict[str, str] = {
     "workers": f"{_EXACT}: 0 workers in place of the run's, or 2 in place of 0. Random augmentation is expected to "
     "differ.",
     "compile": f"{_ROUNDING}. The backend is `aot_eager` if the run does not compile.",
-    "methods": f"{_EXACT}, compared with the run without the method.",
+    "methods": f"{_EXACT}, compared with the run without the method; skipped if it has no neutral setting.",
     "precision": "The loss of each step is within 5 % of that in fp32.",
 }
 """The rule of each check."""

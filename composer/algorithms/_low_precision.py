@@ -59,6 +59,7 @@ class LowPrecisionNorm(Algorithm):
         slot=Slot.PRECISION,
         sharding=Sharding.SAFE,
         sharding_reason="Layers are replaced before parameters are sharded.",
+        why_not_neutral="it has no setting",
     )
 
     def __init__(self, apply_at: Event | str) -> None:

@@ -40,6 +40,7 @@ class PairMixing(Algorithm):
         may_claim=frozenset({Claim.LOSS_MIX}),
         sharding=Sharding.PER_RANK,
         sharding_reason="Partners are sampled from the batch shard of a rank.",
+        neutral={"alpha": 0.0},
     )
 
     def __init__(

@@ -214,6 +214,7 @@ class Alibi(Algorithm):
         },
         sharding=Sharding.SAFE,
         sharding_reason="Layers are changed before parameters are sharded, and all ranks split sequences alike.",
+        why_not_neutral="it changes the attention of the model",
     )
 
     def __init__(self, max_sequence_length: int, train_sequence_length_scaling: float = 0.25) -> None:

@@ -184,6 +184,7 @@ class AugMix(ImageAugmentation):
         conflicts_with={
             "RandAugment": "both apply the same operations, which together are too strong. Use one of them.",
         },
+        why_not_neutral="its operations change images at every severity, and there is at least one",
     )
 
     def __init__(

@@ -129,6 +129,7 @@ class BlurPool(Algorithm):
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
         sharding_reason="Layers are replaced before parameters are sharded.",
+        neutral={"replace_convs": True, "replace_maxpools": False, "min_channels": 10**9},
     )
 
     def __init__(

@@ -74,6 +74,7 @@ class ChannelsLast(Algorithm):
         slot=Slot.PRECISION,
         sharding=Sharding.FULL_WEIGHTS,
         sharding_reason="torch shards only weights in contiguous memory format.",
+        why_not_neutral="it has no setting; the kernels of another memory format round differently",
     )
 
     def init(self, state: State, logger: Logger) -> None:

@@ -168,6 +168,7 @@ class ColOut(Algorithm):
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank samples rows and columns for its shard of the batch.",
+        neutral={"p_row": 0.0, "p_col": 0.0},
     )
 
     def __init__(

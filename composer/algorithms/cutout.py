@@ -124,6 +124,7 @@ class CutOut(Algorithm):
         },
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank samples holes for its shard of the batch.",
+        neutral={"num_holes": 0},
     )
 
     def __init__(

@@ -98,6 +98,7 @@ class EMA(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="Each rank averages its shard of the parameters.",
         engine_conflict="It reads the weights and swaps in their averages.",
+        neutral={},
     )
 
     def __init__(

@@ -162,6 +162,7 @@ class Factorize(Algorithm):
         },
         sharding=Sharding.SAFE,
         sharding_reason="Layers are split before parameters are sharded.",
+        neutral={"min_channels": 10**9, "min_features": 10**9},
     )
 
     def __init__(

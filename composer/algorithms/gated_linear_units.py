@@ -184,6 +184,7 @@ class GatedLinearUnits(Algorithm):
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
         sharding_reason="Layers are replaced before parameters are sharded.",
+        why_not_neutral="a feed-forward network has a gate or not",
     )
 
     def __init__(

@@ -115,6 +115,7 @@ class GhostBatchNorm(Algorithm):
         slot=Slot.SURGERY,
         sharding=Sharding.PER_RANK,
         sharding_reason="Ghost batches are chunks of the batch shard of a rank.",
+        neutral={"ghost_batch_size": 10**9},
     )
 
     def __init__(self, ghost_batch_size: int = 32) -> None:

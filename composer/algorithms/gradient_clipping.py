@@ -125,6 +125,7 @@ class GradientClipping(Algorithm):
     __traits__ = Traits(
         sharding=Sharding.SAFE,
         sharding_reason="The norm is the total norm over all shards.",
+        neutral={"_policies": [("norm", float("inf"))], "_each": False},
     )
 
     def __init__(

@@ -106,6 +106,7 @@ class GyroDropout(Algorithm):
         },
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank counts its forward passes and has separate masks, unless buffers are synchronized.",
+        why_not_neutral="it replaces dropout, whose masks are others",
     )
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16) -> None:

@@ -93,6 +93,7 @@ class LabelSmoothing(Algorithm):
         slot=Slot.LABEL,
         sharding=Sharding.SAFE,
         sharding_reason="Each target is smoothed independently.",
+        why_not_neutral="its targets are probabilities at 0 too, whose loss is that of classes but for rounding",
     )
 
     def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:

@@ -113,6 +113,7 @@ class LayerFreezing(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="All ranks freeze the same layers.",
         engine_conflict="It freezes parameters of the optimizer.",
+        neutral={"freeze_level": 0.0},
     )
     find_unused_parameters = True
 

@@ -104,6 +104,7 @@ class NEFTune(Algorithm):
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank samples noise for its shard of the batch.",
+        neutral={"alpha": 0.0},
     )
 
     def __init__(self, alpha: float = 5.0, embedding: str | None = None) -> None:

@@ -104,6 +104,7 @@ class NoOpModel(Algorithm):
         },
         sharding=Sharding.SAFE,
         sharding_reason="The model has one parameter.",
+        why_not_neutral="it replaces the model",
     )
 
     @staticmethod

@@ -113,6 +113,7 @@ class PatchDropout(Algorithm):
         slot=Slot.AUGMENT,
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank samples patches for its shard of the batch.",
+        neutral={"drop_rate": 0.0},
     )
 
     def __init__(self, drop_rate: float = 0.5, num_prefix_tokens: int = 1, module: str | None = None) -> None:

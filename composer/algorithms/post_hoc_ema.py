@@ -169,6 +169,7 @@ class PostHocEMA(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="Each rank averages its shard of the parameters; snapshots are unsharded.",
         engine_conflict="It reads the weights and swaps in their averages.",
+        neutral={},
     )
 
     def __init__(

@@ -109,6 +109,7 @@ class ProgressiveResizing(Algorithm):
         changes_shapes=True,
         sharding=Sharding.SAFE,
         sharding_reason="All ranks use the same size; each samples the windows of mode='crop'.",
+        neutral={"initial_scale": 1.0},
     )
 
     def __init__(

@@ -7,6 +7,7 @@ https://arxiv.org/abs/1909.13719
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -145,6 +146,8 @@ class RandAugment(ImageAugmentation):
 
     Paper: https://arxiv.org/abs/1909.13719 (Cubuk et al. 2020)
     """
+
+    __traits__ = replace(ImageAugmentation.__traits__, neutral={"depth": 0})
 
     def __init__(
         self,

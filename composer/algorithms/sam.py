@@ -277,6 +277,7 @@ class SAM(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="The norm is the total norm over all shards, and each rank perturbs its parameter shard.",
         engine_conflict="It computes the gradients twice in a step, at perturbed weights.",
+        neutral={"rho": 0.0},
     )
 
     def __init__(

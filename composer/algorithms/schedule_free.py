@@ -126,6 +126,7 @@ class ScheduleFree(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="Each rank averages its shard of the parameters.",
         engine_conflict="It reads the weights and swaps in their averages.",
+        why_not_neutral="the optimizer requires it",
     )
 
     def __init__(self, calibration_batches: int = 8) -> None:

@@ -161,6 +161,7 @@ class SelectiveBackprop(Algorithm):
         changes_shapes=True,
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank selects examples from its shard of the batch.",
+        neutral={"keep": 1.0},
     )
 
     def __init__(

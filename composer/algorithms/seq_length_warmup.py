@@ -137,6 +137,7 @@ class SeqLengthWarmup(Algorithm):
         changes_shapes=True,
         sharding=Sharding.SAFE,
         sharding_reason="All ranks cut to the same length.",
+        neutral={"duration": 0.0, "max_seq_length": 2**30, "truncate": True, "preserve_end_of_sequence": False},
     )
 
     def __init__(

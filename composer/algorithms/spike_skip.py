@@ -114,6 +114,7 @@ class SpikeSkip(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="Loss and norm are reduced over all ranks, which decide alike.",
         engine_conflict="It reads the gradients and skips steps.",
+        neutral={"num_std": float("inf")},
     )
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:

@@ -118,6 +118,7 @@ class SqueezeExcite(Algorithm):
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
         sharding_reason="Layers are replaced before parameters are sharded.",
+        neutral={"min_channels": 10**9},
     )
 
     def __init__(self, latent_channels: float = 64, min_channels: int = 128) -> None:

@@ -140,6 +140,7 @@ class StochasticDepth(Algorithm):
         },
         sharding=Sharding.SAFE,
         sharding_reason="All ranks skip the same blocks; each samples which samples to skip.",
+        neutral={"drop_rate": 0.0},
     )
 
     def __init__(

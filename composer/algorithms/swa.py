@@ -84,6 +84,7 @@ class SWA(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="Each rank averages its shard of the parameters.",
         engine_conflict="It reads the weights and swaps in their averages.",
+        neutral={"swa_start": Time(1, TimeUnit.DURATION), "swa_end": Time(1, TimeUnit.DURATION)},
     )
 
     def __init__(

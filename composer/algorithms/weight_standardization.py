@@ -129,6 +129,7 @@ class WeightStandardization(Algorithm):
         slot=Slot.SURGERY,
         sharding=Sharding.SAFE,
         sharding_reason="Weights are unsharded before they are used.",
+        neutral={"n_last_layers_ignore": 10**9},
     )
 
     def __init__(self, n_last_layers_ignore: int = 0) -> None:

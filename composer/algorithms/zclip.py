@@ -137,6 +137,7 @@ class ZClip(Algorithm):
         sharding=Sharding.SAFE,
         sharding_reason="The norm is the total norm over all shards, and all ranks have the same statistics.",
         engine_conflict="It scales the gradients.",
+        neutral={"z_threshold": float("inf"), "max_norm": None},
     )
 
     def __init__(

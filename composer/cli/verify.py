@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from typing import Any
 
@@ -54,6 +55,7 @@ def add_to(commands: Any) -> None:
 
 
 def _verify(given: argparse.Namespace) -> None:
+    from composer.trials.termination import Terminated, terminate_cleanly
     from composer.verification.verify import CHECKS, verify
 
     if given.list:
@@ -61,19 +63,21 @@ def _verify(given: argparse.Namespace) -> None:
             sys.stdout.write(f"{name:<14}{text}\n")
         return
     try:
-        report = verify(
-            given.program,
-            steps=given.steps,
-            checks=given.checks.split(",") if given.checks else None,
-            folder=given.folder,
-            parallel=given.parallel,
-            time_limit=given.time_limit,
-            fit=given.fit,
-        )
-    except KeyboardInterrupt:
+        with terminate_cleanly():
+            report = verify(
+                given.program,
+                steps=given.steps,
+                checks=given.checks.split(",") if given.checks else None,
+                folder=given.folder,
+                parallel=given.parallel,
+                time_limit=given.time_limit,
+                fit=given.fit,
+            )
+    except KeyboardInterrupt as interruption:
+        signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
         goes_on = f" The same command with --folder {given.folder} goes on." if given.folder else ""
         sys.stderr.write(f"composer: interrupted; all runs were ended.{goes_on}\n")
-        raise SystemExit(130) from None
+        raise SystemExit(128 + signum) from None
     if given.json:
         json.dump(report.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")

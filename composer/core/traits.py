@@ -33,6 +33,10 @@ class Traits:
         sharding_reason: The reason.
         engine_conflict: Why it does not work with an engine such as DeepSpeed's, which manages gradients, weights and
             the step itself; empty if it does.
+        neutral: Values of attributes with which the method must not change the training, to be set before the trainer
+            is created; empty if no setting of it does, as of an average that training does not use; None if there are
+            none.
+        why_not_neutral: Why there are none.
 
     >>> from composer import Algorithm
     >>> from composer.core import Slot
@@ -50,6 +54,8 @@ class Traits:
     sharding: Sharding = Sharding.SAFE
     sharding_reason: str = ""
     engine_conflict: str = ""
+    neutral: Mapping[str, Any] | None = None
+    why_not_neutral: str = ""
 
 
 _NONE = Traits()

@@ -31,6 +31,7 @@ _OVERTIME = 10.0
 _MAX_LOG_BYTES = 64 * 2**20
 _KEPT_LOG_BYTES = 2**20
 _PR_SET_CHILD_SUBREAPER = 36
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # modes of fallocate
 
 
 def lead(folder: Path, ranks: int, seconds: float, parent: int, start: Callable[[int], int]) -> int:
@@ -64,7 +65,7 @@ def lead(folder: Path, ranks: int, seconds: float, parent: int, start: Callable[
                     deadline = min(deadline, now + _GRACE)  # the others may report the error of this one
             if now > checked + 0.5:
                 checked = now
-                _shorten(folder / LOG_FILE)
+                _free_beginning(folder / LOG_FILE)
             time.sleep(0.01)
         return failed or (1 if running else 0)
     finally:
@@ -141,8 +142,24 @@ def _ended(running: set[int]) -> list[tuple[int, int]]:
     return found
 
 
+def _free_beginning(log: Path) -> None:
+    """Free the disk space of a log that is too long, but for its end, while processes append to it.
+
+    To truncate it would lose what they write between the last read and the truncation. Where the system cannot free
+    a part of a file, the log stays until the processes have ended.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        held = log.stat()
+        if sys.platform == "linux" and held.st_blocks * 512 > _MAX_LOG_BYTES:
+            with log.open("rb+") as file:
+                length = max(0, held.st_size - _KEPT_LOG_BYTES)
+                fallocate = ctypes.CDLL(None).fallocate
+                fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+                fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, 0, length)
+
+
 def _shorten(log: Path) -> None:
-    """Keep the end of a log that is too long; processes append to it meanwhile."""
+    """Keep the end of a log that is too long, after the processes that appended to it have ended."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > _MAX_LOG_BYTES:
             with log.open("rb+") as file:

@@ -19,6 +19,10 @@ class Probe:
         folder: Folder for files of the trial, the same on all ranks.
         **arguments: The ``probe_arguments`` of the trial.
 
+    Attributes:
+        finish: Ends the process at once with the result so far, as a signal would: nothing is cleaned up. Returns
+            during a ``fit`` that is not the one that is meant.
+
     >>> class Steps(Probe):
     ...     def fit(self, trainer, fit, arguments):
     ...         fit(**{**arguments, "duration": "2ba"})
@@ -27,6 +31,8 @@ class Probe:
     ...     def result(self):
     ...         return {"steps": self.steps}
     """
+
+    finish: Callable[[], None]
 
     def __init__(self, folder: Path, **arguments: Any) -> None:
         self.folder = folder

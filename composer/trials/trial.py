@@ -35,6 +35,7 @@ class Trial:
         after: Names of trials that must complete before this one.
         fresh: Whether each process starts a Python of its own, with its own hashes of strings and memory addresses,
             where others may be forked from a process that has imported torch.
+        threads: Number of threads of an operation on the CPU; 0 for the number that torch chooses.
 
     Raises:
         ValueError: An argument is out of range.
@@ -58,12 +59,15 @@ class Trial:
     time_limit: float = 600.0
     after: tuple[str, ...] = ()
     fresh: bool = False
+    threads: int = 0
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise ValueError(f"The name of a trial has letters, digits, '-', '_' and '.' only; got {self.name!r}.")
         if self.ranks < 1:
             raise ValueError(f"ranks must be at least 1; got {self.ranks}.")
+        if self.threads < 0:
+            raise ValueError(f"threads must be 0, for the number that torch chooses, or more; got {self.threads}.")
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be a positive number of seconds; got {self.time_limit}.")
 

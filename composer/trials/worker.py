@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Never
 
+import torch
+
 from composer import dist
 from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 from composer.trainer.overrides import TrainerOverrides, override_trainers
@@ -51,6 +53,7 @@ class _Overrides(TrainerOverrides):
         self._absent: dict[int, set[str]] = {}  # names of the arguments that a trainer is not given
         self._fitting = False
         self.calls = 0
+        probe.finish = self._finish
 
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
         changed = assignments.apply(self._changes, isolated(arguments, self._trial.name))
@@ -66,15 +69,19 @@ class _Overrides(TrainerOverrides):
         try:
             changed = assignments.apply_to_fit(self._changes, arguments, self._absent.get(id(trainer), ()))
             self._probe.fit(trainer, fit, changed)
-            if self.calls == self._trial.target.fit:
-                result = json.dumps({"result": dict(self._probe.result()), "sources": source_hashes()})
-                if dist.get_global_rank() == 0:
-                    _write(self._path / RESULT_FILE, result)
-                _exit(0)
+            self._finish()
         except BaseException as error:
             _fail(self._path, error, self.calls)
         finally:
             self._fitting = False
+
+    def _finish(self) -> None:
+        """Write the result and end the process, in the ``fit`` that is meant."""
+        if self.calls == self._trial.target.fit:
+            result = json.dumps({"result": dict(self._probe.result()), "sources": source_hashes()})
+            if dist.get_global_rank() == 0:
+                _write(self._path / RESULT_FILE, result)
+            _exit(0)
 
     def save(self, trainer: Trainer, save: Callable[[], Any]) -> None:
         """Save nothing: the path may be that of a run."""
@@ -96,6 +103,8 @@ def main(folder: str) -> Never:
         trial = Trial.from_json(described["trial"])
         if trial.target.kind in ("function", "pickle"):
             sys.path[:] = [*described["path"], *(entry for entry in sys.path if entry not in described["path"])]
+        if trial.threads:
+            torch.set_num_threads(trial.threads)
         faulthandler.enable(sys.stderr)
         # Shortly before the time limit, so that the log says where a trial that hangs waits.
         faulthandler.dump_traceback_later(max(trial.time_limit - 5, trial.time_limit / 2), file=sys.stderr)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer.verification._judge_reload import judge_reloaded, judge_saving
 from composer.verification.code_facts import uses_clock
 from composer.verification.compare import Difference, first_difference
 from composer.verification.findings import Finding
@@ -70,6 +71,8 @@ def judge_same(
     found = first_difference(reference["steps"], again["steps"])
     if found is None:
         return Finding(check, "passed", f"{len(reference['steps'])} steps are equal bit for bit")
+    if found.step == again["saved"]:
+        return judge_saving(check, found, again["changes"], facts["own_states"])
     suspects: Mapping[str, Sequence[str]] = facts["suspects"]
     named = [name for role in _ROLES[found.stage] for name in suspects if name.startswith(f"{role} ")]
     if found.stage == "outputs":
@@ -128,22 +131,28 @@ def _cause_of_noise(
     return "unseeded_randomness"
 
 
-def judge_resumed(check: str, reference: Steps, resumed: Steps, facts: Mapping[str, Any]) -> Finding:
+def judge_resumed(check: str, reference: Steps, killed: Steps, resumed: Steps, facts: Mapping[str, Any]) -> Finding:
     """Judge a run that was killed and resumed.
 
     Args:
         check: Name of the check.
         reference: The steps of the run that was not interrupted.
+        killed: The steps of the run that saved, and was killed.
         resumed: The steps after the resumption.
         facts: What the reference found out.
     """
     start = resumed["steps"][0]["step"] if resumed["steps"] else 0
     rest = [step for step in reference["steps"] if step["step"] >= start]
     found = first_difference(rest, resumed["steps"])
-    changed = differences(reference["snapshots"].get("saved", {}), resumed["snapshots"].get("resumed", {}))
+    saved = killed["snapshots"].get("saved", {})
+    changed = differences(saved, resumed["snapshots"].get("resumed", {}))
     if found is None:
-        return Finding(check, "passed", f"{len(rest)} steps after step {start} are equal bit for bit")
-    cause, name, evidence = _unsaved(found, changed, reference["snapshots"].get("saved", {}), facts)
+        summary = f"killed after step {len(reference['steps'])}, resumed at step {start}: equal bit for bit"
+        return Finding(check, "passed", summary)
+    cause, name, evidence = _unsaved(found, changed, saved, facts)
+    if cause == "unknown" and resumed["reloaded"]:
+        reloaded = judge_reloaded(check, killed, resumed, facts["classes"])
+        cause, name, evidence = reloaded.cause, reloaded.name, reloaded.evidence
     summary = "the resumed run differs from the uninterrupted one"
     advice = _FREEZE if name.endswith(".requires_grad") else ""
     return Finding(check, "failed", summary, cause, name, str(found), evidence, advice=advice)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer.trials import Record, Trial
+from composer.verification._judge_compiled import judge_compiled
 from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
+from composer.verification._judge_reload import judge_reloaded
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
-from composer.verification.compare import UPDATE_TOLERANCE, Runs, deviation, first_difference, updates
+from composer.verification.compare import Runs, deviation, first_difference
 from composer.verification.findings import Finding
 from composer.verification.objects import shortened
 from composer.verification.snapshot import display
@@ -49,7 +51,7 @@ def judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> 
         records: The records of all trials.
         facts: What the reference trial found out.
     """
-    label, record = trial.name, records[trial.name]
+    label, record = "reload" if check == "reload" else trial.name, records[trial.name]
     for name in trial.after:
         if not records[name].is_completed and name.startswith("exact"):
             summary = f"the program fails in float64, in which runs are compared; {records[name].error}"
@@ -58,6 +60,8 @@ def judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> 
             return _failed(label, records[name])
     if check == "resume_ranks" and _SAME_RANKS in record.error:
         return Finding(label, "skipped", "the data resumes on the same number of ranks only")
+    if check == "reload" and not record.is_completed:
+        return Finding(label, "skipped", "the run does not resume, see the check resume")
     if not record.is_completed:
         return _failed(label, record, "resume_fails" if check.startswith("resume") else "trial_failed")
     found = _judge(check, trial, records, facts)
@@ -71,15 +75,17 @@ def judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> 
 
 def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> Finding:
     """Return what a check found, of trials that completed."""
-    label = trial.name
-    reference, steps = records.steps("reference"), records.steps(label)
+    label = "reload" if check == "reload" else trial.name
+    reference, steps = records.steps("reference"), records.steps(trial.name)
     if check == "same":
         tensors = records.tensors("reference"), records.tensors(label)
         return judge_same(label, reference, steps, tensors, facts)
     if check == "data":
         return _judge_data(facts["data"], facts)
     if check == "resume":
-        return judge_resumed(label, reference, steps, facts)
+        return judge_resumed(label, reference, records.steps("same"), steps, facts)
+    if check == "reload":
+        return judge_reloaded(label, records.steps("same"), steps, facts["classes"])
     if check == "workers":
         return judge_workers(label, reference, steps, facts)
     if check in ("evaluation", "logging"):
@@ -94,7 +100,7 @@ def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) ->
         return found
     if check == "methods":
         without = records.steps(trial.after[-1])
-        return judge_effect(label, "method_not_neutral", without, steps, [label.removeprefix("neutral-")])
+        return judge_effect(label, "method_not_neutral", without, steps, [label.partition("-")[2]])
     if check == "precision":
         return _judge_precision(label, records)
     if check == "random":
@@ -105,7 +111,7 @@ def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) ->
     if check == "microbatch":
         return judge_split(label, records.steps(exact), steps, tensors, others, facts)
     if check == "compile":
-        return _judge_compiled(label, tensors, others)
+        return judge_compiled(label, tensors, others)
     expected = records.steps(exact)
     if check == "resume_ranks":
         start = steps["steps"][0]["step"]
@@ -181,19 +187,6 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
             finding = Finding(finding.check, "skipped", summary)
         explained.append(finding)
     return explained
-
-
-def _judge_compiled(label: str, tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Finding:
-    found = deviation(tensors["first"]["gradients"], others["first"]["gradients"])
-    if found is None:
-        found = deviation(updates(tensors), updates(others), UPDATE_TOLERANCE)
-        if found is not None:
-            where = f"step 1 or later, parameter {found}"
-            return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
-        summary = "gradients agree within 1e-6, and updates within 1e-4, in float64"
-        return Finding(label, "passed", summary)
-    where = f"step 0, gradient of {found}"
-    return Finding(label, "failed", "the compiled model differs", "compile_differs", found.name, where)
 
 
 def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:

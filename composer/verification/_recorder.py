@@ -18,21 +18,26 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from composer import dist, rng, trees
 from composer.callbacks import LRMonitor, SpeedMonitor
+from composer.core.algorithm import Algorithm
+from composer.core.state import State
 from composer.loggers import InMemoryLogger
+from composer.trainer.short_names import instances
 from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
-from composer.verification import code_facts, exact_mode
+from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._watch import Finished, Watch
+from composer.verification.compare import STEPS_FILE, TENSORS_FILE
+from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["CHECKPOINT", "FACTS_FILE", "STEPS_FILE", "TENSORS_FILE", "Recorder"]
+__all__ = ["CHECKPOINT", "FACTS_FILE", "Recorder"]
 
 CHECKPOINT = "checkpoint.pt"
 FACTS_FILE = "facts.json"
-STEPS_FILE = "steps.json"
-TENSORS_FILE = "tensors.pt"
+# How to compile a model that the program does not: without the time that inductor takes.
+_COMPILE = {"backend": "aot_eager"}
 
 
 class Recorder(Probe):
@@ -44,8 +49,10 @@ class Recorder(Probe):
         epoch_batches: Number of batches of an epoch, so that a few steps train more than one epoch.
         exact: Whether to train in float64 without what depends on the size of a microbatch: modules that sample random
             numbers or use statistics of the batch, and algorithms that sample.
-        save_at: Step after which to save a checkpoint.
-        load: Name of the trial whose checkpoint to resume.
+        save_at: Number of steps after which to save a checkpoint.
+        kill: Whether to save as a run does, in a folder of the trial, and to end as if killed while it saves again.
+        resume: Name of the trial that was killed, which to continue as the same command does.
+        load: Name of the trial in exact mode whose checkpoint to resume.
         evaluate: Whether to evaluate after each step.
         log: Whether to log with a progress bar and monitors.
         callbacks: Whether to run the callbacks of the program.
@@ -53,7 +60,9 @@ class Recorder(Probe):
         inspect: Whether to find out which modules and algorithms sample random numbers, and to check the data.
         hooks: Whether to record the outputs of modules; not for a compiled model, which would compile the hooks.
         data: Whether to find out whether training modifies the data.
+        neutral: Class of the method to set to its neutral setting.
         compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
+        locate: Whether to compile each module alone, beside the model, to find the one that differs.
     """
 
     def __init__(
@@ -63,6 +72,8 @@ class Recorder(Probe):
         epoch_batches: int = 0,
         exact: bool = False,
         save_at: int | None = None,
+        kill: bool = False,
+        resume: str | None = None,
         load: str | None = None,
         evaluate: bool = False,
         log: bool = False,
@@ -71,13 +82,17 @@ class Recorder(Probe):
         inspect: bool = False,
         hooks: bool = True,
         data: bool = False,
+        neutral: str = "",
         compile: bool = False,
+        locate: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
-        self._data, self._compile = data, compile
+        self._data, self._compile, self._locate = data, compile, locate
+        self._kill, self._resume, self._neutral = kill, resume, neutral
+        self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         self._fixed = False
@@ -95,6 +110,8 @@ class Recorder(Probe):
         if arguments["seed"] is None:
             arguments["seed"] = 0
         callbacks = arguments["callbacks"] if self._callbacks else []
+        methods = arguments["algorithms"] = instances("algorithms", arguments["algorithms"], Algorithm)
+        set_neutral(methods, self._neutral)
         if self._log:
             arguments["loggers"] = [InMemoryLogger(), *_own_loggers(given["loggers"])]
             arguments["progress_bar"] = True
@@ -102,25 +119,34 @@ class Recorder(Probe):
             callbacks = [*callbacks, *(cls() for cls in (LRMonitor, SpeedMonitor) if cls not in present)]
         if self._load is not None:
             arguments["load_path"] = str(self.folder.parent / self._load / CHECKPOINT)
+        if self._kill or self._resume is not None:
+            assert self._save_at is not None
+            saves = self.folder if self._resume is None else self.folder.parent / self._resume
+            arguments |= _checkpoints.arguments(saves, self._trainers, self._save_at)
+        self._trainers += 1
         from torch._dynamo import OptimizedModule  # takes seconds, and only trials need it
 
-        compiled = arguments["compile_config"] is not None or isinstance(arguments["model"], OptimizedModule)
+        config = arguments["compile_config"]
+        compiled = config is not None or isinstance(arguments["model"], OptimizedModule)
         if not self._compile:
             arguments["compile_config"] = None
         elif not compiled:
-            arguments["compile_config"] = {"backend": "aot_eager"}  # without the time that inductor takes
+            arguments["compile_config"] = dict(_COMPILE)
         self._watch = Watch(
             steps=self._steps,
             save_at=self._save_at,
-            checkpoint=self.folder / CHECKPOINT,
+            checkpoint=self.folder / CHECKPOINT if self._exact is not None else None,
+            again=None if self._resume is None else self.folder,
             neutral=self._exact,
             inspect=self._inspect,
             attribute=self._attribute or self._log,
             hooks=self._hooks,
             data=self._data,
             evaluate=self._evaluate,
+            compiled_alone=({**_COMPILE} if config is None else config) if self._locate else None,
         )
         self._watch.compiled = compiled
+        self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}
         self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
         arguments["callbacks"] = [*callbacks, self._watch]
         if self._exact is not None:
@@ -132,6 +158,10 @@ class Recorder(Probe):
         state = trainer.state
         self._watch = next(callback for callback in state.callbacks if isinstance(callback, Watch))  # of this trainer
         self._watch.num_evaluators = len(state.evaluators)
+        if self._resume is not None and state.load_path is None:
+            raise RuntimeError("autoresume=True finds no checkpoint in the folder of the run that was killed.")
+        if self._kill:
+            self._watch.end = self._die
         if not self._evaluate:
             state.evaluators = []
             arguments = {name: value for name, value in arguments.items() if not name.startswith("eval_")}
@@ -147,6 +177,12 @@ class Recorder(Probe):
     def result(self) -> Mapping[str, Any]:
         """Return how many steps were recorded; the rest is in files."""
         return {"steps": 0 if self._watch is None else len(self._watch.steps)}
+
+    def _die(self, state: State) -> None:
+        """Write the records, and end while the next checkpoint is written; return unless this fit is the one meant."""
+        self._write()
+        with _checkpoints.interrupted_save(state):
+            self.finish()
 
     def _with_data(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the trainer or of fit with short epochs, and batches of an appropriate size."""
@@ -173,12 +209,18 @@ class Recorder(Probe):
             torch.save(self._watch.tensors, self.folder / TENSORS_FILE)
 
 
+def _describe(method: Algorithm) -> str | list[str]:
+    """Return the attributes that the neutral setting of a method sets, or why it has none."""
+    setting = neutral_setting(method)
+    return why_not_neutral(method) if setting is None else sorted(setting)
+
+
 def _own_loggers(given: Any) -> list[Any]:
-    """Return the loggers of classes of the program whose code writes nothing."""
+    """Return the loggers of classes of the program that declare not to write, or whose code writes nothing."""
     return [
         logger
         for logger in trees.ensure_tuple(given)
         if not isinstance(logger, str)
         and not f"{type(logger).__module__}.".startswith("composer.")
-        and not code_facts.writes(logger)
+        and not (getattr(logger, "writes_output", True) and code_facts.writes(logger))
     ]

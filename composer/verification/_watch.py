@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -20,12 +21,12 @@ from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.dist.dtensor import full_tensor
 from composer.trainer.microbatch import named_losses
-from composer.verification import _data_facts
-from composer.verification.code_facts import edits_in_place, suspects
+from composer.verification import _checkpoints, _data_facts
+from composer.verification.code_facts import edits_in_place, own_states, suspects
+from composer.verification.compiled_modules import CompiledModules
 from composer.verification.digests import digest, has_generator, of_tensor, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64, batch_size
 from composer.verification.module_watch import ModuleWatch
-from composer.verification.neutral import neutral_settings
 from composer.verification.objects import name_of
 from composer.verification.snapshot import Snapshot, differences, snapshot, unwrapped
 
@@ -57,14 +58,16 @@ class Watch(Callback):
 
     Args:
         steps: Number of steps, after which it raises :class:`Finished`.
-        save_at: Step after which to save a checkpoint.
-        checkpoint: Path of that checkpoint.
+        save_at: Number of steps after which a checkpoint is saved.
+        checkpoint: Path to which to save it; None if the run does so itself.
+        again: Folder in which a run that was resumed saves the checkpoint again; None for other runs.
         neutral: What to leave out in exact mode; None trains as the program does.
         inspect: Whether to collect facts about the modules, the algorithms and the data.
         attribute: Whether to record which callback changes what.
         hooks: Whether to record the outputs of modules.
         data: Whether to fetch samples before and after training, to see whether training modifies them.
         evaluate: Whether to record what evaluation changes.
+        compiled_alone: Arguments of ``torch.compile`` with which to compile each module alone; None does not.
 
     Attributes:
         steps: A record of each step.
@@ -73,37 +76,44 @@ class Watch(Callback):
             checkpoint, and the last parameters.
         trainer: The trainer, set before it trains.
         loggers: Class names of the loggers of the program that can be tried.
+        neutral: The neutral setting of each method by class name, a text if it has none.
         compiled: Whether the program compiles its model.
         num_evaluators: Number of evaluators of the program, set before it trains.
+        end: Called after the last step, if the run must not end by an exception.
     """
 
     trainer: Trainer
     num_evaluators: int
     compiled: bool = False
     loggers: Sequence[str] = ()
+    neutral: Mapping[str, Any] = MappingProxyType({})
+    end: Callable[[State], None] | None = None
 
     def __init__(
         self,
         *,
         steps: int,
         save_at: int | None = None,
-        checkpoint: Path = Path("checkpoint.pt"),
+        checkpoint: Path | None = None,
+        again: Path | None = None,
         neutral: Neutral | None = None,
         inspect: bool = False,
         attribute: bool = False,
         hooks: bool = True,
         data: bool = False,
         evaluate: bool = False,
+        compiled_alone: dict[str, Any] | None = None,
     ) -> None:
         self._data, self._evaluate = data, evaluate
         self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
         self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
-        self._hooks = hooks
+        self._hooks, self._again, self._compiled_alone = hooks, again, compiled_alone
+        self._compiled: CompiledModules | None = None
         self.steps: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.tensors: dict[str, Any] = {}
         self.snapshots: dict[str, Any] = {}
-        self.loaded_checkpoint = ""
+        self.reloaded: list[str] = []
         self._step: dict[str, Any] = {}
         self._modules: ModuleWatch | None = None
         self._changes: dict[str, set[str]] = {}
@@ -116,6 +126,9 @@ class Watch(Callback):
             "steps": self.steps,
             "snapshots": self.snapshots,
             "changes": {name: sorted(changed) for name, changed in self._changes.items()},
+            "saved": None if self._checkpoint is not None or self._again is not None else self._save_at,
+            "reloaded": self.reloaded,
+            "compiled": None if self._compiled is None else self._compiled.record(),
             "initial": self.facts.get("initial", {}),
         }
 
@@ -127,6 +140,8 @@ class Watch(Callback):
         if self._inspect or self._attribute:
             found = [handler if owner_of(handler) is None else self._noting(handler) for handler in found]
         own = [handler for handler in handlers if owner_of(handler) is self]
+        if event == Event.FIT_START and self._again is not None:
+            return (self._save_again, *found, *own)
         name = _FIRST.get(event)
         return tuple([getattr(self, name), *found] if name is not None else [*found, *own])
 
@@ -162,6 +177,11 @@ class Watch(Callback):
 
     # --- the stages of a step
 
+    def _save_again(self, state: State, logger: Logger) -> None:
+        """Save the state that was loaded, before callbacks change it when training begins."""
+        if not self.steps and self._again is not None:
+            self.reloaded = _checkpoints.reloaded(state, self._again)
+
     def fit_start(self, state: State, logger: Logger) -> None:
         """Register hooks, and inspect the data before it is trained on."""
         if self._data:
@@ -170,6 +190,8 @@ class Watch(Callback):
             self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
                 self._neutral.prepare(state.model)
+            if self._compiled_alone is not None:
+                self._compiled = CompiledModules(state.model, self._compiled_alone)
 
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:
@@ -182,6 +204,7 @@ class Watch(Callback):
             "indices": sample_indices(state.train_phase).indices,
             "batch": [],
             "random states": {},
+            "batch in epoch": state.timestamp.batch_in_epoch.value,
         }
         if self._inspect:
             self.facts["split"] = self.facts.get("split") or problems
@@ -189,12 +212,10 @@ class Watch(Callback):
                 self.facts["ignored labels"] = _data_facts.ignored_labels(state.batch)
 
     def _start(self, state: State, logger: Logger) -> None:
-        if not self.steps and self.trainer.state.load_path is not None and not self.loaded_checkpoint:
-            self.loaded_checkpoint = "resumed"
         if "initial" not in self.facts:
             self.facts["initial"] = _tensor_digests(state.model.named_parameters())
-        if state.timestamp.batch.value == self._save_at or (not self.steps and self.loaded_checkpoint):
-            self.snapshots["resumed" if self.loaded_checkpoint else "saved"] = snapshot(state, self)
+        if state.timestamp.batch.value == self._save_at and self._checkpoint is None:
+            self.snapshots["resumed" if self._again is not None else "saved"] = snapshot(state, self)
 
     def _batch(self, state: State, logger: Logger) -> None:
         assert self._modules is not None
@@ -284,7 +305,7 @@ class Watch(Callback):
         if self._evaluate:
             changed = differences(self._before_evaluation, self._evaluated(state))
             self._changes.setdefault("evaluation", set()).update(changed)
-        if done == self._save_at:
+        if done == self._save_at and self._checkpoint is not None:
             save_checkpoint(self.trainer.state, self._checkpoint)
         if done >= self._num_steps:
             if self._inspect:
@@ -293,6 +314,8 @@ class Watch(Callback):
                 self.facts["data"] = _data_facts.after(state, self.facts["data"])
             if self._neutral is not None:
                 self.tensors["parameters"] = _full(state.model.named_parameters())
+            if self.end is not None:
+                self.end(state)
             raise Finished
 
     def _conclude(self, state: State) -> None:
@@ -310,11 +333,12 @@ class Watch(Callback):
             made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
             token_function=_data_facts.token_function(state.train_phase.loader),
             data_names=_data_facts.names(state.train_phase.loader),
-            neutral=neutral_settings(state.algorithms),
+            neutral=dict(self.neutral),
             compiled=self.compiled,
             loggers=self.loggers,
             classes={name: type(module).__qualname__ for name, module in state.model.named_modules()},
             in_place=edits_in_place(state),
+            own_states=own_states(state),
             algorithms=[type(each).__name__ for each in state.algorithms],
             callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
             schedules=[name_of(each) for each in map(unwrapped, state.schedulers)],

@@ -141,7 +141,12 @@ CAUSES: dict[str, Cause] = {
     ),
     "checkpoint_not_stable": Cause(
         "A checkpoint restores another value than it saved of {name}",
-        "Compare what state_dict of the model saves with what load_state_dict sets.",
+        "Let load_state_dict (of a module: set_extra_state) restore what state_dict (get_extra_state) returned.",
+    ),
+    "saving_changes_training": Cause(
+        "Saving a checkpoint changes the training, because of {name}",
+        "Let state_dict and get_extra_state only read: no random numbers, and copies of what changes later.",
+        "state_dict",
     ),
     "resume_fails": Cause(
         "Resuming from a checkpoint raises an error: {name}",

@@ -10,7 +10,7 @@ from typing import Any
 from composer.core.state import State
 from composer.verification.objects import is_of_library, is_own, name_of
 
-__all__ = ["edits_in_place", "samples", "suspects", "uses_clock", "writes"]
+__all__ = ["edits_in_place", "own_states", "samples", "suspects", "uses_clock", "writes"]
 
 _CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
 _RANDOM = frozenset(
@@ -116,6 +116,21 @@ def _has_in_place(code: types.CodeType) -> bool:
         each.opname in operations or (each.opname == "BINARY_OP" and "=" in each.argrepr)
         for each in dis.get_instructions(code)
     )
+
+
+def own_states(state: State) -> list[str]:
+    """Return the class names of the objects whose state for a checkpoint is computed by code of the program.
+
+    Args:
+        state: The state of the run.
+
+    >>> from composer import State
+    >>> own_states(State(model=torch.nn.Linear(1, 1)))
+    []
+    """
+    methods = {"state_dict", "get_extra_state"}
+    found = [type(part) for _, part in _objects(state) if methods & {each.__name__ for each in _functions(part)}]
+    return list(dict.fromkeys(cls.__qualname__ for cls in found))
 
 
 def writes(entry: Any) -> bool:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from composer.trials.trial import Record
-from composer.verification._recorder import STEPS_FILE, TENSORS_FILE
 
 __all__ = [
+    "STEPS_FILE",
+    "TENSORS_FILE",
     "TOLERANCE",
     "UPDATE_TOLERANCE",
     "Deviation",
@@ -26,6 +27,10 @@ __all__ = [
     "tensors_of",
     "updates",
 ]
+
+# What a trial records in its folder.
+STEPS_FILE = "steps.json"
+TENSORS_FILE = "tensors.pt"
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6

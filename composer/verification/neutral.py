@@ -1,23 +1,15 @@
-"""Neutral settings: the value of a method's argument with which it must not change the training."""
+"""Neutral settings: the values of a method's attributes with which it must not change the training."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["neutral_settings"]
+from composer.core.traits import traits_of
 
-# Methods of this package that have a setting which can be assigned after their creation.
-_KNOWN: dict[str, tuple[str, float]] = {
-    "ColOut": ("p_row", 0.0),
-    "CutMix": ("alpha", 0.0),
-    "MixUp": ("alpha", 0.0),
-    "NEFTune": ("alpha", 0.0),
-    "SAM": ("rho", 0.0),
-    "SpikeSkip": ("num_std", float("inf")),
-    "ZClip": ("z_threshold", float("inf")),
-}
+__all__ = ["neutral_setting", "set_neutral", "why_not_neutral"]
+
 # Names of arguments of custom methods that mean nothing at 0.
 _STRENGTHS = (
     "strength",
@@ -34,25 +26,53 @@ _STRENGTHS = (
 )
 
 
-def neutral_settings(algorithms: Sequence[Any]) -> dict[str, str]:
-    """Return an assignment, such as ``"alpha=0.0"``, by the class name of each method that has a neutral setting.
+def neutral_setting(method: Any) -> Mapping[str, Any] | None:
+    """Return the attributes with which a method must not change the training; None if there are none.
+
+    A method declares them in its traits. Of one that declares nothing, an argument such as ``strength`` is set to 0.
 
     Args:
-        algorithms: The methods of a run.
+        method: The method.
 
-    >>> from composer.algorithms import EMA, MixUp
-    >>> neutral_settings([MixUp(0.2), EMA()])
-    {'MixUp': 'alpha=0.0'}
+    >>> from composer.algorithms import Alibi, EMA, MixUp
+    >>> neutral_setting(MixUp(0.2)), neutral_setting(EMA()), neutral_setting(Alibi(64))
+    ({'alpha': 0.0}, {}, None)
     """
-    found: dict[str, str] = {}
-    for algorithm in algorithms:
-        name = type(algorithm).__name__
-        if name in _KNOWN and type(algorithm).__module__.startswith("composer."):
-            argument, value = _KNOWN[name]
-            found[name] = f"{argument}={value!r}" if value != float("inf") else f"{argument}=1e30"
-        elif not type(algorithm).__module__.startswith("composer."):
-            parameters = inspect.signature(type(algorithm).__init__).parameters
-            argument = next((one for one in _STRENGTHS if one in parameters), None)
-            if argument is not None and isinstance(getattr(algorithm, argument, None), int | float):
-                found[name] = f"{argument}=0.0"
-    return found
+    traits = traits_of(method)
+    if traits.neutral is not None or traits.why_not_neutral:
+        return traits.neutral
+    parameters = inspect.signature(type(method).__init__).parameters
+    name = next((one for one in _STRENGTHS if one in parameters), None)
+    return {name: 0.0} if name is not None and isinstance(getattr(method, name, None), int | float) else None
+
+
+def why_not_neutral(method: Any) -> str:
+    """Return why a method has no neutral setting.
+
+    Args:
+        method: A method of which :func:`neutral_setting` is None.
+
+    >>> from composer.algorithms import Alibi
+    >>> why_not_neutral(Alibi(64))
+    'it changes the attention of the model'
+    """
+    return traits_of(method).why_not_neutral or "it declares none, as Traits(neutral={'strength': 0.0}) does"
+
+
+def set_neutral(methods: Sequence[Any], name: str) -> None:
+    """Set methods to their neutral setting.
+
+    Args:
+        methods: The methods of a run.
+        name: The class of those to set.
+
+    >>> from composer.algorithms import MixUp
+    >>> methods = [MixUp(0.2)]
+    >>> set_neutral(methods, "MixUp")
+    >>> methods
+    [MixUp(alpha=0.0, ...)]
+    """
+    for method in methods:
+        if type(method).__name__ == name:
+            for attribute, value in (neutral_setting(method) or {}).items():
+                setattr(method, attribute, value)

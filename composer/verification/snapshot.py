@@ -58,9 +58,10 @@ def snapshot(state: State, without: Callback) -> Snapshot:
             path = f"{name}.{key}".lstrip(".")
             if (tied := first.setdefault(id(parameter), path)) != path:
                 found[f"module {name}"][f"tie of {key}"] = tied
+    # Those of the program that write are left out of trials; the trial itself may save.
     for role, entries in (
         ("algorithm", state.algorithms),
-        ("callback", [callback for callback in state.callbacks if callback is not without]),
+        ("callback", [one for one in state.callbacks if one is not without and not one.writes_output]),
         ("optimizer", state.optimizers),
         ("schedule", state.schedulers),
     ):

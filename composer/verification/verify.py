@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from composer._cpus import cpus_of_node
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
 from composer.trials.fork_server import can_fork
+from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
 from composer.verification.compare import Runs, steps_of
@@ -37,6 +40,7 @@ CHECKS: dict[str, str] = {
     "same": "the same run again is equal bit for bit",
     "data": "an epoch has every sample once, batches split correctly, and training does not modify the data",
     "resume": "a run that is killed and resumed is equal bit for bit to one that is not",
+    "reload": "a checkpoint that is loaded and saved again is equal bit for bit",
     "resume_ranks": "a run that is resumed on 2 ranks computes the same",
     "microbatch": "microbatches of a half, a quarter and one sample give the same gradients",
     "ddp": "2 ranks with DDP compute the same",
@@ -77,7 +81,8 @@ def verify(
         steps: Number of steps to train.
         checks: Names of the checks to run, of :data:`CHECKS`; None runs all that apply.
         folder: Folder for the records of the runs, with which an interrupted call goes on; None uses a temporary one.
-        parallel: Number of runs at the same time; None for one for each 2 CPU cores, or 1 with an accelerator.
+        parallel: Number of runs at the same time; None for one for each 2 CPU cores and at least 2, or 1 with an
+            accelerator. They share the cores, unless ``OMP_NUM_THREADS`` is set.
         time_limit: Seconds after which a run is terminated.
         fit: Which call of ``fit`` of the program is meant, from 1.
         progress: Whether to show the progress on stderr.
@@ -103,7 +108,8 @@ def verify(
     else:
         target = Target.from_command(program, fit)
     if parallel is None:
-        parallel = 1 if torch.accelerator.is_available() else max(1, (os.cpu_count() or 2) // 2)
+        cores = cpus_of_node()
+        parallel = 1 if torch.accelerator.is_available() else max(min(cores, 2), cores // 2)
     with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
         where = Path(temporary if folder is None else folder)
         with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
@@ -139,20 +145,29 @@ class _Verification:
         """Run all trials, and judge them."""
         start = time.monotonic()
         record = self._reference()
+        self._save_at = self._choose_save(steps_of(record)["steps"])
         facts = _facts(record) | _facts(self._run([self._data_trial()])["data"])
         plan = [(check, trial) for check in self._checks for trial in self._trials(check, facts)]
         trials = [trial for _, trial in plan if isinstance(trial, Trial)]
         needed: set[str] = {name for trial in trials for name in trial.after}
         others = [self._exact(name) for name in ("exact", "exact-cpu") if name in needed]
+        others += [self._same()] if "same" in needed else []
         without = [self._without(name) for name in sorted(needed) if name.startswith("without-")]
         records = {"reference": record}
         if trials:
-            records |= self._run([self._reference_trial(), *others, *without, *trials])
+            first = [self._reference_trial(), *others, *without]
+            records |= self._run(list({trial.name: trial for trial in [*first, *trials]}.values()))
         noted = records["same"] if "same" in records and records["same"].is_completed else record
         facts["changes"] = {**steps_of(record)["changes"], **steps_of(noted)["changes"]}
         own = reference_findings(facts, steps_of(record), split=bool(others))
         findings = explain([*own, *self._judged(plan, records, facts)])
+        findings = [self._located(f, facts) if f.cause == "compile_differs" else f for f in findings]
         return Report(findings, facts, time.monotonic() - start)
+
+    def _located(self, finding: Finding, facts: Mapping[str, Any]) -> Finding:
+        """Return a finding about the compiled model with the module that differs when it is compiled alone."""
+        trial = self._trial("compile-modules", _SAME_BATCHES, ["reference"], exact=True, hooks=False, locate=True)
+        return located(finding, self._run([self._reference_trial(), trial])["compile-modules"], facts["classes"])
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""
@@ -171,12 +186,23 @@ class _Verification:
 
     def _shorten(self, steps: int) -> None:
         self._steps = steps
-        # In the middle of the second epoch, which begins after half of the steps.
         self._epoch_batches = max(2, steps // 2)
-        self._save_at = min(self._epoch_batches + max(1, (steps - self._epoch_batches) // 2), steps - 1)
+
+    def _choose_save(self, steps: Sequence[Mapping[str, Any]]) -> int:
+        """Return after how many steps to save: at random, in the middle of an epoch after the first if there is one.
+
+        The same program saves at the same step each time. What is lost at the end of an epoch shows only later.
+
+        Args:
+            steps: The steps of the reference.
+        """
+        inner = [step["step"] for step in steps[1:] if step["batch in epoch"] > 0]
+        second = next((step["step"] for step in steps[1:] if step["batch in epoch"] == 0), 0)
+        later = [step for step in inner if step > second]
+        return random.Random(self._target.fingerprint).choice(later or inner or [step["step"] for step in steps[1:]])
 
     def _reference_trial(self) -> Trial:
-        return self._trial("reference", inspect=True, save_at=self._save_at)
+        return self._trial("reference", inspect=True)
 
     def _judged(
         self, plan: Sequence[tuple[str, Trial | str]], records: Mapping[str, Record], facts: Mapping[str, Any]
@@ -199,14 +225,17 @@ class _Verification:
         self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
     ) -> Trial:
         given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
-        limit = self._time_limit
-        return Trial(
-            name, self._target, _PROBE, given, tuple(changes), ranks=ranks, time_limit=limit, after=tuple(after)
-        )
+        threads = 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // self._parallel)
+        options = {"time_limit": self._time_limit, "threads": threads}
+        return Trial(name, self._target, _PROBE, given, tuple(changes), ranks=ranks, after=tuple(after), **options)
 
     def _data_trial(self) -> Trial:
         """Return the trial that inspects the data, which may change them, so that it is compared with no other."""
         return self._trial("data", data=True)
+
+    def _same(self) -> Trial:
+        """Return the same run again, which saves a checkpoint as it goes, and is killed at its end."""
+        return self._fresh(self._trial("same", attribute=True, kill=True, save_at=self._save_at))
 
     def _without(self, name: str) -> Trial:
         """Return the reference without a method."""
@@ -229,15 +258,15 @@ class _Verification:
         elif check in ("ddp", "fsdp", "tp", "resume_ranks"):
             yield from self._ranks(check, facts)
         elif check == "same":
-            yield self._fresh(self._trial("same", attribute=True))
+            yield self._same()
         elif check == "random":
             if not facts["random_modules"]:
                 yield "no module of the run samples random numbers"
             else:
                 cpu = torch.accelerator.is_available() and torch.accelerator.device_count() < 2
                 yield self._trial("random", ["device=cpu"] if cpu else [], ["reference"], ranks=2)
-        elif check == "resume":
-            yield self._trial("resume", after=["reference"], load="reference")
+        elif check in ("resume", "reload"):
+            yield self._trial("resume", after=["reference", "same"], resume="same", save_at=self._save_at)
         elif check == "evaluation":
             if not facts["evaluators"]:
                 yield "the run does not evaluate"
@@ -278,7 +307,7 @@ class _Verification:
         if check == "tp" and facts["plan"] is None:
             yield "the run has no tensor parallel plan"
         elif check == "resume_ranks" and facts["made_by_sampler"]:
-            yield "the sampler yields batches, so that the position in the data depends on their size"
+            yield "the sampler yields batches, which the position in the data counts; on 2 ranks they have another size"
         elif check == "resume_ranks":
             yield self._trial("resume_ranks", changes, ["reference", reference], 2, exact=True, load=reference)
         else:
@@ -289,11 +318,14 @@ class _Verification:
 
     def _methods(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if not facts["neutral"]:
-            yield "no method of the run has a neutral setting"
+            yield "the run has no methods"
         for name, setting in facts["neutral"].items():
-            index = facts["algorithms"].index(name)
-            after = ["reference", f"without-{name}"]
-            yield self._trial(f"neutral-{name}", [f"algorithms.{index}.{setting}"], after)
+            if isinstance(setting, str):
+                yield f"{name} has no neutral setting: {setting}"
+            elif setting:
+                yield self._trial(f"neutral-{name}", after=["reference", f"without-{name}"], neutral=name)
+            else:  # it does not change the training as it is
+                yield self._without(f"without-{name}")
 
     def _workers(self, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         if facts["workers"] is None:

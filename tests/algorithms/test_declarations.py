@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 
 import pytest
 import torch
@@ -14,6 +15,10 @@ from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
 from composer.core.engine import Engine
 from composer.core.state import State
+from composer.core.traits import traits_of
+from composer.verification.digests import rng_digest
+from composer.verification.neutral import set_neutral
+from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import all_cases, public_classes, weights
 
@@ -157,3 +162,24 @@ REQUIRED = {
 @every_method
 def test_loading_requires_what_changes_the_layers(name):
     assert METHODS[name].required_on_load() is (name in REQUIRED)
+
+
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
+def test_neutral_setting_equals_absent_bit_for_bit(case):
+    """Also the random state, which a method that samples in vain would change for others."""
+    method = case.make()
+    declared = traits_of(method)
+    assert (declared.neutral is None) == bool(declared.why_not_neutral), "declare one of them in __traits__"
+    set_neutral([method], case.name)
+    if declared.neutral is not None:
+        assert outcome_of(case, [method]) == outcome_of(case, [])
+
+
+def outcome_of(case, methods):
+    torch.manual_seed(3)
+    model = case.model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoEffectWarning)
+        engine = loop.start(model, methods, case.optimizer(model), precision=case.precision)
+        loop.fit(engine, case.batches())
+    return {name: value.tolist() for name, value in weights(model).items()}, rng_digest()

@@ -121,6 +121,12 @@ def _checkpoint(make: Make) -> bool:
     return not all(map(torch.equal, trained.tensors, loaded.tensors))
 
 
+def _saving(make: Make) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        saves = run(make, save_folder=folder, save_interval=f"{SAVED}ba")
+    return not saves.equals(run(make))
+
+
 def _data(make: Make) -> bool:
     """Whether rows of an epoch repeat or are missing, are counted wrong, or are not what they were."""
     before = _stored(run(make, 1))
@@ -168,6 +174,7 @@ DIFFERS: dict[str, Callable[[Make], bool]] = {
     "microbatches": _microbatches,
     "resume": _resume,
     "checkpoint": _checkpoint,
+    "saving": _saving,
     "data": _data,
     "callbacks": _without(callbacks=None),
     "loggers": _without(loggers=None),

@@ -38,6 +38,7 @@ CAUSES = frozenset(
         "precision_differs",
         "ranks_diverge",
         "checkpoint_not_stable",
+        "saving_changes_training",
         "method_not_neutral",
         "time_dependent",
         "wrong_split",
@@ -47,8 +48,8 @@ CAUSES = frozenset(
 )
 
 # What fails: the same run again; microbatches; the rows of an epoch and the data set afterwards; a resumed run; a
-# checkpoint that is loaded and saved again; callbacks, loggers, evaluation or methods left out; loader workers;
-# torch.compile; fp32; two ranks.
+# checkpoint that is loaded and saved again; a run that saves; callbacks, loggers, evaluation or methods left out;
+# loader workers; torch.compile; fp32; two ranks.
 CHECKS = frozenset(
     [
         "repeat",
@@ -56,6 +57,7 @@ CHECKS = frozenset(
         "data",
         "resume",
         "checkpoint",
+        "saving",
         "callbacks",
         "loggers",
         "evaluation",

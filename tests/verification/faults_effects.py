@@ -11,6 +11,7 @@ from torchmetrics import MeanMetric
 
 from composer import Algorithm, Callback, Trainer
 from composer.core import LoggerDestination
+from composer.core.traits import Traits
 from tests.verification.fault import fault
 from tests.verification.parts import Classifier, build, dropout_model, loader, network
 
@@ -351,6 +352,24 @@ class Shrinks(Algorithm):
 def neutral_method_scales() -> Trainer:
     """A custom method at strength 0 still scales the loss."""
     return build(algorithms=[Shrinks(0.0)])
+
+
+class Reweights(Algorithm):
+    """Scales the loss by a weight of which it declares 1 to be neutral, and adds a constant."""
+
+    __traits__ = Traits(neutral={"weight": 1.0})
+
+    def __init__(self, weight: float = 2.0) -> None:
+        self.weight = weight
+
+    def after_loss(self, state: Any, logger: Any) -> None:
+        state.loss = state.loss * self.weight + 0.1 * state.loss.square()
+
+
+@fault("method_not_neutral", "methods", "Reweights")
+def declared_setting_not_neutral() -> Trainer:
+    """A custom method changes the loss with the setting that its traits declare to be neutral."""
+    return build(algorithms=[Reweights()])
 
 
 class PythonViewer(Callback):

@@ -1,4 +1,4 @@
-"""Planted faults of modules whose state a checkpoint lacks or changes."""
+"""Planted faults of modules: state that a checkpoint lacks or changes, and one that differs when it is compiled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from composer import Trainer
 from tests.verification.fault import fault
+from tests.verification.faults_effects import Approximate
 from tests.verification.parts import CLASSES, FEATURES, TOKENS, Classifier, Tagger, Texts, build, loader, network
 
 
@@ -261,3 +262,21 @@ class Whitened(nn.Module):
 def statistics_of_first_batch() -> Trainer:
     """A module takes statistics from the first batch it sees and does not save them: a resumed run takes others."""
     return build(lambda: Classifier(nn.Sequential(Whitened(), nn.Linear(FEATURES, CLASSES))))
+
+
+class Inner(nn.Module):
+    """A block with a module that differs, and one after it that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.branch, self.last = nn.Linear(12, 12), Approximate(), nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.last(self.branch(2 * self.first(x)))
+
+
+@fault("compile_differs", "compile", "net.2.1.branch")
+def nested_branch_for_compiler() -> Trainer:
+    """A module inside a block of a block computes something else when it is compiled."""
+    blocks = lambda: nn.Sequential(nn.Linear(12, 12), Inner())  # noqa: E731
+    return build(lambda: Classifier(network(blocks())), compile_config={"backend": "eager"})

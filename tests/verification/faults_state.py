@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from composer import Algorithm, Callback, Trainer
 from tests.verification.fault import fault
-from tests.verification.parts import build
+from tests.verification.parts import Classifier, build, dropout_model, network
 
 
 class WarmRestart(Callback):
@@ -312,3 +312,58 @@ def with_forgetful(**arguments: Any) -> Trainer:
 def schedule_saves_nothing() -> Trainer:
     """A custom torch schedule overrides state_dict to save nothing."""
     return with_forgetful()
+
+
+class SampledState(WarmRestart):
+    """Samples a random number when it is saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen, "mark": float(torch.rand(()))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+@fault("saving_changes_training", "saving checkpoint", "SampledState")
+def random_in_state_dict() -> Trainer:
+    """The state_dict of a callback samples from the generator of the run, which dropout uses too."""
+    return build(dropout_model, callbacks=[SampledState()])
+
+
+class Rounds(torch.nn.Module):
+    """Scales by the number of its calls, of which it restores half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        return x / (1 + 0.1 * self.calls)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor(self.calls)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.calls = int(state) // 2
+
+
+@fault("checkpoint_not_stable", "resume checkpoint", "net.2")
+def extra_state_halved() -> Trainer:
+    """set_extra_state of a nested module restores another number than get_extra_state returned."""
+    return build(lambda: Classifier(network(Rounds())))
+
+
+class FirstMoments(SGD):
+    """Keeps momentum in its state, and zeroes it when it is loaded."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        for entry in self.state.values():
+            entry["momentum_buffer"].zero_()
+
+
+@fault("checkpoint_not_stable unsaved_optimizer_state", "checkpoint resume", "FirstMoments")
+def momentum_zeroed_on_load() -> Trainer:
+    """load_state_dict of a custom optimizer zeroes the momentum."""
+    return build(optimizer=lambda parameters: FirstMoments(parameters, lr=0.1, momentum=0.9))

@@ -21,7 +21,8 @@ CHECK_OF: dict[str, tuple[str, ...]] = {
     "microbatches": ("microbatch",),
     "data": ("data",),
     "resume": ("resume",),
-    "checkpoint": ("resume",),
+    "checkpoint": ("resume", "reload"),
+    "saving": ("same",),
     "callbacks": ("same", "callbacks"),  # the former notes what each callback changes
     "loggers": ("logging",),
     "evaluation": ("evaluation",),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 import composer
+from composer.algorithms import EMA, ChannelsLast, MixUp
 from composer.trials import ForkServer
 from composer.verification.causes import CAUSES
 from composer.verification.verify import CHECKS
 from tests.verification.faults import FAULTS
+from tests.verification.parts import build
 from tests.verification.running import CHECK_OF, run_checks
 
 # One or two of each cause and of each check; `benchmarks/verification.py` runs all of them with all checks.
@@ -21,15 +24,19 @@ CHOSEN = [
     "counter_of_optimizer",
     "counts_tuple_entries",
     "data_counts_rows",
+    "declared_setting_not_neutral",
     "divided_twice",
+    "extra_state_halved",
     "forward_in_place",
     "generator_of_collate",
     "hand_token_mean",
     "logger_draws_numbers",
     "memory_bank",
     "method_without_state",
+    "nested_branch_for_compiler",
     "neutral_method_scales",
     "racy_forward",
+    "random_in_state_dict",
     "reseeds_in_forward",
     "sampler_repeats",
     "schedule_in_a_closure",
@@ -66,6 +73,51 @@ def test_sound_trainers_are_not_reported(number: int, server: ForkServer) -> Non
     report = run_checks(f"tests.verification.sound:case_{number}", server)
     assert report.ok, str(report)
     assert {finding.check.partition("-")[0] for finding in report.findings} >= set(CHECKS) - {"methods"}
+
+
+def test_resumption_is_that_of_a_killed_run(server: ForkServer) -> None:
+    """The step is that of the program, in the middle of an epoch; a file that was being written is there."""
+    path = "tests.verification.sound:case_7"
+    found: list[list[str]] = []
+    for _ in range(2):
+        report = run_checks(path, server, ["resume", "reload"])
+        assert report.ok, str(report)
+        found.append([finding.summary for finding in report.findings if finding.status == "passed"])
+    assert found[0] == found[1]
+    assert re.fullmatch("killed after step 6, resumed at step [45]: equal bit for bit", found[0][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "where"),
+    [
+        ("state_never_loaded", "NeverLoads: seen", "state/callbacks/NeverLoads/seen of the second checkpoint"),
+        ("extra_state_halved", "net.2 (Rounds)", "state/model/net.2._extra_state of the second checkpoint"),
+    ],
+)
+def test_reload_names_the_first_entry_that_differs(server: ForkServer, name: str, named: str, where: str) -> None:
+    report = run_checks(f"tests.verification.faults:{name}", server, ["reload"])
+    (finding,) = report.failures
+    assert (finding.check, finding.cause) == ("reload", "checkpoint_not_stable")
+    assert (finding.name, finding.where) == (named, where)
+
+
+@pytest.mark.slow
+def test_compiled_module_is_named(server: ForkServer) -> None:
+    report = run_checks("tests.verification.faults:nested_branch_for_compiler", server, ["compile"])
+    assert [finding.name for finding in report.failures] == ["net.2.1.branch (Approximate)"]
+
+
+def test_methods_without_a_neutral_setting_are_skipped_with_the_reason(server: ForkServer) -> None:
+    report = run_checks(f"{__name__}:with_methods", server, ["methods"])
+    found = {(finding.check, finding.status): finding.summary for finding in report.findings}
+    assert found["methods", "skipped"] == "ChannelsLast has no neutral setting: " + (
+        "it has no setting; the kernels of another memory format round differently"
+    )
+    assert {check for check, status in found if status == "passed"} == {"neutral-MixUp", "without-EMA"}
+
+
+def with_methods():
+    return build(algorithms=[ChannelsLast(), MixUp(), EMA()])
 
 
 def test_report_as_text_and_json(server: ForkServer) -> None:
