@@ -48,6 +48,7 @@ _EFFECTS = {
     "evaluation": "training with and without evaluation differs",
     "logging": "training with and without loggers, the progress bar and monitors differs",
     "callbacks": "training with and without the callbacks differs",
+    "without": "training with and without a method that is neutral as it is differs",
     "neutral": "training with the method at its neutral setting and without it differs",
 }
 

@@ -226,8 +226,17 @@ class _Verification:
     ) -> Trial:
         given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
         threads = 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // self._parallel)
-        options = {"time_limit": self._time_limit, "threads": threads}
-        return Trial(name, self._target, _PROBE, given, tuple(changes), ranks=ranks, after=tuple(after), **options)
+        return Trial(
+            name,
+            self._target,
+            _PROBE,
+            given,
+            tuple(changes),
+            ranks=ranks,
+            time_limit=self._time_limit,
+            after=tuple(after),
+            threads=threads,
+        )
 
     def _data_trial(self) -> Trial:
         """Return the trial that inspects the data, which may change them, so that it is compared with no other."""
