@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
 from composer.cli.replay import changes_of, find_program, words_of
+from composer.core.name_placeholders import with_braces
 
 if TYPE_CHECKING:
     from composer.checkpoint.at_step import CheckpointFacts
@@ -182,8 +183,7 @@ def _exact_state(given: argparse.Namespace, target: Target, facts: CheckpointFac
     with tempfile.TemporaryDirectory(prefix=".composer-fork-", dir=where) as temporary:
         path = str(Path(temporary, "state.pt"))
         print(f"composer: training up to batch {given.at}", file=sys.stderr)  # noqa: T201 - this is a program
-        escaped = path.replace("{", "{{").replace("}", "}}")
-        words = [*_words(given), "--save-state", escaped, "--", *words_of(target)]
+        words = [*_words(given), "--save-state", with_braces(path), "--", *words_of(target)]
         _start(facts.world_size or 1, words)
         yield temporary
 
@@ -205,10 +205,9 @@ def _start(ranks: int, words: Sequence[str]) -> None:
 
 
 def _train(given: argparse.Namespace, target: Target, facts: CheckpointFacts) -> None:
-    from composer.cli.fork_program import fork_program
+    from composer.cli.fork_program import ForkOverrides, fork_program
 
-    fork_program(
-        target,
+    overrides = ForkOverrides(
         given.state,
         given.at,
         parent=given.source,
@@ -217,6 +216,7 @@ def _train(given: argparse.Namespace, target: Target, facts: CheckpointFacts) ->
         changes=given.set,
         inherited=changes_of(facts),
     )
+    fork_program(target, overrides)
 
 
 def _words(given: argparse.Namespace) -> list[str]:

@@ -76,9 +76,9 @@ class _Overrides(TrainerOverrides):
         finally:
             self._fitting = False
 
-    def save(self, trainer: Trainer, save: Callable[[], Any]) -> None:
+    def save(self, trainer: Trainer, save: Callable[..., Any], arguments: dict[str, Any]) -> None:
         """Save nothing: the path may be that of a run."""
-        del trainer, save
+        del trainer, save, arguments
 
 
 def main(folder: str) -> Never:

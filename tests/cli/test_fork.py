@@ -11,7 +11,7 @@ import pytest
 
 from composer.checkpoint.at_step import CheckpointFacts, history_of
 from composer.cli import fork as command
-from composer.cli.fork_program import fork_program, save_state
+from composer.cli.fork_program import ForkOverrides, fork_program, save_state
 from composer.cli.main import main
 from composer.cli.replay import changes_of
 from composer.trials.target import Target
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
     save_state(target, "out", 13, "state/between.pt", "night")
     facts = history_of("state").before
     assert facts is not None and (facts.batch, facts.run_name, facts.missing) == (13, "night", ())
-    fork_program(target, "state/between.pt", 13, parent="out", name="fork", folder="fork")
+    fork_program(target, ForkOverrides("state/between.pt", 13, parent="out", name="fork", folder="fork"))
     assert losses("fork") == {step: loss for step, loss in losses("night").items() if step >= 13}
 
 
