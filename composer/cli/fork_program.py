@@ -176,15 +176,12 @@ class ForkOverrides(TrainerOverrides):
         kept = assignments.apply_to_fit(changes, arguments)
         if not is_first and any(each.path == "max_duration" for each in changes) and state.finished:
             return  # a changed max_duration holds for all calls of fit
-        rest = self._replay.rest_of(kept)
-        if rest is None:
-            return
         if is_first:
-            rest.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
+            kept.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         with warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
-            fit(**rest)
+            fit(**kept)
 
     @contextlib.contextmanager
     def errors(self) -> Generator[None]:
