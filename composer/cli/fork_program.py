@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer.callbacks._memory_files import TraceFiles
+from composer.cli.usage import UsageError, raise_if_stdout_closed
 from composer.core.callback import Callback
 from composer.core.name_placeholders import placeholders, with_braces
 from composer.profiler._output_files import WindowFiles
@@ -146,6 +147,9 @@ class ForkOverrides(TrainerOverrides):
         try:
             changed = assignments.apply((*self._inherited, *self._own), {**arguments, **self._outputs(arguments)})
             _check_files(changed)
+        except ValueError as error:
+            self.error = UsageError(str(error))
+            raise _ProgramEnd from error
         except Exception as error:
             self.error = error
             raise _ProgramEnd from error
@@ -194,6 +198,7 @@ class ForkOverrides(TrainerOverrides):
             if error.code not in (None, 0):
                 raise
         except Exception as error:
+            raise_if_stdout_closed(error)
             traceback.print_exc()
             raise SystemExit(1) from error
         if self.error is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer.checkpoint.save import get_save_filename
+from composer.cli.usage import raise_if_stdout_closed
 from composer.storage.uris import is_remote, local_path
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trainer.replay.replay import Replay, not_reached
@@ -71,6 +72,7 @@ def replay_program(
     except SystemExit as error:
         raise RuntimeError(f"The program exited with {error.code!r} before step {step}.") from error
     except Exception as error:
+        raise_if_stdout_closed(error)
         traceback.print_exc()
         raise SystemExit(1) from error
     if overrides.error is not None:

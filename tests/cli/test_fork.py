@@ -132,7 +132,6 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["out", "--at", "18"], "ends at batch 18, so that nothing is left to train. Train longer"),
         (["out", "--at", "0"], "at least 1; got 0"),
         (["out", "--at", "15", "-n", "0"], "--ranks must be at least 1"),
         (["nowhere", "--at", "3"], "no folder or checkpoint 'nowhere'"),
@@ -142,14 +141,30 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
         (["out", "--at", "15", "--set", "lr"], "has the form NAME=VALUE"),
         (["out", "--at", "15", "--folder", "out/fork"], "in the folder of the run that it forks"),
         (["out", "--at", "15", "--folder", "night"], "'night' holds another run"),
-        (["out", "--at", "15", "--name", "night"], "'night' is the name of the run"),
+        (["out", "--at", "15", "--foldr", "x"], "no option '--foldr'. Did you mean '--folder'?"),
+    ],
+)
+def test_usage_errors(here, capsys, arguments, message):
+    before = files_of(here / "out")
+    with pytest.raises(SystemExit) as ended:
+        main(["fork", *arguments, "train.py", "0.1"])
+    assert ended.value.code == 2
+    *_, error = capsys.readouterr().err.splitlines()
+    assert message in error
+    assert error.endswith(" See composer fork --help.")
+    assert files_of(here / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--at", "18"], "ends at batch 18, so that nothing is left to train. Train longer"),
+        (["--at", "15", "--name", "night", "--folder", "elsewhere"], "'night' is the name of the run"),
     ],
 )
 def test_errors(here, capsys, arguments, message):
     before = files_of(here / "out")
-    if arguments[-2:] == ["--name", "night"]:
-        arguments = [*arguments, "--folder", "elsewhere"]
-    assert main(["fork", *arguments, "--", "train.py", "0.1"]) == 1
+    assert main(["fork", "out", *arguments, "--", "train.py", "0.1"]) == 1
     assert message in capsys.readouterr().err
     assert files_of(here / "out") == before
 
@@ -165,7 +180,11 @@ def test_errors(here, capsys, arguments, message):
 def test_programs_that_cannot_be_forked(here, capsys, old, new, message):
     text = PROGRAM.replace(old, new).replace("import sys", "import sys\nfrom composer.loggers import CSVLogger")
     (here / "train.py").write_text(text)
-    assert main(["fork", "out", "--at", "15", "--", "train.py", "0.1"]) == 1
+    try:
+        code = main(["fork", "out", "--at", "15", "--", "train.py", "0.1"])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == (2 if "--set" in message else 1)
     assert message in capsys.readouterr().err
 
 
