@@ -209,7 +209,8 @@ def test_ranks_are_started_by_the_command(here, monkeypatch, capsys):
         and other[-5:] == ["--set", "optimizers.lr=0.05", "--", "train.py", "0.1"]
     )
     monkeypatch.setattr("composer.dist.get_world_size", lambda: 2)
-    assert main(["fork", "out", "--at", "13"]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["fork", "out", "--at", "13"])
     assert "composer fork starts the ranks itself" in capsys.readouterr().err
 
 
@@ -234,6 +235,7 @@ def test_names(tmp_path, monkeypatch):
 
 def test_changes_of_a_checkpoint_that_call_code_are_applied_only_where_the_run_was_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     program = {"kind": "script", "name": "train.py", "arguments": [], "folder": str(tmp_path)}
 
     def recorded(change: str, folder: str) -> CheckpointFacts:

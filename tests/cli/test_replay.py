@@ -195,6 +195,7 @@ def test_programs_are_for_commands_that_run_them(capsys):
 
 def test_recorded_programs_that_are_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     good = {"kind": "script", "name": "train.py", "arguments": ["--lr", "1"], "folder": str(tmp_path)}
     assert words_of(program_of(CheckpointFacts("a.pt", 1, program=good))) == ["train.py", "--lr", "1"]
     for changed, message in (
@@ -203,8 +204,9 @@ def test_recorded_programs_that_are_not_run(tmp_path, monkeypatch):
         ({"kind": "pickle"}, "does not say which script"),
         ({"arguments": [3]}, "does not say which script"),
         ({"name": None}, "does not say which script"),
+        ({"name": "trian.py"}, "no script 'trian.py'. Did you mean 'train.py'"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
             program_of(CheckpointFacts("a.pt", 1, program={**good, **changed}))
     with pytest.raises(ValueError, match="a notebook"):
         program_of(CheckpointFacts("a.pt", 1))

@@ -124,7 +124,9 @@ def test_paths_that_a_fork_would_share_are_named(here, capsys, name) -> None:
         "Profiler": ("out/{{run_name}}-traces", "out/traces"),
     }[name]
     Path("train.py").write_text(text.replace(*old))
-    assert main(["fork", "out", "--at", "10", "--folder", "new", "--", "train.py", "fork"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["fork", "out", "--at", "10", "--folder", "new", "train.py", "fork"])
+    assert ended.value.code == 2
     error = capsys.readouterr().err
     assert f"{name} writes to '{old[1]}" in error
     assert "profiler=None" in error if name == "Profiler" else f"-={name}" in error
