@@ -50,7 +50,7 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         changes: Assignments with which the run itself was forked.
 
     Raises:
-        ValueError: The step is beyond the end of the run, or cannot be had again exactly.
+        ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
 
     >>> from composer.trials.target import Target
     >>> save_state(Target("module", "this"), "runs/night", 3, "state.pt", "night")

@@ -52,7 +52,7 @@ def replay_program(
         changes: Assignments with which the run was forked, see :class:`.Assignment`.
 
     Raises:
-        ValueError: The step is not part of the run, or cannot be had again exactly.
+        ValueError: The step is not part of the run, or cannot be repeated exactly.
         RuntimeError: The program exits before the step.
         SystemExit: The program fails; its traceback is printed.
 

@@ -736,7 +736,7 @@ class Trainer(TrainerNames):
     def replay(
         self, step: int, run: str | Path | None = None, *, prompt: bool = False, **arguments: Any
     ) -> ReplayedStep:
-        """Have a step of a run again, bit for bit, with everything in it visible.
+        """Repeat a training step of a run, bit for bit, with everything in it visible.
 
         The trainer must be made as that of the run, and not have trained. It loads the newest checkpoint at or before
         the step, or starts from the seed; trains up to the step, without loggers, displays and callbacks that write;
@@ -753,7 +753,7 @@ class Trainer(TrainerNames):
             The batch with its sample indices, outputs, losses, gradient norms and learning rates; printed as tables.
 
         Raises:
-            ValueError: The step is not part of the run, or cannot be had again exactly; the message says what is
+            ValueError: The step is not part of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.
@@ -778,7 +778,7 @@ class Trainer(TrainerNames):
             The rows, the most suspicious first, with their indices in the dataset; printed as a report.
 
         Raises:
-            ValueError: The steps are not part of the run, or cannot be had again exactly; the message says what is
+            ValueError: The steps are not part of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.
@@ -802,7 +802,7 @@ class Trainer(TrainerNames):
             The path on rank 0, None on other ranks.
 
         Raises:
-            ValueError: The step is beyond the end of the run, or cannot be had again exactly; the message says what is
+            ValueError: The step is beyond the end of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.

@@ -45,7 +45,7 @@ def replay(
         prompt: Whether to stop in a Python prompt before the step.
 
     Raises:
-        ValueError: The step is not part of the run, or cannot be had again exactly.
+        ValueError: The step is not part of the run, or cannot be repeated exactly.
     """
     replaying = Replay(trainer, run, step, source)
     replaying.load()
@@ -112,7 +112,7 @@ class Replay:
 
         Raises:
             FileNotFoundError: The folder has no checkpoints.
-            ValueError: The step cannot be had again exactly from there.
+            ValueError: The step cannot be repeated exactly from there.
         """
         state, own = self._run.state, self._run.state.timestamp.batch.value
         history = self._history()
@@ -224,7 +224,7 @@ class Replay:
                     _nothing_before(
                         self.step,
                         history,
-                        f"the run cannot be had again from its start: its seed was {known.seed}, and is now {seed}. "
+                        f"the run cannot be repeated from its start: its seed was {known.seed}, and is now {seed}. "
                         f"Give the Trainer a seed, and create the model after torch.manual_seed",
                     )
                 )
