@@ -93,16 +93,17 @@ def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
 
     Raises:
         ValueError: The checkpoint has no program, its arguments contain masked secrets, or it was started elsewhere.
+        FileNotFoundError: The program is no longer there.
 
     >>> from composer.checkpoint.at_step import CheckpointFacts
     >>> here = {
     ...     "kind": "module",
-    ...     "name": "night.train",
+    ...     "name": "timeit",
     ...     "arguments": ["--lr", "1"],
     ...     "folder": str(Path.cwd()),
     ... }
     >>> words_of(program_of(CheckpointFacts("ep1.pt", 20, program=here)))
-    ['-m', 'night.train', '--lr', '1']
+    ['-m', 'timeit', '--lr', '1']
     """
     from composer.trials.target import Target
 
