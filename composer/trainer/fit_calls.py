@@ -61,8 +61,8 @@ class FitCalls:
         self._begun = min(self._begun, self.number - 1)
         state.fit_calls = state.fit_calls[: self.number - 1]
 
-    def end_of(self, state: State, duration: int | str | Time | None, ratio: float) -> Time | None:
-        """Return the training time at which the next call ends; None if it is unlimited.
+    def plan(self, state: State, duration: int | str | Time | None, ratio: float) -> tuple[Time | None, bool]:
+        """Return the training time at which the next call ends, and whether it had ended before a restart.
 
         Args:
             state: The state of the run.
@@ -72,6 +72,11 @@ class FitCalls:
         Raises:
             ValueError: The scaled duration is zero.
         """
+        end = self._end_of(state, duration, ratio)
+        return end, self._had_ended(state, end)
+
+    def _end_of(self, state: State, duration: int | str | Time | None, ratio: float) -> Time | None:
+        """Return the training time at which the next call ends; None if it is unlimited."""
         if duration is None:
             return scaled(state.max_duration, ratio)
         more = scaled(duration, ratio)
@@ -84,13 +89,8 @@ class FitCalls:
             began = call["began"][more.unit.value]
         return Time(int(began) + more.value, more.unit)
 
-    def had_ended(self, state: State, end: Time | None) -> bool:
-        """Return whether the next call had ended, since the loaded checkpoint was saved in a later one.
-
-        Args:
-            state: The state of the run.
-            end: The training time at which it ends.
-        """
+    def _had_ended(self, state: State, end: Time | None) -> bool:
+        """Return whether the next call had ended, since the loaded checkpoint was saved in a later one."""
         if self.number >= self._begun or end is None:
             return False
         return str(end) == state.fit_calls[self.number - 1]["end"] or state.timestamp.has_reached(end)

@@ -498,11 +498,10 @@ class Trainer(TrainerNames):
                 setup.set_precision(self._run, precision, self.state.precision_config)
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
-            end = self._fit_calls.end_of(self.state, duration, scale_schedule_ratio)
-            had_ended = self._fit_calls.had_ended(self.state, end)
+            end, had_ended = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
             if reset_time and not had_ended:
                 self._reset_time()
-                end = self._fit_calls.end_of(self.state, duration, scale_schedule_ratio)
+                end, _ = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
@@ -510,8 +509,8 @@ class Trainer(TrainerNames):
             is_over = had_ended or (self._fit_calls.is_resumed and run_completion.is_complete(self._run, end))
             self.state.max_duration = end
             if schedulers is not None:  # those of a call that had ended hold for the calls after it, too
-                every_batch = step_schedulers_every_batch
-                schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, every_batch, later=is_over)
+                ratio, every_batch = scale_schedule_ratio, step_schedulers_every_batch
+                schedules.set_schedules(self._run, schedulers, ratio, every_batch, later=is_over)
             if is_over:
                 self._fit_calls.end()
                 return
