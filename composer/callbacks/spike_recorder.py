@@ -31,8 +31,11 @@ _LOSS, _NORM = "loss", "gradient_norm"
 _WATCHED = {"loss": (_LOSS,), "norm": (_NORM,), "both": (_LOSS, _NORM)}
 # Median and deviation change slowly: computing them in every step would be most of the cost.
 _REFRESH = 16
-# A difference of one percent is no spike, however smooth the curve is.
-_MIN_DEVIATION = 0.01
+# Smallest deviations, relative to the median: however smooth a curve is, no small difference is a spike. Gradient norms
+# of sound runs jump by a factor of 2 after a plateau.
+_MIN_DEVIATION = {_LOSS: 0.01, _NORM: 0.15}
+# The standard error of the MAD of n values of a normal law is 1.17 / sqrt(n) of it; this is its 95% bound.
+_MAD_ERROR = 2.0
 
 
 class SpikeRecorder(Callback):
@@ -40,11 +43,13 @@ class SpikeRecorder(Callback):
 
     A value x is a spike if it is far above the last ``window`` values, or not finite:
 
-        log x > median(log x_j) + z * 1.4826 MAD(log x_j)
+        log x > median(log x_j) + z * max(1.4826 (1 + 2 / sqrt(window)) MAD(log x_j), d)
 
     Median and median absolute deviation (MAD), unlike mean and standard deviation, are not raised by earlier spikes;
-    they are updated every 16 steps. If values are not positive, they are compared without logarithms. Nothing but a
-    non-finite value is a spike before there are ``window // 2`` values. Consecutive spikes are one spike: the first of
+    they are updated every 16 steps. The factor allows for the error of the MAD of a short window, and d is 0.01 for the
+    loss and 0.15 for the gradient norm, so that small differences are no spikes. If values are not positive, they are
+    compared without logarithms. The first ``window`` steps are a warm-up, in which only a non-finite value is a spike:
+    losses and gradient norms change fast when training begins. Consecutive spikes are one spike: the first of
     them is recorded.
 
     Only positions in the data are kept, four integers for each of the last ``num_batches`` batches; the indices are
@@ -76,7 +81,9 @@ class SpikeRecorder(Callback):
     'both'
 
     Papers: https://arxiv.org/abs/2501.00656 (OLMo 2, 2025: spikes as outliers of the last 128 steps),
-    https://arxiv.org/abs/2204.02311 (PaLM, 2022: restarting before a spike and skipping the batches around it)
+    https://arxiv.org/abs/2204.02311 (PaLM, 2022: restarting before a spike and skipping the batches around it),
+    https://doi.org/10.1080/01621459.1993.10476408 (Rousseeuw and Croux 1993: efficiency of the MAD). Outliers by median
+    and MAD: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers.
     """
 
     writes_output = True
@@ -100,7 +107,7 @@ class SpikeRecorder(Callback):
         self.num_batches = int(positive("num_batches", num_batches))
         self.num_spikes = 0
         self._run_file = RunFile(filename, remote_file_name, overwrite)
-        self._curves = {name: _Curve(window) for name in _WATCHED[watch]}
+        self._curves = {name: _Curve(window, _MIN_DEVIATION[name]) for name in _WATCHED[watch]}
         self._readback = Readback()
         self._recent: deque[dict[str, Any]] = deque(maxlen=self.num_batches)
         self._size = 0  # of the file, in bytes
@@ -275,8 +282,9 @@ class SpikeRecorder(Callback):
 class _Curve:
     """The last values of a curve, with their median and deviation."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, min_deviation: float) -> None:
         self._values: deque[float] = deque(maxlen=window)
+        self._window, self._min_deviation = window, min_deviation
         self._num_added = 0
         self._center, self._deviation, self._is_log = 0.0, math.inf, True
 
@@ -303,8 +311,7 @@ class _Curve:
             return
         self._values.append(value)
         self._num_added += 1
-        half = (self._values.maxlen or 0) // 2
-        if self._num_added == half or (self._num_added > half and self._num_added % _REFRESH == 0):
+        if self._num_added == self._window or (self._num_added > self._window and self._num_added % _REFRESH == 0):
             self._refresh()
 
     def _refresh(self) -> None:
@@ -312,7 +319,8 @@ class _Curve:
         values = [math.log(value) for value in self._values] if self._is_log else list(self._values)
         self._center = statistics.median(values)
         spread = 1.4826 * statistics.median(abs(value - self._center) for value in values)
-        least = _MIN_DEVIATION if self._is_log else _MIN_DEVIATION * abs(self._center)
+        spread *= 1 + _MAD_ERROR / math.sqrt(self._window)
+        least = self._min_deviation if self._is_log else self._min_deviation * abs(self._center)
         self._deviation = max(spread, least) or math.inf
 
     def state_dict(self) -> dict[str, Any]:

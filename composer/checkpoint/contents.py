@@ -242,9 +242,11 @@ def _set_seed(state: State, saved: Any) -> None:
     state.rank_zero_seed = saved
 
 
-def _get_stop_info(state: State) -> dict[str, str]:
+def _get_stop_info(state: State) -> dict[str, Any]:
     stop, planned = state.stop, state.planned_duration
-    found = {} if planned is None else {"planned_duration": str(planned)}
+    found: dict[str, Any] = {} if planned is None else {"planned_duration": str(planned)}
+    if state.fit_calls:
+        found["fit_calls"] = state.fit_calls
     return found if stop is None else {**found, "stopped_by": stop.by, "reason": stop.reason}
 
 

@@ -50,6 +50,7 @@ class ResumeInfo:
         planned_duration: The duration planned at the start; ``max_duration`` differs if the run changed it.
         stop: What stopped the run early, or None.
         metric_values: Last computed values of metrics, for data that is set later.
+        fit_calls: The calls of ``fit`` of the saved run; empty in older checkpoints.
 
     >>> ResumeInfo().rng is None
     True
@@ -62,6 +63,7 @@ class ResumeInfo:
     planned_duration: str | None = None
     stop: Stop | None = None
     metric_values: dict[str, Any] = field(default_factory=dict)
+    fit_calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -289,6 +291,7 @@ def _loaded(rng: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict
         ending.get("planned_duration"),
         Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
         later.get("metric_values", {}),
+        ending.get("fit_calls", []),
     )
 
 

@@ -7,7 +7,9 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-from composer.cli.replay import program_to_run
+from composer.cli.launch_options import COMMANDS
+from composer.cli.replay import EXIT_CODES, FIT_HELP, PROGRAM_HELP, RUN_HELP, STEP_HELP, check_step, program_to_run
+from composer.cli.usage import usage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,34 +27,39 @@ def add_to(commands: Any) -> None:
     Args:
         commands: What ``add_subparsers`` of the parser returned.
 
-    >>> parser = argparse.ArgumentParser()
-    >>> add_to(parser.add_subparsers())
-    >>> parser.parse_args(["blame", "runs/night", "--from", "1150", "--to", "1210"]).last
+    >>> from composer.cli.usage import CommandParser
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> commands.choices["blame"].parse(["runs/night", "--from", "1150", "--to", "1210"]).last
     1210
     """
     command = commands.add_parser(
         "blame",
-        help="rank the rows of data in a step of a run by loss and gradient norm",
-        description="Replay one or more steps of a run without writing anything, and rank their rows by loss and "
-        "gradient norm, with their indices in the dataset. The program that trains is the one that the checkpoint "
-        "records, or the one after --.",
-        usage="composer blame RUN (--step N | --from N --to N) [OPTION ...] [-- SCRIPT [ARGUMENT ...]]",
+        help=COMMANDS["blame"],
+        description="Find the training samples behind a spike of the loss or of the gradient norm: replay one or more "
+        "training steps of a run, compute the loss and the gradient norm of each sample, and list the samples that "
+        "stand out, with their indices in the dataset. Nothing is written. "
+        f"{PROGRAM_HELP}",
+        usage="composer blame RUN (--step N | --from N --to N) [OPTION ...] [SCRIPT [ARGUMENT ...]]",
+        epilog=EXIT_CODES,
     )
-    command.add_argument("source", metavar="RUN", help="folder (path or URI) of the run, or one of its checkpoints")
-    command.add_argument("--step", type=int, help="number of batches trained before the step, as logged")
-    command.add_argument("--from", dest="first", type=int, metavar="N", help="first step of a spike")
-    command.add_argument("--to", dest="last", type=int, metavar="N", help="last step of a spike")
-    command.add_argument("--top", type=int, default=10, metavar="K", help="number of rows to show (default 10)")
-    command.add_argument("--json", action="store_true", help="print the rows as JSON")
-    command.add_argument("--fit", type=int, default=1, help="which call of fit of the program is meant (default 1)")
-    command.set_defaults(run=_blame, program=None)
+    command.num_positionals = 1
+    command.add_argument("source", metavar="RUN", help=RUN_HELP)
+    command.add_argument("--step", type=int, metavar="N", help=STEP_HELP)
+    command.add_argument("--from", dest="first", type=int, metavar="N", help="first step of a range, instead of --step")
+    command.add_argument("--to", dest="last", type=int, metavar="N", help="last step of the range")
+    command.add_argument("--top", type=int, default=10, metavar="K", help="number of samples to list (default 10)")
+    command.add_argument("--json", action="store_true", help="print all samples as JSON")
+    command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.set_defaults(run=_blame)
 
 
 def _blame(given: argparse.Namespace) -> None:
     from composer import dist
     from composer.cli.replay_program import replay_program
 
-    first, last = _steps(given)
+    with usage_errors():
+        first, last = _steps(given)
     options = ["--from", str(first), "--to", str(last), "--top", str(given.top), *(["--json"] if given.json else [])]
     program = program_to_run(given, first, ["blame", given.source, *options])
     if program is None:
@@ -80,6 +87,7 @@ def _steps(given: argparse.Namespace) -> tuple[int, int]:
         raise ValueError("Give either --step N, or --from N and --to N.")
     if step is not None:
         first = last = step
+    check_step("--step" if step is not None else "--from", first)
     if last < first:
         raise ValueError(f"--to must not be before --from {first}; got {last}.")
     if given.top < 1:

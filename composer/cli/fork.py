@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
-from composer.cli.replay import changes_of, find_program, words_of
+from composer.cli.launch_options import COMMANDS
+from composer.cli.replay import EXIT_CODES, PROGRAM_HELP, RUN_HELP, changes_of, find_program, words_of
+from composer.cli.usage import UsageError, usage_errors
+from composer.core.name_placeholders import with_braces
 
 if TYPE_CHECKING:
     from composer.checkpoint.at_step import CheckpointFacts
@@ -31,54 +34,66 @@ def add_to(commands: Any) -> None:
     Args:
         commands: What ``add_subparsers`` of the parser returned.
 
-    >>> parser = argparse.ArgumentParser()
-    >>> add_to(parser.add_subparsers())
-    >>> parser.parse_args(["fork", "runs/night", "--at", "1200", "--set", "optimizers.lr=0.0003"]).set
+    >>> from composer.cli.usage import CommandParser
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> commands.choices["fork"].parse(["runs/night", "--at", "1200", "--set", "optimizers.lr=0.0003"]).set
     ['optimizers.lr=0.0003']
     """
     command = commands.add_parser(
         "fork",
-        help="train a run on from a step, as a new run with changed settings",
-        description="Train on from the exact state of a run at a step, with changed settings, as a new run with a name "
-        "and a folder of its own; the folder of the run is not changed. The steps from the newest checkpoint to the "
-        "step are trained again without outputs. The same command again continues a fork that was interrupted.",
-        usage="composer fork RUN --at N [--set NAME=VALUE ...] [OPTION ...] [-- SCRIPT [ARGUMENT ...]]",
+        help=COMMANDS["fork"],
+        description="Start a new run from the exact state of another one after N training steps, with changed "
+        "settings. The new run has its own name and folder, and its step numbers continue those of the other run, "
+        "whose files are not changed. If there is no checkpoint at step N, the steps since the last one before it are "
+        "repeated first. If the new run is interrupted, run the same command again to resume it. "
+        f"{PROGRAM_HELP}",
+        usage="composer fork RUN --at N [--set NAME=VALUE ...] [OPTION ...] [SCRIPT [ARGUMENT ...]]",
+        epilog=EXIT_CODES,
     )
-    command.add_argument("source", metavar="RUN", help="folder (path or URI) of the run, or one of its checkpoints")
-    command.add_argument("--at", type=int, required=True, metavar="N", help="number of batches that both runs share")
+    command.num_positionals = 1
+    command.add_argument("source", metavar="RUN", help=RUN_HELP)
+    command.add_argument(
+        "--at", type=int, required=True, metavar="N", help="number of steps after which the new run begins"
+    )
     command.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="change an argument of the Trainer: optimizers.lr=0.0003, max_duration=2000ba, algorithms+=EMA(), "
-        "algorithms-=MixUp, train_dataloader.batch_size=64",
+        help="change an argument of the Trainer; may be repeated: optimizers.lr=0.0003, max_duration=2000ba, "
+        "algorithms+=EMA(), algorithms-=MixUp, train_dataloader.batch_size=64",
     )
-    command.add_argument("--name", help="name of the new run (default: <run>-fork-<N>, made unique)")
-    command.add_argument("--folder", help="folder for its checkpoints (default: beside RUN)")
-    command.add_argument("-n", "--ranks", type=int, help="number of ranks of the new run (default: as RUN)")
+    command.add_argument("--name", help="name of the new run (default: RUN-fork-N, with a number if it exists)")
+    command.add_argument("--folder", help="folder for its checkpoints (default: next to RUN)")
+    command.add_argument(
+        "-n", "--ranks", type=int, metavar="N", help="number of processes of the new run (default: as in RUN)"
+    )
     command.add_argument("--state", help=argparse.SUPPRESS)  # for the processes that this command starts
     command.add_argument("--save-state", help=argparse.SUPPRESS)
-    command.set_defaults(run=_fork, program=None)
+    command.set_defaults(run=_fork)
 
 
 def _fork(given: argparse.Namespace) -> None:
     from composer import dist
     from composer.cli.fork_program import save_state
 
-    _check(given)
+    with usage_errors():
+        _check(given)
     is_part = given.state is not None or given.save_state is not None
     if dist.get_world_size() > 1 and not is_part:
         ranks = dist.get_world_size()
-        raise ValueError(f"composer fork starts the ranks itself: composer fork {given.source} ... -n {ranks}")
-    target, facts = find_program(given.source, given.at, given.program)
+        raise UsageError(f"composer fork starts the ranks itself: composer fork {given.source} ... -n {ranks}")
+    with usage_errors():
+        target, facts = find_program(given.source, given.at, given.program)
     if given.save_state is not None:
         save_state(target, given.source, given.at, given.save_state, facts.run_name, changes_of(facts))
         return
     if is_part:
         _train(given, target, facts)
         return
-    name, folder, is_resumed = choose_name(given, facts)
+    with usage_errors():
+        name, folder, is_resumed = choose_name(given, facts)
     ranks = given.ranks or facts.world_size or 1
     verb = "continues" if is_resumed else "forks"
     # The new run alone writes, and only there.
@@ -182,8 +197,7 @@ def _exact_state(given: argparse.Namespace, target: Target, facts: CheckpointFac
     with tempfile.TemporaryDirectory(prefix=".composer-fork-", dir=where) as temporary:
         path = str(Path(temporary, "state.pt"))
         print(f"composer: training up to batch {given.at}", file=sys.stderr)  # noqa: T201 - this is a program
-        escaped = path.replace("{", "{{").replace("}", "}}")
-        words = [*_words(given), "--save-state", escaped, "--", *words_of(target)]
+        words = [*_words(given), "--save-state", with_braces(path), "--", *words_of(target)]
         _start(facts.world_size or 1, words)
         yield temporary
 
@@ -205,10 +219,9 @@ def _start(ranks: int, words: Sequence[str]) -> None:
 
 
 def _train(given: argparse.Namespace, target: Target, facts: CheckpointFacts) -> None:
-    from composer.cli.fork_program import fork_program
+    from composer.cli.fork_program import ForkOverrides, fork_program
 
-    fork_program(
-        target,
+    overrides = ForkOverrides(
         given.state,
         given.at,
         parent=given.source,
@@ -217,6 +230,7 @@ def _train(given: argparse.Namespace, target: Target, facts: CheckpointFacts) ->
         changes=given.set,
         inherited=changes_of(facts),
     )
+    fork_program(target, overrides)
 
 
 def _words(given: argparse.Namespace) -> list[str]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer.callbacks._memory_files import TraceFiles
+from composer.cli.usage import UsageError, raise_if_stdout_closed
 from composer.core.callback import Callback
-from composer.core.name_placeholders import placeholders
+from composer.core.name_placeholders import placeholders, with_braces
+from composer.profiler._output_files import WindowFiles
 from composer.trainer.fork import StateSaver, fork
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trainer.replay.replay import Replay
 from composer.trainer.short_names import instances
 from composer.trials import assignments
 from composer.trials.assignments import Assignment
+from composer.trials.isolation import TRACKER_RUNS, replaced_variables
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -25,6 +31,11 @@ if TYPE_CHECKING:
     from composer.trials.target import Target
 
 __all__ = ["ForkOverrides", "fork_program", "save_state"]
+
+# Arguments of the trainer's methods that save, and attributes of callbacks and of their parts, with paths.
+_PATHS = frozenset({"name", "save_path"})
+_TEMPLATES = ("root_folder", "folder", "filename", "save_path")
+_PARTS = (Callback, TraceFiles, WindowFiles)
 
 
 def save_state(target: Target, source: str, at: int, path: str, run_name: str, changes: Sequence[str] = ()) -> None:
@@ -39,7 +50,7 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         changes: Assignments with which the run itself was forked.
 
     Raises:
-        ValueError: The step is beyond the end of the run, or cannot be had again exactly.
+        ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
 
     >>> from composer.trials.target import Target
     >>> save_state(Target("module", "this"), "runs/night", 3, "state.pt", "night")
@@ -58,41 +69,25 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
     replay_program(target, source, at, quiet=True, observe=observe, changes=changes)
 
 
-def fork_program(
-    target: Target,
-    source: str,
-    at: int,
-    *,
-    parent: str,
-    name: str,
-    folder: str,
-    changes: Sequence[str] = (),
-    inherited: Sequence[str] = (),
-) -> None:
+def fork_program(target: Target, overrides: ForkOverrides) -> None:
     """Run a program in this process so that it trains on from a step of its run, as a new run.
 
     Args:
         target: The program.
-        source: Path or URI of the checkpoint at this step.
-        at: Number of batches that both runs share.
-        parent: Path or URI of the run.
-        name: Name of the new run.
-        folder: Path or URI of the folder in which the new run saves checkpoints.
-        changes: Assignments, see :class:`.Assignment`.
-        inherited: Assignments with which the run itself was forked.
+        overrides: The fork.
 
     Raises:
         ValueError: The program makes no trainer or several, or nothing is left to train.
         SystemExit: The program fails; its traceback is printed.
 
     >>> from composer.trials.target import Target
-    >>> fork_program(Target("module", "this"), "ep1.pt", 3, parent="night", name="fork", folder="fork")
+    >>> overrides = ForkOverrides("ep1.pt", 3, parent="night", name="fork", folder="fork")
+    >>> fork_program(Target("module", "this"), overrides)
     Traceback (most recent call last):
     ...
     ValueError: The program ended without a call of Trainer.fit.
     """
-    overrides = ForkOverrides(source, at, parent=parent, name=name, folder=folder, changes=changes, inherited=inherited)
-    with overrides.errors(), override_trainers(overrides):
+    with overrides.errors(), replaced_variables(dict.fromkeys(TRACKER_RUNS)), override_trainers(overrides):
         target.run()
     overrides.check_end()
 
@@ -152,10 +147,22 @@ class ForkOverrides(TrainerOverrides):
         try:
             changed = assignments.apply((*self._inherited, *self._own), {**arguments, **self._outputs(arguments)})
             _check_files(changed)
+        except ValueError as error:
+            self.error = UsageError(str(error))
+            raise _ProgramEnd from error
         except Exception as error:
             self.error = error
             raise _ProgramEnd from error
         init(**changed)
+
+    def save(self, trainer: Trainer, save: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Save to the folder of the fork, unless the path has the name of the run: the run has saved there."""
+        for name in _PATHS & arguments.keys():
+            path = os.fspath(arguments[name])
+            if "run_name" not in placeholders(path):
+                moved = f"{self._escaped_folder}/{path.replace(os.sep, '/').rpartition('/')[2]}"
+                arguments = {**arguments, name: moved}
+        return save(**arguments)
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train on; a call of ``fit`` that had ended before the step does nothing."""
@@ -173,15 +180,12 @@ class ForkOverrides(TrainerOverrides):
         kept = assignments.apply_to_fit(changes, arguments)
         if not is_first and any(each.path == "max_duration" for each in changes) and state.finished:
             return  # a changed max_duration holds for all calls of fit
-        rest = self._replay.rest_of(kept)
-        if rest is None:
-            return
         if is_first:
-            rest.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
+            kept.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         with warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
-            fit(**rest)
+            fit(**kept)
 
     @contextlib.contextmanager
     def errors(self) -> Generator[None]:
@@ -194,6 +198,7 @@ class ForkOverrides(TrainerOverrides):
             if error.code not in (None, 0):
                 raise
         except Exception as error:
+            raise_if_stdout_closed(error)
             traceback.print_exc()
             raise SystemExit(1) from error
         if self.error is not None:
@@ -216,11 +221,15 @@ class ForkOverrides(TrainerOverrides):
         if dist.get_global_rank() == 0:
             print(f"composer: {self._name} is at batch {batch}, saved in {self._folder}", file=sys.stderr)  # noqa: T201
 
+    @property
+    def _escaped_folder(self) -> str:
+        return with_braces(self._folder)
+
     def _outputs(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that separate the outputs of the fork from those of the run."""
         return {
             "run_name": self._name,
-            "save_folder": self._folder.replace("{", "{{").replace("}", "}}"),
+            "save_folder": self._escaped_folder,
             "save_latest_filename": arguments.get("save_latest_filename") or "latest-rank{rank}.pt",
             "autoresume": not arguments.get("save_weights_only"),  # so that the same command continues the fork
             "dry_run": False,
@@ -229,13 +238,34 @@ class ForkOverrides(TrainerOverrides):
 
 
 def _check_files(arguments: Mapping[str, Any]) -> None:
-    """Raise if a logger writes a file whose name does not depend on the run: it would replace that of the run."""
+    """Raise if something writes files whose names do not depend on the run: they would replace those of the run."""
+    profiler = arguments.get("profiler")
     for argument in ("loggers", "callbacks"):
         for one in instances(argument, arguments.get(argument), Callback):
-            name = getattr(one, "filename", None)
-            if isinstance(name, str) and "run_name" not in placeholders(name):
-                cls = type(one).__name__
-                raise ValueError(
-                    f"{cls} writes to {name!r}, the file of the run that is forked. Add {{run_name}} to its filename, "
-                    f"or leave it out with --set {argument}-={cls}."
-                )
+            cls = type(one).__name__
+            _check_template(one, cls, f"--set {argument}-={cls}")
+    if profiler is not None:
+        _check_template(profiler, type(profiler).__name__, "--set profiler=None")
+
+
+def _check_template(one: Any, writer: str, remedy: str) -> None:
+    """Raise if a path to which a callback, or a part of it, writes does not depend on the run."""
+    for part in _parts(one):
+        names = [getattr(part, name, None) for name in _TEMPLATES]
+        names = [getattr(name, "filename", name) for name in names]  # of a CheckpointSaver
+        path = "/".join(str(name) for name in names if isinstance(name, str | Path))
+        if path and "run_name" not in placeholders(path):
+            raise ValueError(
+                f"{writer} writes to {path!r}, as the run that is forked does. Add {{run_name}} to the path, or leave "
+                f"it out with {remedy}."
+            )
+
+
+def _parts(one: Any) -> list[Any]:
+    """Return a callback and what it consists of: its trace handlers, their files."""
+    found = [one]
+    for value in vars(one).values():
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, _PARTS):
+                found += _parts(part) if isinstance(part, Callback) else [part]
+    return found

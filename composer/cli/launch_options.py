@@ -17,12 +17,12 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 
 # Words that are subcommands rather than scripts to launch.
 COMMANDS = {
-    "blame": "rank the rows of data in a step of a run by loss and gradient norm",
+    "blame": "rank the samples of a training step by loss and gradient norm, to explain a spike",
     "checkpoint": "inspect and convert checkpoints",
-    "fork": "train a run on from a step, as a new run with changed settings",
+    "fork": "continue training from any step of a run, as a new run with changed settings",
     "env": "report versions, accelerators and other details for a bug report",
-    "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
-    "replay": "have a step of a run again, with everything in it visible",
+    "verify": "check that a script trains the same with other microbatches, ranks and restarts",
+    "replay": "repeat a training step of a run exactly, and show what happened in it",
 }
 
 # Words that are programs of this package, launched as modules.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from composer._secrets.masking import mask_text
 from composer.cli import launcher
 from composer.cli.launch_options import COMMANDS
+from composer.cli.usage import CLOSED_STDOUT, CommandParser, UsageError, discard_stdout, raise_if_stdout_closed
 
 __all__ = ["main"]
 
@@ -26,29 +26,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # as in composer blame ... | head
+        discard_stdout()
+        return CLOSED_STDOUT
+
+
+def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
     from composer.cli import blame, checkpoint, env, fork, replay, verify
 
-    parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
+    parser = CommandParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    checkpoint.add_to(commands)
-    env.add_to(commands)
-    verify.add_to(commands)
-    replay.add_to(commands)
-    blame.add_to(commands)
-    fork.add_to(commands)
-    # What follows "--" is a program with its own options.
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = parser.parse_args(arguments[:end])
-    if end < len(arguments):
-        if not hasattr(given, "program"):
-            parser.error(f"composer {arguments[0]} takes no program after --.")
-        given.program = [*(given.program or ()), *arguments[end + 1 :]]
+    for command in (checkpoint, env, verify, replay, blame, fork):
+        command.add_to(commands)
+    chosen: CommandParser = commands.choices[arguments[0]]
+    given = chosen.parse(arguments[1:])
     try:
         given.run(given)
+    except UsageError as error:
+        chosen.error(mask_text(error))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise_if_stdout_closed(error)
         # Errors that the user can fix; a traceback would not help.
         print(f"composer: {mask_text(error)}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1

@@ -1,4 +1,4 @@
-"""``composer replay``: have a step of a run again, bit for bit, with everything in it visible."""
+"""``composer replay``: repeat a training step of a run, bit for bit, and show what happened in it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer._secrets.masking import is_masked, mask_text
+from composer.cli.launch_options import COMMANDS
+from composer.cli.usage import UsageError, usage_errors
 
 if TYPE_CHECKING:
     from composer.checkpoint.at_step import CheckpointFacts
     from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
-__all__ = ["add_to", "changes_of", "find_program", "program_of", "program_to_run", "words_of"]
+__all__ = ["add_to", "changes_of", "check_step", "find_program", "program_of", "program_to_run", "words_of"]
+
+# Shared by the help texts of replay, blame and fork.
+RUN_HELP = "folder (path or URI) with the checkpoints of the run, or one of its checkpoints"
+STEP_HELP = "the training step, counted from 0, as in the logs: N steps were trained before it"
+FIT_HELP = "which call of Trainer.fit trained the step, if the script has several trainers (default 1)"
+PROGRAM_HELP = (
+    "The training script is started again with the command that the checkpoint records; give SCRIPT and its arguments, "
+    "or -m MODULE, to run another one."
+)
+EXIT_CODES = "Exit code: 0 on success, 1 if the script or the command fails, 2 if the command line is wrong."
 
 # A call by import path, as in "algorithms+=package.Method()", or of a function.
 _IMPORTS = re.compile(r"(?:\.\s*\w+|\b[a-z_]\w*)\s*\(")
@@ -30,25 +42,44 @@ def add_to(commands: Any) -> None:
     Args:
         commands: What ``add_subparsers`` of the parser returned.
 
-    >>> parser = argparse.ArgumentParser()
-    >>> add_to(parser.add_subparsers())
-    >>> parser.parse_args(["replay", "runs/night", "--step", "1203"]).step
+    >>> from composer.cli.usage import CommandParser
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> commands.choices["replay"].parse(["runs/night", "--step", "1203"]).step
     1203
     """
     command = commands.add_parser(
         "replay",
-        help="have a step of a run again, with everything in it visible",
-        description="Train from the newest checkpoint at or before a step up to it, without writing anything, and show "
-        "the step: samples, losses, gradient norms, learning rates. The program that trains is the one that the "
-        "checkpoint records, or the one after --.",
-        usage="composer replay RUN --step N [OPTION ...] [-- SCRIPT [ARGUMENT ...]]",
+        help=COMMANDS["replay"],
+        description="Repeat a training step of a run, bit for bit: load the last checkpoint before the step, train up "
+        "to the step, and show its samples, losses, gradient norms and learning rates. Nothing is written. "
+        f"{PROGRAM_HELP}",
+        usage="composer replay RUN --step N [OPTION ...] [SCRIPT [ARGUMENT ...]]",
+        epilog=EXIT_CODES,
     )
-    command.add_argument("source", metavar="RUN", help="folder (path or URI) of the run, or one of its checkpoints")
-    command.add_argument("--step", type=int, required=True, help="number of batches trained before the step, as logged")
+    command.num_positionals = 1
+    command.add_argument("source", metavar="RUN", help=RUN_HELP)
+    command.add_argument("--step", type=int, required=True, metavar="N", help=STEP_HELP)
     command.add_argument("--json", action="store_true", help="print the step as JSON")
-    command.add_argument("--pdb", action="store_true", help="stop in the Python debugger before the step")
-    command.add_argument("--fit", type=int, default=1, help="which call of fit of the program is meant (default 1)")
-    command.set_defaults(run=_replay, program=None)
+    command.add_argument("--pdb", action="store_true", help="start the Python debugger right before the step")
+    command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.set_defaults(run=_replay)
+
+
+def check_step(option: str, step: int) -> None:
+    """Raise if a step is negative.
+
+    Args:
+        option: The option that gives it.
+        step: The step.
+
+    Raises:
+        ValueError: It is.
+
+    >>> check_step("--step", 0)
+    """
+    if step < 0:
+        raise ValueError(f"{option} must not be negative: the first step is 0; got {step}.")
 
 
 def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
@@ -62,16 +93,17 @@ def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
 
     Raises:
         ValueError: The checkpoint has no program, its arguments contain masked secrets, or it was started elsewhere.
+        FileNotFoundError: The program is no longer there.
 
     >>> from composer.checkpoint.at_step import CheckpointFacts
     >>> here = {
     ...     "kind": "module",
-    ...     "name": "night.train",
+    ...     "name": "timeit",
     ...     "arguments": ["--lr", "1"],
     ...     "folder": str(Path.cwd()),
     ... }
     >>> words_of(program_of(CheckpointFacts("ep1.pt", 20, program=here)))
-    ['-m', 'night.train', '--lr', '1']
+    ['-m', 'timeit', '--lr', '1']
     """
     from composer.trials.target import Target
 
@@ -81,18 +113,22 @@ def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
     texts = [name, folder, *(arguments if isinstance(arguments, list) else [None])]
     if kind not in ("script", "module") or not all(isinstance(text, str) for text in texts):
         raise ValueError(
-            f"{path!r} does not say which program started the run (a notebook, or an earlier version). Give the "
-            f"program after --, as in: composer replay RUN --step N -- train.py --lr 0.1"
+            f"{path!r} does not say which script started the run (a notebook, or an earlier version). Add the script "
+            f"and its arguments to the command, as in: composer replay RUN --step N train.py --lr 0.1"
         )
     target = Target(kind, str(name), tuple(arguments or ()), fit)
     command = shlex.join(["python", *words_of(target)])
     if any(map(is_masked, target.arguments)):
-        raise ValueError(f"{path!r} leaves out the secrets of its command, {command}. Give the program after --.")
+        raise ValueError(
+            f"{path!r} leaves out the secrets of its command, {command}. Add the script and its arguments to the "
+            f"command."
+        )
     if Path(str(folder)).resolve() != Path.cwd().resolve():
         raise ValueError(
-            f"{path!r} was saved by {command}, started in {str(folder)!r}. Start this command in that folder, or give "
-            f"the program after --."
+            f"{path!r} was saved by {command}, started in {str(folder)!r}. Run this command in that folder, or add the "
+            f"script and its arguments to it."
         )
+    target.check_exists()
     return target
 
 
@@ -110,7 +146,7 @@ def words_of(target: Target) -> list[str]:
 
 
 def find_program(source: str, step: int, program: Sequence[str] | None, fit: int = 1) -> tuple[Target, CheckpointFacts]:
-    """Return the program of a run, and the checkpoint from which a step can be had again.
+    """Return the program of a run, and the checkpoint from which a step can be replayed.
 
     Args:
         source: Path or URI of the run.
@@ -119,7 +155,7 @@ def find_program(source: str, step: int, program: Sequence[str] | None, fit: int
         fit: Which call of ``fit`` of the program is meant.
 
     Raises:
-        ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+        ValueError: The run has no checkpoint from which it can be replayed, or none that records the program.
 
     >>> find_program("no_such_run", 3, None)
     Traceback (most recent call last):
@@ -135,7 +171,7 @@ def find_program(source: str, step: int, program: Sequence[str] | None, fit: int
     if facts is None:
         lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
         raise ValueError(
-            f"{mask_text(source)!r} has no checkpoint from which the run can be had again: "
+            f"{mask_text(source)!r} has no checkpoint from which the step can be replayed: "
             f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
         )
     return program_of(facts, fit) if target is None else target, facts
@@ -186,17 +222,19 @@ def program_to_run(
         command: The command with its arguments, to start it on as many ranks as the run had.
 
     Raises:
-        ValueError: The run has no checkpoint from which it can be had again, or none that tells the program.
+        UsageError: The run has no checkpoint from which it can be replayed, or none that records the program.
 
     >>> program_to_run(argparse.Namespace(source="no_such_run", program=None, fit=1), 3, ["replay"])
     Traceback (most recent call last):
     ...
-    FileNotFoundError: ...
+    composer.cli.usage.UsageError: ...
     """
     from composer import dist
 
     ranks = dist.get_world_size()
-    target, facts = find_program(given.source, step, given.program, given.fit)
+    with usage_errors():
+        check_step("--step", step)
+        target, facts = find_program(given.source, step, given.program, given.fit)
     if ranks == 1 or not given.program:
         print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
     if ranks > 1 or (facts.world_size or 1) == 1:
@@ -219,7 +257,7 @@ def _replay(given: argparse.Namespace) -> None:
         return
     target, changes = found
     if given.pdb and (ranks := dist.get_world_size()) > 1:
-        raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
+        raise UsageError(f"--pdb works with one rank; the run has {ranks}.")
     record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json, changes=changes)
     _print(record, as_json=given.json)
 

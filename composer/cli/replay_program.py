@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer import dist
+from composer.checkpoint.save import get_save_filename
+from composer.cli.usage import raise_if_stdout_closed
+from composer.storage.uris import is_remote, local_path
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trainer.replay.replay import Replay, not_reached
 from composer.trials import assignments
 from composer.trials.assignments import Assignment
-from composer.trials.isolation import isolated
+from composer.trials.isolation import TRACKER_RUNS, isolated, replaced_variables, silent_trackers
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -45,7 +52,7 @@ def replay_program(
         changes: Assignments with which the run was forked, see :class:`.Assignment`.
 
     Raises:
-        ValueError: The step is not part of the run, or cannot be had again exactly.
+        ValueError: The step is not part of the run, or cannot be repeated exactly.
         RuntimeError: The program exits before the step.
         SystemExit: The program fails; its traceback is printed.
 
@@ -58,13 +65,14 @@ def replay_program(
     overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe, changes=changes)
     output = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()
     try:
-        with output, override_trainers(overrides):
+        with output, _silent_trackers(), override_trainers(overrides):
             target.run()
     except _ProgramEnd:
         pass
     except SystemExit as error:
         raise RuntimeError(f"The program exited with {error.code!r} before step {step}.") from error
     except Exception as error:
+        raise_if_stdout_closed(error)
         traceback.print_exc()
         raise SystemExit(1) from error
     if overrides.error is not None:
@@ -72,6 +80,16 @@ def replay_program(
     if overrides.record is None:
         raise ValueError(overrides.describe_end())
     return overrides.record
+
+
+@contextlib.contextmanager
+def _silent_trackers() -> Generator[None]:
+    """Keep trackers that the program starts itself from sending anything."""
+    with (
+        tempfile.TemporaryDirectory(prefix="composer-replay-") as folder,
+        replaced_variables({**dict.fromkeys(TRACKER_RUNS), **silent_trackers(Path(folder))}),
+    ):
+        yield
 
 
 class _ProgramEnd(BaseException):
@@ -139,6 +157,15 @@ class ReplayOverrides(TrainerOverrides):
         if self.record is not None:
             trainer.close()
             raise _ProgramEnd
+
+    def save(self, trainer: Trainer, save: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
+        """Save nothing, since the run has saved there; return the path of its file, which the program may load."""
+        if "name" not in arguments or dist.get_global_rank() != 0:
+            return None
+        path = get_save_filename(
+            trainer.state, os.fspath(arguments["name"]), weights_only=bool(arguments["weights_only"])
+        )
+        return path if is_remote(path) or local_path(path).exists() else None
 
     def describe_end(self) -> str:
         """Return why the program ended without the step."""

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from composer.cli.launch_options import COMMANDS
+from composer.cli.usage import UsageError, usage_errors
 
 __all__ = ["add_to"]
 
@@ -19,42 +20,57 @@ def add_to(commands: Any) -> None:
     Args:
         commands: What ``add_subparsers`` of the parser returned.
 
-    >>> parser = argparse.ArgumentParser()
-    >>> add_to(parser.add_subparsers())
-    >>> given = parser.parse_args(["verify", "--steps", "4", "train.py", "--lr", "0.1"])
+    >>> from composer.cli.usage import CommandParser
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> given = commands.choices["verify"].parse(["--steps", "4", "train.py", "--lr", "0.1"])
     >>> given.steps, given.program
     (4, ['train.py', '--lr', '0.1'])
     """
     command = commands.add_parser(
         "verify",
         help=COMMANDS["verify"],
-        description="Train a few steps of a program in many ways that must not matter (again, in microbatches, on 2 "
-        "ranks, killed and resumed, ...), compare them, and name the cause of what differs. The program needs no "
-        "change, and nothing is written to its folders and trackers. The exit code is 1 if a check fails.",
-        usage="composer verify [OPTION ...] SCRIPT [ARGUMENT ...]",
+        description="Check that a training script computes the same results in every configuration that should not "
+        "change them: run twice, with other microbatch sizes, on 2 ranks, stopped and resumed, and so on. Each "
+        "configuration trains a few steps in a process of its own; the results are compared, and the likely cause of a "
+        "difference is named. The script needs no changes, and nothing is written to its folders or experiment "
+        "trackers.",
+        usage="composer verify [OPTION ...] SCRIPT [ARGUMENT ...]\n"
+        "       composer verify [OPTION ...] -m MODULE [ARGUMENT ...]\n"
+        "       composer verify [OPTION ...] train CONFIG.yaml",
+        epilog="Exit code: 0 if all checks pass, 1 if a check or the script fails, 2 if the command line is wrong.",
     )
+    command.num_positionals = 0
     command.add_argument("--steps", type=int, default=6, metavar="N", help="number of steps to train (default 6)")
-    command.add_argument("--checks", metavar="NAME,...", help="the checks to run (default: all that apply)")
+    command.add_argument(
+        "--checks", metavar="NAME,...", help="names of the checks to run, see --list (default: all that apply)"
+    )
     command.add_argument("--list", action="store_true", help="list the checks")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument("--folder", help="keep the records of the runs here; the same command again goes on")
-    command.add_argument("--parallel", type=int, metavar="N", help="number of runs at the same time")
     command.add_argument(
-        "--time-limit", type=float, default=300.0, metavar="SECONDS", help="time limit of a run (default 300)"
+        "--folder", help="keep the results in this folder; running the same command again continues with what is left"
+    )
+    command.add_argument("--parallel", type=int, metavar="N", help="number of configurations to train at the same time")
+    command.add_argument(
+        "--time-limit",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time limit for each configuration (default 300)",
     )
     command.add_argument(
-        "--fit", type=int, default=1, metavar="N", help="which call of fit of the program is meant (default 1)"
-    )
-    command.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT",
-        help="a script with its arguments, -m MODULE, or train CONFIG.yaml",
+        "--fit",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which call of Trainer.fit to check, for scripts with several (default 1)",
     )
     command.set_defaults(run=_verify)
 
 
 def _verify(given: argparse.Namespace) -> None:
+    from composer._text import one_of, positive
+    from composer.trials.target import Target
     from composer.trials.termination import Terminated, terminate_cleanly
     from composer.verification.verify import CHECKS, verify
 
@@ -62,20 +78,28 @@ def _verify(given: argparse.Namespace) -> None:
         for name, text in CHECKS.items():
             sys.stdout.write(f"{name:<14}{text}\n")
         return
+    checks = None
+    with usage_errors():
+        if given.checks is not None:
+            checks = [one_of("--checks", name, list(CHECKS)) for name in given.checks.split(",")]
+        positive("--parallel", 1 if given.parallel is None else given.parallel)
+        positive("--time-limit", given.time_limit)
+        target = Target.from_command(given.program or (), given.fit)
     try:
         with terminate_cleanly():
             report = verify(
-                given.program,
+                target,
                 steps=given.steps,
-                checks=given.checks.split(",") if given.checks else None,
+                checks=checks,
                 folder=given.folder,
                 parallel=given.parallel,
                 time_limit=given.time_limit,
-                fit=given.fit,
             )
+    except ValueError as error:  # of the arguments: trials report the errors of the program
+        raise UsageError(str(error)) from error
     except KeyboardInterrupt as interruption:
         signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
-        goes_on = f" The same command with --folder {given.folder} goes on." if given.folder else ""
+        goes_on = " Run the same command again to continue." if given.folder else ""
         sys.stderr.write(f"composer: interrupted; all runs were ended.{goes_on}\n")
         raise SystemExit(128 + signum) from None
     if given.json:

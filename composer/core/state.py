@@ -90,6 +90,8 @@ class State(StateData, StateNames, StateSaved):
         sync_stop_requests: Whether a stop request (``stop_requested``, or None) waits until all ranks know of it.
         stop: What stopped the run before its duration, or None; saved in checkpoints.
         planned_duration: The ``max_duration`` at the start of training, regardless of later changes.
+        fit_calls: For each call of ``fit`` of the run so far, the counts at which it began by unit, and the time at
+            which it ends; saved in checkpoints.
         autocast_cache_enabled: Whether autocast caches cast weights until the end of a forward pass.
         is_fitting: Whether the training loop is running.
 
@@ -147,6 +149,7 @@ class State(StateData, StateNames, StateSaved):
     ) -> None:
         self.model = model
         self.rank_zero_seed = rank_zero_seed
+        self.fit_calls: list[dict[str, Any]] = []
         self.run_name_given = bool(run_name)
         self.run_name = check_run_name("run_name", run_name) if run_name else f"run-{time.strftime('%Y%m%d-%H%M%S')}"
         self.device = get_device(_device_of(model) if device is None else device)

@@ -19,9 +19,9 @@
 - ``predict``: the prediction loop.
 - ``find_lr``, ``dry_run``: learning rate finder; short test run.
 - ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.
-- ``replay``: have any step of a run again, with everything in it visible.
+- ``replay``: repeat any step of a run, with everything in it visible.
 - ``fork``: load the state of another run at any step, to train on as a new run.
-- ``run_completion``: whether a resumed run is already complete.
+- ``fit_calls``, ``run_completion``: which calls of ``fit`` a resumed run has ended; whether it is complete.
 - ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.
 - ``failed_step``, ``argument_rollback``: recover after an exception in a step, or in the arguments of ``fit``.
 - ``failure_notes``, ``failure_facts``, ``failure_dtypes``: notes on exceptions with the likely cause.

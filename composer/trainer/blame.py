@@ -58,7 +58,7 @@ def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments
         arguments: Arguments of ``fit``, as in the run.
 
     Raises:
-        ValueError: The steps are not part of the run, or cannot be had again exactly.
+        ValueError: The steps are not part of the run, or cannot be repeated exactly.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> from composer import Trainer

@@ -56,7 +56,7 @@ def checkpoint_at(
         arguments: Arguments of ``fit``, as in the run.
 
     Raises:
-        ValueError: The step is beyond the end of the run, or cannot be had again exactly.
+        ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
     """
     replay = Replay(trainer, run, step, source)
     replay.load()
@@ -144,7 +144,22 @@ def fork(
     parent = source if parent is None else parent
     _check_own(state, facts.run_name, parent)
     made = [[_copied(group) for group in optimizer.param_groups] for optimizer in state.optimizers]
-    load_state(trainer, run, facts.path, edit=lambda content: _edit(content, state, changes))
+    removed: list[str] = []
+
+    def edit(content: dict[str, Any]) -> list[str]:
+        removed.extend(_edit(content, state, changes))
+        return removed
+
+    try:
+        load_state(trainer, run, facts.path, edit=edit)
+    except RuntimeError as error:
+        if not removed:
+            raise
+        raise ValueError(
+            f"The weights of the run do not fit the model without {', '.join(removed)}, since a method that replaces "
+            f"layers was removed: they were trained with these layers. Keep that method, and remove only methods that "
+            f"act on batches, losses and optimizers. {error}"
+        ) from error
     _restore_settings(state, changes, made)
     path = parent if is_remote(parent) else str(local_path(parent).absolute())
     state.forked_from = {"run_name": facts.run_name, "step": at, "path": mask_text(path), "changes": told}

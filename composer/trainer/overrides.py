@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from composer.trainer.trainer import Trainer
@@ -61,18 +62,19 @@ class TrainerOverrides:
         """
         fit(**arguments)
 
-    def save(self, trainer: Trainer, save: Callable[[], Any]) -> Any:
+    def save(self, trainer: Trainer, save: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Save a checkpoint or export the model: when the program, or a callback, calls the trainer's method for it.
 
         Args:
             trainer: The trainer.
-            save: Calls the method with the arguments of the program.
+            save: The trainer's method.
+            arguments: The arguments that the program passes, with the defaults of others: ``name`` of
+                ``save_checkpoint``, ``save_path`` of ``export_for_inference``, and so on.
 
         Returns:
             What the program gets from the method.
         """
-        del trainer
-        return save()
+        return save(**arguments)
 
 
 @contextlib.contextmanager
@@ -130,12 +132,16 @@ def saves(method: Callable[P, T]) -> Callable[P, T]:
     >>> saves(Trainer.save_checkpoint).__name__
     'save_checkpoint'
     """
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def call(*positional: P.args, **arguments: P.kwargs) -> T:
-        trainer: Any = positional[0]
         if _active is None:
             return method(*positional, **arguments)
-        return _active.save(trainer, functools.partial(method, *positional, **arguments))
+        given = signature.bind(*positional, **arguments)
+        given.apply_defaults()
+        trainer, *_ = given.args
+        given.arguments.pop("self")
+        return _active.save(trainer, functools.partial(cast("Callable[..., T]", method), trainer), given.arguments)
 
     return call

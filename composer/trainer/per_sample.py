@@ -257,5 +257,9 @@ def _result(
     values, gradient_norms = (None if one is None else one.masked_fill(weights == 0, 0.0) for one in found)
     assert values is not None
     if gradient_norms is None:
-        reason += " Gradient norms are not measured, since parameters are sharded: use one process, or DDP."
+        reason += (
+            " Gradient norms are not measured: a backward pass with sharded parameters (FSDP) sums the gradients of "
+            "all ranks, so that those of one row cannot be told apart. To have them, blame the same run with a script "
+            "that does not shard (DDP), on as many ranks; it loads the same checkpoints."
+        )
     return PerSample(values, gradient_norms, weights, method, reason.strip(), is_mean)

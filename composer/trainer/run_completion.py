@@ -9,45 +9,29 @@ from collections.abc import Generator
 
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.trainer.run import Run
-from composer.trainer.schedules import scaled
 from composer.warnings import ComposerWarning
 
-__all__ = ["discard_recorded_end", "is_complete", "remaining_duration", "training"]
+__all__ = ["discard_recorded_end", "is_complete", "training"]
 
 
-def is_complete(run: Run, duration: object, ratio: float = 1.0) -> bool:
+def is_complete(run: Run, end: Time | None) -> bool:
     """Return whether the resumed run is already complete, by its duration or by early stopping; warn if so.
 
     Args:
         run: The run, after a checkpoint was loaded.
-        duration: The ``duration`` of ``fit``, or None.
-        ratio: The scale factor of ``max_duration`` if ``duration`` is None.
+        end: The training time at which ``fit`` is to end, if nothing stops or changes it.
     """
     state = run.state
     if run.loaded is None or state.train_phase.evaluation_event is not None:
         return False
-    planned = scaled(state.max_duration, ratio) if duration is None else None
-    end = _changed_end(run, planned) if duration is None else _time(run.loaded.max_duration)
-    end = planned if end is None else end
+    changed = _changed_end(run, end)
+    end = end if changed is None else changed
     if end is None or not state.timestamp.has_reached(end):
         return False
     stop = state.stop = run.loaded.stop
     reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
     warnings.warn(f"autoresume: this run is already complete, {reason}; not training.", ComposerWarning, stacklevel=3)
     return True
-
-
-def remaining_duration(run: Run, duration: int | str | Time | None) -> int | str | Time | None:
-    """Return the remaining duration of a resumed run.
-
-    Args:
-        run: The run, after a checkpoint was loaded.
-        duration: The ``duration`` of ``fit`` in the original run.
-    """
-    end = None if run.loaded is None else _time(run.loaded.planned_duration or run.loaded.max_duration)
-    if duration is None or end is None:
-        return duration
-    return Time(end.value - run.state.timestamp.count(end.unit), end.unit)
 
 
 def discard_recorded_end(run: Run) -> None:

@@ -32,7 +32,6 @@ __all__ = [
     "begin_schedules",
     "bind",
     "check_ratio",
-    "extend",
     "observe_evaluation",
     "refresh_schedules",
     "scaled",
@@ -117,19 +116,7 @@ def scaled(duration: int | str | Time | None, ratio: float) -> Time | None:
     return scaled_time
 
 
-def extend(state: State, duration: int | str | Time | None) -> None:
-    """Set ``max_duration`` to a duration from now.
-
-    Args:
-        state: The state.
-        duration: How much longer to train; None changes nothing.
-    """
-    if duration is not None:
-        more = ensure_time(duration, TimeUnit.EPOCH, "duration")
-        state.max_duration = Time(int(state.timestamp.count(more.unit)) + more.value, more.unit)
-
-
-def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | None) -> None:
+def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | None, *, later: bool = False) -> None:
     """Set the schedules of a run, and bind them to the optimizers if it has any yet.
 
     Args:
@@ -137,6 +124,7 @@ def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | N
         schedulers: One schedule, a sequence of schedules or None.
         ratio: Multiplies the times of the schedules.
         every_batch: Whether to step them every batch; None means yes, unless one is a torch schedule.
+        later: Whether to leave the optimizers as they are until training begins.
 
     Raises:
         TypeError: An entry is not a schedule, or requires a metric.
@@ -146,8 +134,10 @@ def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | N
     if every_batch is None:
         every_batch = bool(entries) and not any(is_torch_schedule(entry) for entry in entries)
     run.options = dataclasses.replace(run.options, step_schedulers_every_batch=every_batch)
-    run.state.schedulers = []
     run.unbound_schedules = (entries, ratio)
+    if later:
+        return
+    run.state.schedulers = []
     if run.state.optimizers:
         bind(run)
         if run.state.max_duration is not None and run.state.train_phase.loader is not None:

@@ -59,6 +59,7 @@ from composer.trainer.extract_hparams import describe
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
 from composer.trainer.fit import fit
+from composer.trainer.fit_calls import FitCalls
 from composer.trainer.fork import checkpoint_at, fork
 from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
@@ -373,6 +374,7 @@ class Trainer(TrainerNames):
         model.logger = self.logger
         self._shown = setup.summary_stream(console_stream) if progress_bar or log_to_console else None
         self._dry_run = dry_run
+        self._fit_calls = FitCalls()
         self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.SaveOnStop(given.as_signals(save_on_signals), save_on_exception, autoresume)
@@ -408,7 +410,9 @@ class Trainer(TrainerNames):
             check_agreement(self.state)
             self.engine.run_event(Event.BEFORE_LOAD)
             self._autoresumed = autoresume and resume_newest(self._run)
-            if not self._autoresumed:
+            if self._autoresumed:
+                self._fit_calls.resume(self._run)
+            else:
                 resume.load(self._run, setup.load_options(arguments))
             self.engine.run_event(Event.AFTER_LOAD)
             compile_model(self._run, compile_config, compiled)
@@ -494,27 +498,27 @@ class Trainer(TrainerNames):
                 setup.set_precision(self._run, precision, self.state.precision_config)
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
-            if reset_time:
+            end, had_ended = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
+            if reset_time and not had_ended:
                 self._reset_time()
+                end, _ = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
             if self._run.loaded is not None and self._run.loaded.metric_values:
                 set_metric_values(self.state, self._run.loaded.metric_values)  # for evaluators passed to fit
-            if self._autoresumed and run_completion.is_complete(self._run, duration, scale_schedule_ratio):
+            is_over = had_ended or (self._fit_calls.is_resumed and run_completion.is_complete(self._run, end))
+            self.state.max_duration = end
+            if schedulers is not None:  # those of a call that had ended hold for the calls after it, too
+                ratio, every_batch = scale_schedule_ratio, step_schedulers_every_batch
+                schedules.set_schedules(self._run, schedulers, ratio, every_batch, later=is_over)
+            if is_over:
+                self._fit_calls.end()
                 return
-            if duration is None:
-                self.state.max_duration = schedules.scaled(self.state.max_duration, scale_schedule_ratio)
-            else:
-                duration = schedules.scaled(duration, scale_schedule_ratio)
-                if self._autoresumed:  # minus what was trained before the restart
-                    duration = run_completion.remaining_duration(self._run, duration)
-                schedules.extend(self.state, duration)
-            if schedulers is not None:
-                schedules.set_schedules(self._run, schedulers, scale_schedule_ratio, step_schedulers_every_batch)
             setup.prepare(self.state)
             check_epochs_end(self._run)
             schedules.begin_schedules(self._run)
         self._train()
+        self._fit_calls.end()
 
     def _reset_time(self) -> None:
         """Reset the training time to zero, and the position in the data to the start of an epoch."""
@@ -522,6 +526,7 @@ class Trainer(TrainerNames):
         phase = self.state.train_phase
         phase.iterator = phase.resume_position = phase.last_epoch = None
         run_completion.discard_recorded_end(self._run)
+        self._fit_calls.reset(self.state)
 
     def eval(
         self,
@@ -730,7 +735,7 @@ class Trainer(TrainerNames):
     def replay(
         self, step: int, run: str | Path | None = None, *, prompt: bool = False, **arguments: Any
     ) -> ReplayedStep:
-        """Have a step of a run again, bit for bit, with everything in it visible.
+        """Repeat a training step of a run, bit for bit, with everything in it visible.
 
         The trainer must be made as that of the run, and not have trained. It loads the newest checkpoint at or before
         the step, or starts from the seed; trains up to the step, without loggers, displays and callbacks that write;
@@ -747,7 +752,7 @@ class Trainer(TrainerNames):
             The batch with its sample indices, outputs, losses, gradient norms and learning rates; printed as tables.
 
         Raises:
-            ValueError: The step is not part of the run, or cannot be had again exactly; the message says what is
+            ValueError: The step is not part of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.
@@ -772,7 +777,7 @@ class Trainer(TrainerNames):
             The rows, the most suspicious first, with their indices in the dataset; printed as a report.
 
         Raises:
-            ValueError: The steps are not part of the run, or cannot be had again exactly; the message says what is
+            ValueError: The steps are not part of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.
@@ -796,7 +801,7 @@ class Trainer(TrainerNames):
             The path on rank 0, None on other ranks.
 
         Raises:
-            ValueError: The step is beyond the end of the run, or cannot be had again exactly; the message says what is
+            ValueError: The step is beyond the end of the run, or cannot be repeated exactly; the message says what is
                 missing.
             FileNotFoundError: The folder has no checkpoints.
             RuntimeError: The trainer has trained, or is closed.
@@ -885,7 +890,7 @@ class Trainer(TrainerNames):
             try:
                 with (
                     self._stopping.save_on_interrupt(self._run),
-                    run_completion.training(self._run, resumed=self._autoresumed),
+                    run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
                 ):
                     fit(self._run)
             except BaseException:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 from composer.core.callback import Callback
 from composer.trainer.short_names import instances
 
-__all__ = ["ENVIRONMENT", "environment", "isolated"]
+__all__ = ["ENVIRONMENT", "TRACKER_RUNS", "environment", "isolated", "replaced_variables", "silent_trackers"]
+
+# Variables that name the run of a tracker.
+TRACKER_RUNS = frozenset(
+    {
+        *("WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_ID", "COMET_EXPERIMENT_KEY", "NEPTUNE_CUSTOM_RUN_ID"),
+        *("SWANLAB_RUN_ID", "TRACKIO_SPACE_ID"),
+    }
+)
 
 # Variables of the run that trials must not inherit: its name, its place among ranks, and the run of a tracker.
 _OF_THE_RUN = frozenset(
     {
         *("COMPOSER_RUN_NAME", "RUN_NAME", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
-        *("GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "MLFLOW_RUN_ID", "COMET_EXPERIMENT_KEY", "TRACKIO_SPACE_ID"),
+        *("GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *TRACKER_RUNS,
     }
 )
 
@@ -70,10 +80,20 @@ def environment(name: str, folder: Path) -> dict[str, str]:
         for key, value in os.environ.items()
         if key not in _OF_THE_RUN and not key.startswith("TORCHELASTIC_")
     }
+    return {**others, ENVIRONMENT: name, **silent_trackers(folder), "PYTHONUNBUFFERED": "1"}
+
+
+def silent_trackers(folder: Path) -> dict[str, str]:
+    """Return environment variables with which trackers that a program starts itself send nothing.
+
+    Args:
+        folder: Folder for what they write all the same.
+
+    >>> silent_trackers(Path("study"))["WANDB_MODE"]
+    'disabled'
+    """
     trackers = (folder / "trackers").absolute()
     return {
-        **others,
-        ENVIRONMENT: name,
         "WANDB_MODE": "disabled",
         "SWANLAB_MODE": "disabled",
         "COMET_START_ONLINE": "false",
@@ -83,5 +103,32 @@ def environment(name: str, folder: Path) -> dict[str, str]:
         "MLFLOW_TRACKING_URI": (trackers / "mlflow").as_uri(),
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "TRACKIO_DIR": str(trackers / "trackio"),
-        "PYTHONUNBUFFERED": "1",
     }
+
+
+@contextlib.contextmanager
+def replaced_variables(variables: Mapping[str, str | None]) -> Generator[None]:
+    """Replace environment variables of this process for the duration of a ``with`` block.
+
+    Args:
+        variables: The values by name; None removes a variable.
+
+    >>> with replaced_variables({"WANDB_MODE": "disabled", "WANDB_RUN_ID": None}):
+    ...     os.environ["WANDB_MODE"], "WANDB_RUN_ID" in os.environ
+    ('disabled', False)
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    try:
+        for name, value in variables.items():
+            _set_variable(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            _set_variable(name, value)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -12,12 +12,13 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
 from composer._lazy import import_extra
+from composer._text import did_you_mean
 
 __all__ = ["Target"]
 
@@ -40,8 +41,8 @@ class Target:
     Raises:
         ValueError: ``fit`` is less than 1.
 
-    >>> Target.from_command(["train.py", "--lr", "0.1"])
-    Target(kind='script', name='train.py', arguments=('--lr', '0.1'), fit=1)
+    >>> Target.from_command(["-m", "timeit", "--number", "1"])
+    Target(kind='module', name='timeit', arguments=('--number', '1'), fit=1)
     """
 
     kind: Literal["script", "module", "function", "pickle"]
@@ -63,7 +64,7 @@ class Target:
 
         Raises:
             ValueError: No script is given.
-            FileNotFoundError: The script does not exist.
+            FileNotFoundError: The script or module does not exist.
 
         >>> Target.from_command(["train", "run.yaml"])
         Target(kind='module', name='composer.hparams', arguments=('run.yaml',), fit=1)
@@ -78,10 +79,13 @@ class Target:
         else:
             kind = "script"
         if not words:
-            raise ValueError("No script was given: name the script to run, and its arguments after it.")
-        if kind == "script" and not words[0].endswith(".py") and not Path(words[0]).exists():
-            raise FileNotFoundError(f"There is no script {words[0]!r}.")
-        return cls(kind, words[0], tuple(words[1:]), fit)
+            what = (
+                "module was given: name it after -m" if kind == "module" else "script was given: name the script to run"
+            )
+            raise ValueError(f"No {what}, and its arguments after it.")
+        target = cls(kind, words[0], tuple(words[1:]), fit)
+        target.check_exists()
+        return target
 
     @classmethod
     def from_function(cls, function: Callable[[], Any], fit: int = 1) -> Target:
@@ -110,6 +114,27 @@ class Target:
             return cls("function", f"{function.__module__}:{function.__qualname__}", fit=fit)
         pickler = import_extra("cloudpickle", "trials", "A function that cannot be imported by other processes")
         return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), fit=fit)
+
+    def check_exists(self) -> None:
+        """Raise if the script or module does not exist.
+
+        Raises:
+            FileNotFoundError: It does not.
+        """
+        if self.kind == "script" and not Path(self.name).is_file():
+            path = Path(self.name)
+            if path.is_dir():
+                raise FileNotFoundError(f"{self.name!r} is a folder. Name the script to run.")
+            found = path.parent.iterdir() if path.parent.is_dir() else ()
+            hint = did_you_mean(self.name, [str(one) for one in found if one.suffix == ".py"])
+            raise FileNotFoundError(f"There is no script {self.name!r}.{hint}")
+        if self.kind == "module":
+            top = self.name.partition(".")[0]
+            if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+                names = [
+                    one.stem for one in Path.cwd().iterdir() if one.suffix == ".py" or (one / "__init__.py").exists()
+                ]
+                raise FileNotFoundError(f"There is no module {top!r}.{did_you_mean(top, names)}")
 
     @property
     def fingerprint(self) -> str:

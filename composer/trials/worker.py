@@ -83,9 +83,9 @@ class _Overrides(TrainerOverrides):
                 _write(self._path / RESULT_FILE, result)
             _exit(0)
 
-    def save(self, trainer: Trainer, save: Callable[[], Any]) -> None:
+    def save(self, trainer: Trainer, save: Callable[..., Any], arguments: dict[str, Any]) -> None:
         """Save nothing: the path may be that of a run."""
-        del trainer, save
+        del trainer, save, arguments
 
 
 def main(folder: str) -> Never:

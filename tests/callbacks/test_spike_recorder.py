@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Trainer
@@ -16,7 +17,7 @@ from tests.callbacks.cases import Case, run_with
 from tests.common import CLASSES, FEATURES, Regression, classifier, labeled_data, regression_data
 
 
-def with_a_spike(num_batches: int = 4) -> list:
+def with_a_spike(num_batches: int = 6) -> list:
     data = labeled_data(num_batches)
     data[-1] = (data[-1][0] * 1e4, data[-1][1])
     return data
@@ -136,12 +137,56 @@ def test_no_alarm_on_sound_curves() -> None:
     random.seed(3)
     for curve in range(20):
         values = [(2.0 * 0.99**step + 0.3) * random.lognormvariate(0, 0.1 + 0.02 * curve) for step in range(500)]
-        seen = _Curve(128)
+        seen = _Curve(128, 0.01)
         assert not any(seen.is_spike(value, 6.0) or seen.add(value) for value in values)
 
 
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3),
+}
+
+
+def spikes_of(optimizer: str, seed: int, hidden: int, bad: int | None = None) -> tuple[list[int], list[int]]:
+    """The steps at which the loss and the gradient norm of a regression spike; a row of batch ``bad`` is wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    x = torch.randn(256, 16, generator=generator)
+    y = (x @ torch.randn(16, 1, generator=generator)).tanh() + 0.1 * torch.randn(256, 1, generator=generator)
+    model = nn.Sequential(nn.Linear(16, hidden), nn.GELU(), nn.Linear(hidden, 1))
+    optimize = OPTIMIZERS[optimizer](model.parameters())
+    curves, found = (_Curve(32, 0.01), _Curve(32, 0.15)), ([], [])
+    for step in range(160):
+        chosen = torch.randint(256, (16,), generator=generator)
+        batch, target = x[chosen], y[chosen]
+        if step == bad:
+            target[3] = 200.0
+        loss = nn.functional.mse_loss(model(batch), target)
+        optimize.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimize.step()
+        for curve, steps, value in zip(curves, found, (loss.item(), norm.item()), strict=True):
+            if curve.is_spike(value, 6.0):
+                steps.append(step)
+            curve.add(value)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_planted_spikes_of_runs_are_found_and_no_others(optimizer) -> None:
+    """20 ordinary runs, and the same with a wrong row."""
+    for seed in range(4):
+        assert spikes_of(optimizer, seed, 16 + 16 * seed) == ([], [])
+        for steps in spikes_of(optimizer, seed, 16 + 16 * seed, bad=100):
+            assert steps[0] == 100
+
+
 def test_values_that_are_not_positive_are_compared_without_logarithms() -> None:
-    seen = _Curve(16)
+    seen = _Curve(16, 0.01)
     for step in range(32):
         seen.add(-3.0 + 0.1 * (step % 5))
     assert seen.median == pytest.approx(-2.8)

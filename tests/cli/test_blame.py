@@ -73,10 +73,21 @@ def test_json(capsys) -> None:
         (["--step", "3", "--to", "4"], "Give either --step N"),
         (["--from", "3"], "Give either --step N"),
         (["--from", "3", "--to", "2"], "--to must not be before --from 3; got 2"),
+        (["--from", "-3", "--to", "2"], "--from must not be negative"),
         (["--step", "3", "--top", "0"], "--top must be at least 1"),
-        (["--step", "300", "--", "train.py"], "ends at batch 12"),
+        (["--step", "3", "trian.py"], "There is no script 'trian.py'. Did you mean 'train.py'?"),
     ],
 )
-def test_mistakes_are_one_line(arguments, message, capsys) -> None:
-    assert main(["blame", "out", *arguments]) == 1
-    assert message in capsys.readouterr().err
+def test_usage_errors(arguments, message, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["blame", "out", *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.endswith(" See composer blame --help.\n")
+    assert error.count("\n") == 1
+
+
+def test_a_step_after_the_end(capsys) -> None:
+    assert main(["blame", "out", "--step", "300", "train.py"]) == 1
+    assert "ends at batch 12" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from composer.checkpoint.at_step import CheckpointFacts, history_of
 from composer.cli import fork as command
-from composer.cli.fork_program import fork_program, save_state
+from composer.cli.fork_program import ForkOverrides, fork_program, save_state
 from composer.cli.main import main
 from composer.cli.replay import changes_of
 from composer.trials.target import Target
@@ -125,14 +125,13 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
     save_state(target, "out", 13, "state/between.pt", "night")
     facts = history_of("state").before
     assert facts is not None and (facts.batch, facts.run_name, facts.missing) == (13, "night", ())
-    fork_program(target, "state/between.pt", 13, parent="out", name="fork", folder="fork")
+    fork_program(target, ForkOverrides("state/between.pt", 13, parent="out", name="fork", folder="fork"))
     assert losses("fork") == {step: loss for step, loss in losses("night").items() if step >= 13}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["out", "--at", "18"], "ends at batch 18, so that nothing is left to train. Train longer"),
         (["out", "--at", "0"], "at least 1; got 0"),
         (["out", "--at", "15", "-n", "0"], "--ranks must be at least 1"),
         (["nowhere", "--at", "3"], "no folder or checkpoint 'nowhere'"),
@@ -142,14 +141,30 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
         (["out", "--at", "15", "--set", "lr"], "has the form NAME=VALUE"),
         (["out", "--at", "15", "--folder", "out/fork"], "in the folder of the run that it forks"),
         (["out", "--at", "15", "--folder", "night"], "'night' holds another run"),
-        (["out", "--at", "15", "--name", "night"], "'night' is the name of the run"),
+        (["out", "--at", "15", "--foldr", "x"], "no option '--foldr'. Did you mean '--folder'?"),
+    ],
+)
+def test_usage_errors(here, capsys, arguments, message):
+    before = files_of(here / "out")
+    with pytest.raises(SystemExit) as ended:
+        main(["fork", *arguments, "train.py", "0.1"])
+    assert ended.value.code == 2
+    *_, error = capsys.readouterr().err.splitlines()
+    assert message in error
+    assert error.endswith(" See composer fork --help.")
+    assert files_of(here / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--at", "18"], "ends at batch 18, so that nothing is left to train. Train longer"),
+        (["--at", "15", "--name", "night", "--folder", "elsewhere"], "'night' is the name of the run"),
     ],
 )
 def test_errors(here, capsys, arguments, message):
     before = files_of(here / "out")
-    if arguments[-2:] == ["--name", "night"]:
-        arguments = [*arguments, "--folder", "elsewhere"]
-    assert main(["fork", *arguments, "--", "train.py", "0.1"]) == 1
+    assert main(["fork", "out", *arguments, "--", "train.py", "0.1"]) == 1
     assert message in capsys.readouterr().err
     assert files_of(here / "out") == before
 
@@ -165,7 +180,11 @@ def test_errors(here, capsys, arguments, message):
 def test_programs_that_cannot_be_forked(here, capsys, old, new, message):
     text = PROGRAM.replace(old, new).replace("import sys", "import sys\nfrom composer.loggers import CSVLogger")
     (here / "train.py").write_text(text)
-    assert main(["fork", "out", "--at", "15", "--", "train.py", "0.1"]) == 1
+    try:
+        code = main(["fork", "out", "--at", "15", "--", "train.py", "0.1"])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == (2 if "--set" in message else 1)
     assert message in capsys.readouterr().err
 
 
@@ -190,7 +209,8 @@ def test_ranks_are_started_by_the_command(here, monkeypatch, capsys):
         and other[-5:] == ["--set", "optimizers.lr=0.05", "--", "train.py", "0.1"]
     )
     monkeypatch.setattr("composer.dist.get_world_size", lambda: 2)
-    assert main(["fork", "out", "--at", "13"]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["fork", "out", "--at", "13"])
     assert "composer fork starts the ranks itself" in capsys.readouterr().err
 
 
@@ -215,6 +235,7 @@ def test_names(tmp_path, monkeypatch):
 
 def test_changes_of_a_checkpoint_that_call_code_are_applied_only_where_the_run_was_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     program = {"kind": "script", "name": "train.py", "arguments": [], "folder": str(tmp_path)}
 
     def recorded(change: str, folder: str) -> CheckpointFacts:

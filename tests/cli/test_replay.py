@@ -116,16 +116,68 @@ def test_several_calls_of_fit(here):
     ("arguments", "message"),
     [
         (["out", "--step", "18"], "ends at batch 18: its last step is 17"),
-        (["nowhere", "--step", "3"], "no folder or checkpoint 'nowhere'"),
         (["out", "--step", "3", "--fit", "3"], "after 2 calls of Trainer.fit, before call 3"),
         (["out", "--step", "3", "--", "exits.py"], "exited with 4 before step 3"),
-        (["out", "--step", "3", "--", "nothing.txt"], "There is no script"),
     ],
 )
 def test_errors(here, capsys, arguments, message):
     (here / "exits.py").write_text("raise SystemExit(4)")
     assert main(["replay", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "--step", "3"], "no folder or checkpoint 'nowhere'"),
+        (["out", "--step", "3", "nothing.txt"], "There is no script 'nothing.txt'"),
+        (["out", "--step", "3", "trian.py"], "Did you mean 'train.py'?"),
+        (["out", "--step", "3", "-m", "trian"], "There is no module 'trian'. Did you mean 'train'?"),
+        (["out", "--step", "3", "-m"], "No module was given"),
+        (["out", "--step", "-1"], "--step must not be negative"),
+        (["out", "--step", "3", "--fit", "0"], "fit must be at least 1"),
+        (["out", "--stpe", "3"], "required: --step"),
+        (["out", "--step", "3", "--jsn"], "no option '--jsn'. Did you mean '--json'?"),
+        (["--step", "3"], "required: RUN"),
+    ],
+)
+def test_usage_errors(here, capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.endswith(" See composer replay --help.\n")
+    assert error.count("\n") == 1
+
+
+def test_ways_to_name_the_program(here, capsys):
+    for words in ("", "-- train.py 0.1", "train.py 0.1", "-m train 0.1", "-- -m train 0.1"):
+        assert main(["replay", "out", "--step", "3", *words.split()]) == 0
+        sys.modules.pop("train", None)
+    first, *others = ("Step" + text for text in capsys.readouterr().out.split("Step")[1:])
+    assert others == [first] * 4
+
+
+@pytest.mark.parametrize("words", [["verify", "--list"], ["replay", "out", "--step", "3"]])
+def test_the_reader_of_the_output_may_end(run, words):
+    """As head does: there is no message, whether the command or the program prints to the closed pipe."""
+    (run / "prints.py").write_text("print('a' * 100_000)\n" + PROGRAM)
+    program = ["prints.py", "0.1"] if words[0] == "replay" else []
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(run), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "composer", *words, *program],
+        cwd=run,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        lines = process.stderr.read().decode().splitlines()
+        assert all(line.startswith("composer: running") for line in lines), lines
+        assert process.wait() == 141
 
 
 def test_a_program_that_fails(here, capsys):
@@ -143,16 +195,18 @@ def test_programs_are_for_commands_that_run_them(capsys):
 
 def test_recorded_programs_that_are_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     good = {"kind": "script", "name": "train.py", "arguments": ["--lr", "1"], "folder": str(tmp_path)}
     assert words_of(program_of(CheckpointFacts("a.pt", 1, program=good))) == ["train.py", "--lr", "1"]
     for changed, message in (
         ({"folder": "/elsewhere"}, "started in '/elsewhere'"),
         ({"arguments": ["--key", "***"]}, "leaves out the secrets"),
-        ({"kind": "pickle"}, "does not say which program"),
-        ({"arguments": [3]}, "does not say which program"),
-        ({"name": None}, "does not say which program"),
+        ({"kind": "pickle"}, "does not say which script"),
+        ({"arguments": [3]}, "does not say which script"),
+        ({"name": None}, "does not say which script"),
+        ({"name": "trian.py"}, "no script 'trian.py'. Did you mean 'train.py'"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
             program_of(CheckpointFacts("a.pt", 1, program={**good, **changed}))
     with pytest.raises(ValueError, match="a notebook"):
         program_of(CheckpointFacts("a.pt", 1))

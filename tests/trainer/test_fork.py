@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from composer import Algorithm, Callback, ComposerModel, Trainer
-from composer.algorithms import EMA
+from composer.algorithms import EMA, SqueezeExcite
 from composer.checkpoint.at_step import history_of
 from composer.loggers import CSVLogger
 from composer.optim import ConstantScheduler, CosineAnnealingWithWarmupScheduler, LinearScheduler
@@ -73,7 +73,7 @@ def made(folder: Any, *callbacks: Any, lr: float = 0.05, size: int = 4, **argume
         "progress_bar": False,
         "run_name": Path(folder).name,
     }
-    return Trainer(model=model, callbacks=list(callbacks), **{**given, **arguments})
+    return Trainer(callbacks=list(callbacks), **{"model": model, **given, **arguments})
 
 
 def same(one: Seen, other: Seen, steps: range) -> bool:
@@ -311,3 +311,24 @@ def on_ranks(folder: str) -> tuple[list[float], bool]:
 def test_two_ranks(two_ranks, tmp_path):
     for steps, is_same in two_ranks.run(on_ranks, str(tmp_path)):
         assert is_same and steps
+
+
+def test_a_removed_method_that_replaced_layers(tmp_path):
+    def convolutional(folder: Path, *algorithms: Algorithm) -> Trainer:
+        net = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 8, 1), nn.Flatten(), nn.Linear(32, 3))
+        model = Net()
+        model.body = net
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return made(folder, algorithms=list(algorithms), model=model, optimizers=optimizer)
+
+    with convolutional(tmp_path / "run", SqueezeExcite(min_channels=1), EMA(half_life="7ba")) as run:
+        run.fit()
+    with convolutional(tmp_path / "kept", SqueezeExcite(min_channels=1)) as kept:
+        kept.fork(10, tmp_path / "run", changes=["algorithms"])
+        kept.fit()
+        assert kept.state.timestamp.batch == 18
+    with (
+        convolutional(tmp_path / "fork") as fork,
+        pytest.raises(ValueError, match="do not fit the model without SqueezeExcite, EMA, since a method"),
+    ):
+        fork.fork(10, tmp_path / "run", changes=["algorithms"])

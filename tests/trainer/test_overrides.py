@@ -27,9 +27,9 @@ class Notes(TrainerOverrides):
         self.calls.append(("fit", arguments["duration"]))
         super().fit(trainer, fit, arguments)
 
-    def save(self, trainer, save) -> Any:
-        self.calls.append(("save", None))
-        return super().save(trainer, save)
+    def save(self, trainer, save, arguments) -> Any:
+        self.calls.append(("save", arguments["weights_only"]))
+        return super().save(trainer, save, arguments)
 
 
 def make(cls: type[Trainer] = Trainer, **arguments: Any) -> Trainer:
@@ -46,7 +46,7 @@ def test_each_call_is_passed_once(tmp_path: Path) -> None:
         trainer.fit(duration="2ba")
         saved = trainer.save_checkpoint(tmp_path / "a.pt")
     trainer.fit(duration="1ba")
-    assert notes.calls == [("init", "4ba"), ("fit", "1ba"), ("fit", "2ba"), ("save", None)]
+    assert notes.calls == [("init", "4ba"), ("fit", "1ba"), ("fit", "2ba"), ("save", False)]
     assert trainer.state.timestamp.batch == 4
     assert saved == str(tmp_path / "a.pt")
     assert (tmp_path / "a.pt").exists()
@@ -72,7 +72,7 @@ def test_subclasses_and_trainers_within_trainers() -> None:
 
 def test_what_saves_within_fit_is_passed(tmp_path: Path) -> None:
     class Nothing(TrainerOverrides):
-        def save(self, trainer, save) -> None: ...
+        def save(self, trainer, save, arguments) -> None: ...
 
     class Saves(Callback):
         def batch_end(self, state, logger) -> None:

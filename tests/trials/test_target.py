@@ -143,7 +143,7 @@ def test_without_cloudpickle_the_error_names_the_extra(monkeypatch: pytest.Monke
     ("words", "error", "match"),
     [
         ([], ValueError, "No script was given"),
-        (["-m"], ValueError, "No script was given"),
+        (["-m"], ValueError, "No module was given"),
         (["no_such_program"], FileNotFoundError, "no_such_program"),
     ],
 )

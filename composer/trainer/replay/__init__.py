@@ -1,4 +1,4 @@
-"""Replay: have any step of a run again, bit for bit, with everything in it visible.
+"""Replay: repeat any step of a run, bit for bit, with everything in it visible.
 
 The order of the data is a function of the seed, and checkpoints are exact; so a step is that of the run if training
 starts from an earlier checkpoint. The modules, in reading order:

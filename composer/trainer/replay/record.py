@@ -42,7 +42,7 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """A step of a run, had again.
+    """A step of a run, repeated.
 
     Attributes:
         step: Number of batches trained before it; its metrics were logged at this number.

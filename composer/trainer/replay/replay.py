@@ -18,8 +18,6 @@ from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
-from composer.core.time import Time, TimeUnit, ensure_time
-from composer.core.timestamp import Timestamp
 from composer.storage.downloads import fetched
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.recorder import StepRecorder, StepReplayed
@@ -47,7 +45,7 @@ def replay(
         prompt: Whether to stop in a Python prompt before the step.
 
     Raises:
-        ValueError: The step is not part of the run, or cannot be had again exactly.
+        ValueError: The step is not part of the run, or cannot be repeated exactly.
     """
     replaying = Replay(trainer, run, step, source)
     replaying.load()
@@ -106,9 +104,6 @@ class Replay:
             )
         self._trainer, self._run, self.step, self._source = trainer, run, step, source
         self.start = ""
-        # The time at which the run began, and at which the call of fit before the next one was to end.
-        self._began = Timestamp() if trainer._autoresumed else run.state.timestamp  # pyright: ignore[reportPrivateUsage]
-        self._planned: Time | None = None
 
     def load(self) -> bool:
         """Load the newest checkpoint at or before the step, unless the trainer is as near; return whether one is.
@@ -117,7 +112,7 @@ class Replay:
 
         Raises:
             FileNotFoundError: The folder has no checkpoints.
-            ValueError: The step cannot be had again exactly from there.
+            ValueError: The step cannot be repeated exactly from there.
         """
         state, own = self._run.state, self._run.state.timestamp.batch.value
         history = self._history()
@@ -157,45 +152,12 @@ class Replay:
             fit: The trainer's ``fit``.
             **arguments: Arguments of ``fit``, as in the run.
         """
-        rest = self.rest_of(arguments)
-        if rest is None:
-            return
-        arguments = rest
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
         with _silent(self._trainer, self._run, recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
-
-    def rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the arguments of ``fit`` with the rest of its duration; None if the call had ended at the checkpoint.
-
-        A checkpoint does not say which call of ``fit`` saved it; the durations of the calls add up.
-
-        Args:
-            arguments: Arguments of the next call of ``fit``, as in the run.
-        """
-        state, trainer = self._run.state, self._trainer
-        duration, ratio = arguments.get("duration"), arguments.get("scale_schedule_ratio", 1.0)
-        if self._run.loaded is None or not trainer._autoresumed or ratio != 1.0:  # pyright: ignore[reportPrivateUsage]
-            return dict(arguments)
-        if duration is None:
-            self._planned = state.max_duration
-            return dict(arguments)
-        more = ensure_time(duration, TimeUnit.EPOCH, "duration")
-        if self._planned is not None and self._planned.unit is not more.unit:
-            raise ValueError(
-                f"fit(duration={str(more)!r}) follows a call of fit with another unit, so that {self.start!r} does not "
-                f"say to which call it belongs. Use the same unit in all calls."
-            )
-        before = self._began.count(more.unit) if self._planned is None else self._planned.value
-        end = self._planned = Time(int(before) + more.value, more.unit)
-        left = end.value - int(state.timestamp.count(end.unit))
-        if left <= 0:
-            return None
-        trainer._autoresumed = False  # pyright: ignore[reportPrivateUsage] - the duration is what is left
-        return {**arguments, "duration": Time(left, end.unit)}
 
     def _history(self) -> History:
         """Return the checkpoints of the run around the step; the same on all ranks."""
@@ -262,7 +224,7 @@ class Replay:
                     _nothing_before(
                         self.step,
                         history,
-                        f"the run cannot be had again from its start: its seed was {known.seed}, and is now {seed}. "
+                        f"the run cannot be repeated from its start: its seed was {known.seed}, and is now {seed}. "
                         f"Give the Trainer a seed, and create the model after torch.manual_seed",
                     )
                 )
@@ -302,7 +264,8 @@ def load_state(
             apply_checkpoint(run, options, path, content, is_prepared=True)
     # As when a trainer is created.
     rng.seed_all(run.state.seed)
-    trainer._autoresumed = True  # pyright: ignore[reportPrivateUsage] - a duration of fit is that of the entire run
+    trainer._autoresumed = True  # pyright: ignore[reportPrivateUsage]
+    trainer._fit_calls.resume(run)  # pyright: ignore[reportPrivateUsage] - its calls of fit are those of the run
     trainer._eval_batches_before_fit = 0  # pyright: ignore[reportPrivateUsage]
 
 

@@ -1,0 +1,175 @@
+"""Command lines of ``composer COMMAND``: options, the program after them, and errors of one line with exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Generator, Sequence
+from typing import Any, NoReturn
+
+from composer._text import did_you_mean
+
+__all__ = [
+    "CLOSED_STDOUT",
+    "ClosedStdoutError",
+    "CommandParser",
+    "UsageError",
+    "discard_stdout",
+    "raise_if_stdout_closed",
+    "split_program",
+    "usage_errors",
+]
+
+# Of a shell for a process that ended by SIGPIPE.
+CLOSED_STDOUT = 141
+
+
+class UsageError(Exception):
+    """The command line is wrong: the command ends with this line and exit code 2.
+
+    >>> print(UsageError("--step must not be negative."))
+    --step must not be negative.
+    """
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose usage errors are one line.
+
+    Attributes:
+        num_positionals: Number of words before the program; None for a command that runs none.
+
+    >>> CommandParser(prog="composer env").prog
+    'composer env'
+    """
+
+    num_positionals: int | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with a line and exit code 2."""
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"composer: {message}{end} See {self.prog} --help.\n")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse the words after the name of the command; an unknown option is an error with a suggestion.
+
+        Args:
+            words: The words.
+        """
+        program: list[str] | None = None
+        if self.num_positionals is not None:
+            words, program = split_program(self, words, self.num_positionals)
+        elif "--" in words:
+            self.error("this command takes no program after --")
+        given, unknown = self.parse_known_args(words)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            hint = did_you_mean(unknown[0].partition("=")[0], known)
+            self.error(f"there is no option {unknown[0]!r}.{hint}")
+        given.program = program
+        return given
+
+
+def split_program(
+    parser: argparse.ArgumentParser, words: Sequence[str], num_positionals: int
+) -> tuple[list[str], list[str] | None]:
+    """Return the words for a command, and those of the program that follows them, or None if none does.
+
+    The program begins at the first word that is neither an option, nor the value of one, nor one of the positional
+    arguments; at ``-m``; or after ``--``.
+
+    Args:
+        parser: The parser of the command.
+        words: The words.
+        num_positionals: Number of positional arguments of the command.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("--step", type=int)
+    >>> split_program(parser, ["out", "--step", "3", "train.py", "--lr", "1"], 1)
+    (['out', '--step', '3'], ['train.py', '--lr', '1'])
+    """
+    takes_value = {name: action.nargs is None for action in parser._actions for name in action.option_strings}
+    number, count = 0, 0
+    while number < len(words):
+        word = words[number]
+        if word == "--":
+            return list(words[:number]), list(words[number + 1 :])
+        if word == "-m":
+            return list(words[:number]), list(words[number:])
+        if word.startswith("-") and len(word) > 1:
+            number += takes_value.get(word, False)
+        else:
+            count += 1
+            if count > num_positionals:
+                return list(words[:number]), list(words[number:])
+        number += 1
+    return list(words), None
+
+
+@contextlib.contextmanager
+def usage_errors() -> Generator[None]:
+    """Turn errors of values that come from the command line into usage errors.
+
+    Raises:
+        UsageError: The block raises a FileNotFoundError, TypeError or ValueError.
+
+    >>> with usage_errors():
+    ...     raise ValueError("--at must be at least 1.")
+    Traceback (most recent call last):
+    ...
+    composer.cli.usage.UsageError: --at must be at least 1.
+    """
+    try:
+        yield
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+class ClosedStdoutError(BrokenPipeError):
+    """The reader of stdout has ended, such as ``head``: the command ends without a message.
+
+    >>> issubclass(ClosedStdoutError, BrokenPipeError)
+    True
+    """
+
+
+def raise_if_stdout_closed(error: BaseException) -> None:
+    """Raise if an error means that the reader of stdout has ended, rather than that of another pipe.
+
+    Args:
+        error: The error.
+
+    Raises:
+        ClosedStdoutError: It does.
+
+    >>> raise_if_stdout_closed(BrokenPipeError())
+    """
+    if isinstance(error, ClosedStdoutError):
+        raise error
+    if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+        raise ClosedStdoutError from error
+
+
+def _is_stdout_closed() -> bool:
+    try:
+        sys.stdout.flush()  # raises if something is left in the buffer
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except BrokenPipeError:
+        return True
+    except (AttributeError, OSError, ValueError):  # on Windows, or not a file
+        return False
+
+
+def discard_stdout() -> None:
+    """Let what is left in the buffer of stdout go nowhere, so that Python does not complain when it ends.
+
+    >>> discard_stdout()  # doctest: +SKIP
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
