@@ -92,6 +92,7 @@ class ForkServer:
 
     Args:
         modules: Modules to import, in addition to those that every trial needs.
+        threads: Number of threads of OpenMP in the processes; 0 for the number that it chooses.
 
     Raises:
         RuntimeError: This system cannot fork.
@@ -100,7 +101,7 @@ class ForkServer:
     ...     records = Study(Path("study"), server=server).run(trials)
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), threads: int = 0) -> None:
         if not can_fork():
             raise RuntimeError(f"Processes cannot be forked safely on {sys.platform}.")
         self._codes: dict[int, int] = {}
@@ -110,6 +111,8 @@ class ForkServer:
             [sys.executable, "-m", "composer.trials.fork_server", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # OpenMP reads it when it is loaded, before a fork.
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None,
             start_new_session=True,  # Ctrl-C reaches the study only, which ends the server
         )
 

@@ -48,6 +48,8 @@ class Running:
         (folder / TRIAL_FILE).write_text(json.dumps(description), encoding="utf-8")
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         given = {**environment(trial.name, folder), _MARK: self._mark}
+        if trial.threads:
+            given["OMP_NUM_THREADS"] = str(trial.threads)
         if trial.ranks > 1:
             given |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(get_free_tcp_port())}
         self._process: subprocess.Popen[bytes] | Forked = (

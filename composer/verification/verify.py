@@ -112,7 +112,8 @@ def verify(
         parallel = 1 if torch.accelerator.is_available() else max(min(cores, 2), cores // 2)
     with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
         where = Path(temporary if folder is None else folder)
-        with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
+        modules, threads = [_PROBE.partition(":")[0]], _threads(parallel)
+        with ForkServer(modules, threads) if can_fork() else contextlib.nullcontext() as server:
             return _Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
 
 
@@ -225,7 +226,6 @@ class _Verification:
         self, name: str, changes: Sequence[str] = (), after: Sequence[str] = (), ranks: int = 1, **arguments: Any
     ) -> Trial:
         given = {"steps": self._steps, "epoch_batches": self._epoch_batches, **arguments}
-        threads = 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // self._parallel)
         return Trial(
             name,
             self._target,
@@ -235,7 +235,7 @@ class _Verification:
             ranks=ranks,
             time_limit=self._time_limit,
             after=tuple(after),
-            threads=threads,
+            threads=_threads(self._parallel),
         )
 
     def _data_trial(self) -> Trial:
@@ -342,6 +342,11 @@ class _Verification:
         else:
             number = 0 if facts["workers"] else 2
             yield self._trial("workers", [f"train_dataloader.num_workers={number}"])
+
+
+def _threads(parallel: int) -> int:
+    """Return the number of threads of each of some trials that share the cores; 0 if the user has set it."""
+    return 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // parallel)
 
 
 def _facts(record: Record) -> dict[str, Any]:

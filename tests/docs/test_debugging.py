@@ -80,7 +80,7 @@ def test_spike_is_recorded_blamed_and_replayed(folder, capsys, caplog) -> None:
 def test_verify_names_the_causes(folder, capsys, monkeypatch) -> None:
     with ForkServer([_PROBE.partition(":")[0]]) if can_fork() else contextlib.nullcontext() as server:
         # One for all calls: it imports torch.
-        monkeypatch.setattr("composer.verification.verify.ForkServer", lambda _: contextlib.nullcontext(server))
+        monkeypatch.setattr("composer.verification.verify.ForkServer", lambda *_: contextlib.nullcontext(server))
         _run_verify(folder, capsys)
 
 
