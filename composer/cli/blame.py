@@ -45,6 +45,9 @@ def add_to(commands: Any) -> None:
     command.add_argument("--top", type=int, default=10, metavar="K", help="number of rows to show (default 10)")
     command.add_argument("--json", action="store_true", help="print the rows as JSON")
     command.add_argument("--fit", type=int, default=1, help="which call of fit of the program is meant (default 1)")
+    command.add_argument(
+        "--allow-changes", action="store_true", help="go on if the data or the initial weights are not those of the run"
+    )
     command.set_defaults(run=_blame, program=None)
 
 
@@ -54,12 +57,21 @@ def _blame(given: argparse.Namespace) -> None:
 
     first, last = _steps(given)
     options = ["--from", str(first), "--to", str(last), "--top", str(given.top), *(["--json"] if given.json else [])]
+    options += ["--allow-changes"] if given.allow_changes else []
     program = program_to_run(given, first, ["blame", given.source, *options])
     if program is None:
         return
     target, changes = program
     observe = functools.partial(_observe, last=last, steps=[])  # a range may span several calls of fit
-    found: Blame = replay_program(target, given.source, first, quiet=given.json, observe=observe, changes=changes)
+    found: Blame = replay_program(
+        target,
+        given.source,
+        first,
+        quiet=given.json,
+        observe=observe,
+        changes=changes,
+        allow_changes=given.allow_changes,
+    )
     if dist.get_global_rank() == 0:
         text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top)
         print(text)  # noqa: T201 - this is a program

@@ -48,6 +48,9 @@ def add_to(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print the step as JSON")
     command.add_argument("--pdb", action="store_true", help="stop in the Python debugger before the step")
     command.add_argument("--fit", type=int, default=1, help="which call of fit of the program is meant (default 1)")
+    command.add_argument(
+        "--allow-changes", action="store_true", help="go on if the data or the initial weights are not those of the run"
+    )
     command.set_defaults(run=_replay, program=None)
 
 
@@ -213,14 +216,15 @@ def _replay(given: argparse.Namespace) -> None:
     from composer import dist
     from composer.cli.replay_program import replay_program
 
-    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else [])]
+    options = [f"--{name.replace('_', '-')}" for name in ("json", "pdb", "allow_changes") if vars(given)[name]]
     found = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
     if found is None:
         return
     target, changes = found
     if given.pdb and (ranks := dist.get_world_size()) > 1:
         raise ValueError(f"--pdb works with one rank; the run has {ranks}.")
-    record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json, changes=changes)
+    options = {"prompt": given.pdb, "quiet": given.json, "allow_changes": given.allow_changes}
+    record = replay_program(target, given.source, given.step, changes=changes, **options)
     _print(record, as_json=given.json)
 
 

@@ -13,6 +13,7 @@ import torch
 from composer import dist, rng
 from composer._secrets.masking import mask_text
 from composer._text import plural
+from composer._version import __version__
 from composer.checkpoint.at_step import CheckpointFacts, History, history_of
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.core.callback import Callback
@@ -21,6 +22,7 @@ from composer.core.name_placeholders import format_name
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 from composer.storage.downloads import fetched
+from composer.trainer.fingerprint.expect import expect_start
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.recorder import StepRecorder, StepReplayed
 from composer.trainer.resume import LoadOptions, apply_checkpoint, read_for_run, savers_of
@@ -34,7 +36,14 @@ __all__ = ["Replay", "load_state", "not_reached", "replay"]
 
 
 def replay(
-    trainer: Trainer, run: Run, step: int, source: str | None, arguments: dict[str, Any], *, prompt: bool = False
+    trainer: Trainer,
+    run: Run,
+    step: int,
+    source: str | None,
+    arguments: dict[str, Any],
+    *,
+    prompt: bool = False,
+    allow_changes: bool = False,
 ) -> ReplayedStep:
     """Replay a step; see :meth:`.Trainer.replay`.
 
@@ -45,11 +54,12 @@ def replay(
         source: Path or URI of the run; None for the folder that the trainer saves to.
         arguments: Arguments of ``fit``, as in the run.
         prompt: Whether to stop in a Python prompt before the step.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Raises:
         ValueError: The step is not part of the run, or cannot be had again exactly.
     """
-    replaying = Replay(trainer, run, step, source)
+    replaying = Replay(trainer, run, step, source, allow_changes=allow_changes)
     replaying.load()
     record = replaying.train(trainer.fit, prompt=prompt, **arguments)
     if record is None:
@@ -77,6 +87,7 @@ class Replay:
         step: Number of batches trained before the step.
         source: Path or URI of the folder of the run, or of one checkpoint; None for the folder that the trainer saves
             to.
+        allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
 
     Attributes:
         start: Where training starts: the path of a checkpoint, or "seed N"; empty before :meth:`load`.
@@ -92,7 +103,9 @@ class Replay:
     ValueError: step is the number of batches trained before the step to replay, from 0; got -1.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, step: int, source: str | None = None) -> None:
+    def __init__(
+        self, trainer: Trainer, run: Run, step: int, source: str | None = None, *, allow_changes: bool = False
+    ) -> None:
         if type(step) is not int:
             raise TypeError(f"step must be an integer, the number of batches trained before it; got {step!r}.")
         if step < 0:
@@ -109,6 +122,10 @@ class Replay:
         # The time at which the run began, and at which the call of fit before the next one was to end.
         self._began = Timestamp() if trainer._autoresumed else run.state.timestamp  # pyright: ignore[reportPrivateUsage]
         self._planned: Time | None = None
+        self._allow_changes = allow_changes
+        # The checkpoint that tells the start of the run; None before load, without one, or once it is compared.
+        self._known: CheckpointFacts | None = None
+        self._has_skipped = False
 
     def load(self) -> bool:
         """Load the newest checkpoint at or before the step, unless the trainer is as near; return whether one is.
@@ -125,6 +142,7 @@ class Replay:
         if chosen is not None and (own > self.step or chosen.batch > own or own == 0):
             self._check(chosen)
             self._load(chosen)
+            self._known = chosen
             return True
         if own > self.step:
             raise ValueError(
@@ -132,8 +150,10 @@ class Replay:
             )
         if own:
             self.start = mask_text(str(state.load_path))
+            self._known = CheckpointFacts(self.start, own, fingerprint=state.fingerprint)
             return False
         self._check_seed(history)
+        self._known = history.after
         self.start = f"seed {state.rank_zero_seed}"
         return False
 
@@ -159,7 +179,9 @@ class Replay:
         """
         rest = self.rest_of(arguments)
         if rest is None:
+            self._has_skipped = True
             return
+        self._expect_start(arguments)
         arguments = rest
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
@@ -167,6 +189,22 @@ class Replay:
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
+
+    def _expect_start(self, arguments: dict[str, Any]) -> None:
+        """Let the first call of ``fit`` compare what it starts from with the run."""
+        known, self._known = self._known, None
+        if known is not None:
+            # Data that is passed to a call of fit after the checkpoint is not that of the checkpoint.
+            is_other_data = self._has_skipped and arguments.get("train_dataloader") is not None
+            advice = f"For this run, replay steps after its checkpoint at batch {known.batch}, if it still has it."
+            expect_start(
+                self._run,
+                known.fingerprint,
+                self.start,
+                raises=not self._allow_changes,
+                compare_data=not is_other_data,
+                advice=advice,
+            )
 
     def rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of ``fit`` with the rest of its duration; None if the call had ended at the checkpoint.
@@ -243,7 +281,12 @@ class Replay:
                 f"{path!r} was saved by {plural(facts.world_size, 'rank')}, but there are {dist.get_world_size()}: the "
                 f"same steps would be summed in another order. Start as many ranks: composer -n {facts.world_size} ..."
             )
-        now = {"torch_version": str(torch.__version__), "device": state.device.name, "precision": state.precision.value}
+        now = {
+            "composer_version": __version__,
+            "torch_version": str(torch.__version__),
+            "device": state.device.name,
+            "precision": state.precision.value,
+        }
         other = {name: facts.metadata.get(name, value) for name, value in now.items()}
         differing = [f"{name} {other[name]}, now {value}" for name, value in now.items() if other[name] != value]
         if differing:
