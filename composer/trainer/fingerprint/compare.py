@@ -141,35 +141,32 @@ def report_differences(changed: Sequence[Difference], start: str, *, raises: boo
     Raises:
         RunChangedError: The weights or the data differ.
 
-    >>> report_differences([Difference("weights", "bias", "differs")], "seed 1", raises=True, advice="Use step 20.")
+    >>> report_differences(
+    ...     [Difference("weights", "bias", "differs")], "seed 1", raises=True, advice="Use step 20."
+    ... )
     Traceback (most recent call last):
     ...
     composer.trainer.fingerprint.compare.RunChangedError: ...
     """
-    weights, data, uncertain, sources = (
-        [one for one in changed if one.kind == "weights"],
-        [one for one in changed if one.kind == "data" and one.is_certain],
-        [one for one in changed if one.kind == "data" and not one.is_certain],
-        [one for one in changed if one.kind == "source"],
+    weights, sources = ([one for one in changed if one.kind == kind] for kind in ("weights", "source"))
+    data, uncertain = (
+        [one for one in changed if one.kind == "data" and one.is_certain == certain] for certain in (True, False)
     )
+    told = _listed(sources)
     texts: list[str] = []
     if weights:
         texts.append(
-            f"The initial weights are not those of the run, although training starts from {start}: {_listed(weights)}. "
-            f"The program has probably created the model before the seed was set. For the next run, call "
-            f"torch.manual_seed before the model is created. {advice}"
+            f"The initial weights are not those of the run, although training starts from {start}; different: "
+            f"{_listed([one.name for one in weights])}. {_cause('the model', told)} {advice}"
         )
     if data:
         texts.append(
-            f"The training data is not that of the run: {_listed(data)}. Checkpoints do not contain the data: values "
-            f"that the program draws for it, such as those of random_split, need a seed. For the next run, call "
-            f"torch.manual_seed before the data is created."
+            f"The training data, which checkpoints do not contain, is not that of the run: {_listed(data)}. "
+            f"{_cause('the data', told)}"
         )
-    told = _listed(sources)
     if texts and raises:
-        changes = f" Also, the program has changed: {told}." if sources else ""
         raise RunChangedError(
-            f"{' '.join(texts)}{changes} To go on with what there is now: --allow-changes, or allow_changes=True."
+            f"{' '.join(texts)} To go on with what there is now: --allow-changes, or allow_changes=True."
         )
     if sources:
         texts.append(f"The program has changed since the run: {told}. The replay is that of the program as it is now.")
@@ -179,6 +176,16 @@ def report_differences(changed: Sequence[Difference], start: str, *, raises: boo
         warnings.warn(text, ComposerWarning, stacklevel=3)
 
 
-def _listed(changed: Sequence[Difference]) -> str:
+def _cause(what: str, sources: str) -> str:
+    """Return what has probably changed the model or the data, and the remedy."""
+    if sources:
+        return f"The program has changed since the run: {sources}. Restore it."
+    return (
+        f"The program has probably drawn random numbers for {what} before a seed was set. For the next run, call "
+        f"torch.manual_seed before {what} is created."
+    )
+
+
+def _listed(changed: Sequence[Difference | str]) -> str:
     more = f", and {len(changed) - _MAX_NAMES} more" if len(changed) > _MAX_NAMES else ""
     return ", ".join(map(str, changed[:_MAX_NAMES])) + more

@@ -5,6 +5,7 @@ Only what objects have in memory is read: no sample is fetched, and no method or
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import types
@@ -46,7 +47,12 @@ def fingerprint_of_data(spec: DataSpec | None) -> dict[str, list[str]]:
     >>> from torch.utils.data import TensorDataset, random_split
     >>> data, _ = random_split(TensorDataset(torch.arange(10)), [8, 2])
     >>> found = fingerprint_of_data(DataSpec(DataLoader(data, batch_size=4)))
-    >>> found["batch_size"], found["dataset"], found["dataset.indices"][0], found["dataset.dataset.tensors.0"][0]
+    >>> (
+    ...     found["batch_size"],
+    ...     found["dataset"],
+    ...     found["dataset.indices"][0],
+    ...     found["dataset.dataset.tensors.0"][0],
+    ... )
     (['setting', '4'], ['object', 'Subset'], 'list of 8', 'int64 (10,)')
     """
     walk = _Walk()
@@ -160,7 +166,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values that an object has, without a call of its code."""
     if isinstance(value, types.FunctionType):  # what it closes over
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            if cell != types.CellType():  # not yet filled
+            with contextlib.suppress(ValueError):  # not yet filled
                 yield name, cell.cell_contents
     elif isinstance(value, types.MethodType):
         yield "__self__", value.__self__
@@ -177,8 +183,6 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         for cls in type(value).__mro__:
             for name, one in list(vars(cls).items()):
                 if isinstance(one, types.MemberDescriptorType):  # of __slots__
-                    try:
+                    with contextlib.suppress(AttributeError):  # not set
                         yield name, one.__get__(value)
-                    except AttributeError:  # not set
-                        continue
         yield from list(getattr(value, "__dict__", {}).items())

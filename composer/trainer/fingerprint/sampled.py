@@ -17,7 +17,7 @@ from torch import Tensor
 
 from composer.dist.dtensor import is_dtensor
 
-__all__ = ["digest_elements", "digest_tensors", "is_path", "is_scalar", "sample_tensor"]
+__all__ = ["digest_elements", "digest_tensors", "is_path", "is_scalar", "rows_of", "sample_tensor"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 # Elements that are read of a container of numbers and texts, and of one of other values.
