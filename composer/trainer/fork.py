@@ -157,7 +157,7 @@ def fork(
     _restore_settings(state, changes, made)
     path = parent if is_remote(parent) else str(local_path(parent).absolute())
     is_same_data = "train_dataloader" not in {name.partition(".")[0] for name in changes}
-    expect_start(run, facts.fingerprint, repr(mask_text(parent)), raises=False, compare_data=is_same_data)
+    expect_start(run, facts, repr(mask_text(parent)), raises=False, compare_data=is_same_data)
     state.forked_from = {"run_name": facts.run_name, "step": at, "path": mask_text(path), "changes": told}
     if described is not None:
         state.forked_from["by_command"] = True  # the changes are not part of the program

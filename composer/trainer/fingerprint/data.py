@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from composer.core.data_spec import DataSpec
 from composer.trainer.fingerprint.sampled import digest_elements, digest_tensors, is_path, is_scalar, rows_of
@@ -80,7 +80,7 @@ def fingerprint_of_data(spec: DataSpec | None) -> dict[str, list[str]]:
 @functools.cache
 def _torch_attributes() -> frozenset[str]:
     """The attributes of every loader of torch."""
-    return frozenset(vars(DataLoader([0]))) | frozenset(_LOADER_ATTRIBUTES)
+    return frozenset(vars(DataLoader(TensorDataset()))) | frozenset(_LOADER_ATTRIBUTES)
 
 
 class _Walk:

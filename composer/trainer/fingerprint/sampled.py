@@ -48,7 +48,7 @@ def digest_tensors(tensors: Sequence[Tensor], count: int = 16) -> list[str]:
     found = [_NO_DIGEST] * len(tensors)
     for indices in by_device.values():
         parts = [cast(Tensor, samples[index]) for index in indices]
-        data = memoryview(torch.cat(parts).cpu().numpy())
+        data = torch.cat(parts).cpu().numpy().tobytes()
         at = 0
         for index, part in zip(indices, parts, strict=True):
             facts = f"{tensors[index].dtype}{tuple(tensors[index].shape)}".encode()

@@ -150,7 +150,7 @@ class Replay:
             )
         if own:
             self.start = mask_text(str(state.load_path))
-            self._known = CheckpointFacts(self.start, own, fingerprint=state.fingerprint)
+            self._known = CheckpointFacts(self.start, int(own), fingerprint=state.fingerprint)
             return False
         self._check_seed(history)
         self._known = history.after
@@ -195,16 +195,8 @@ class Replay:
         known, self._known = self._known, None
         if known is not None:
             # Data that is passed to a call of fit after the checkpoint is not that of the checkpoint.
-            is_other_data = self._has_skipped and arguments.get("train_dataloader") is not None
-            advice = f"For this run, replay steps after its checkpoint at batch {known.batch}, if it still has it."
-            expect_start(
-                self._run,
-                known.fingerprint,
-                self.start,
-                raises=not self._allow_changes,
-                compare_data=not is_other_data,
-                advice=advice,
-            )
+            same_data = not self._has_skipped or arguments.get("train_dataloader") is None
+            expect_start(self._run, known, self.start, raises=not self._allow_changes, compare_data=same_data)
 
     def rest_of(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of ``fit`` with the rest of its duration; None if the call had ended at the checkpoint.

@@ -129,6 +129,28 @@ def test_other_initial_weights(run) -> None:
     assert made(run, model_seed=4).replay(3).start.endswith("ep0-ba3-rank0.pt")  # a checkpoint restores them
 
 
+def on_ranks(folder: str) -> list[str]:
+    arguments: dict[str, Any] = {"parallelism_config": {"fsdp": {}}, "save_interval": "2ba"}
+    trainer = made(folder, **arguments)
+    trainer.fit()
+    errors: list[str] = []
+    for seed, model_seed, step in ((1, 3, 1), (1, 4, 1), (2, 3, 3)):
+        again = made(folder, data(seed), model_seed, **arguments)
+        try:
+            again.replay(step)
+        except RunChangedError as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_sharded_weights(two_ranks, tmp_path) -> None:
+    first, second = two_ranks.run(on_ranks, str(tmp_path))
+    assert first == second
+    assert "different: module.weight, module.bias." in first[0]
+    assert "indices (list of 10) has other elements" in first[1]
+    assert len(first) == 2
+
+
 def test_forks_are_only_warned(run, tmp_path) -> None:
     fork = made(tmp_path, data(2), run_name="fork")
     fork.fork(3, run)
