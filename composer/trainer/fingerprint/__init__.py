@@ -10,3 +10,5 @@ of the source files. The modules, in reading order:
 - ``sources``: hashes of the source files of the program.
 - ``compare``: how two fingerprints differ, and the errors and warnings of a replay.
 """
+
+__all__: list[str] = []

@@ -104,8 +104,8 @@ def _data(expected: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[st
         ours, own = found[path]
         if (theirs, value) == (ours, own):
             continue
-        is_none = "None" in (value, own)  # is filled later
-        is_certain = not is_none and not {ours, theirs} & {NUMBER, TEXT}
+        is_filled_later = "None" in (value, own) or any(kind.endswith(" of 0") for kind in (ours, theirs))
+        is_certain = not is_filled_later and not {ours, theirs} & {NUMBER, TEXT}
         if ours in (NUMBER, SETTING, "object"):
             text = f"is {own}, in the run {value if theirs in (NUMBER, SETTING, 'object') else theirs}"
         elif ours != theirs:

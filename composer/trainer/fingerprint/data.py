@@ -121,18 +121,18 @@ class _Walk:
     def _container(self, path: str, value: Any, depth: int) -> None:
         if self._visited(value):
             return
-        size = len(value) if isinstance(value, set | frozenset) else type_of(value).__len__(value)
+        size = len(value) if isinstance(value, set | frozenset) else _base_of(value).__len__(value)
         items: list[tuple[Any, Any]] = []
         if size <= _MAX_LISTED and isinstance(value, dict):
             items = [(name, one) for name, one in dict.items(value) if isinstance(name, str)]
         elif size <= _MAX_LISTED and isinstance(value, list | tuple):
-            items = list(enumerate(type_of(value).__iter__(value)))
+            items = list(enumerate(_base_of(value).__iter__(value)))
         has_objects = any(not is_scalar(one) for _, one in items)
         if has_objects and len(items) == size and depth < _MAX_DEPTH:
             for name, one in items:
                 self.attribute(f"{path}.{name}", str(name), one, depth + 1)
         else:
-            self.found[path] = [f"{type_of(value).__name__} of {size}", digest_elements(value)]
+            self.found[path] = [f"{_base_of(value).__name__} of {size}", digest_elements(value)]
 
     def _object(self, path: str, value: Any, depth: int) -> None:
         cls = type(value)
@@ -150,15 +150,8 @@ class _Walk:
             self.attribute(f"{path}.{name}", name, one, depth + 1, in_torch=in_torch)
 
 
-def type_of(value: Any) -> type[Any]:
-    """Return the built-in class of a container, whose methods a subclass may replace.
-
-    Args:
-        value: A list, tuple, dict, set or frozenset.
-
-    >>> type_of(torch.Size([1]))
-    <class 'tuple'>
-    """
+def _base_of(value: Any) -> type[Any]:
+    """Return the built-in class of a container, whose methods a subclass may replace."""
     return next(cls for cls in (list, tuple, dict, set, frozenset) if isinstance(value, cls))
 
 
@@ -181,8 +174,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, one) for name, one in vars(value).items() if name in ("_data", "_indices", "table"))
     else:
         for cls in type(value).__mro__:
-            for name, one in list(vars(cls).items()):
-                if isinstance(one, types.MemberDescriptorType):  # of __slots__
+            for name, one in list(vars(cls).items()) if "__slots__" in vars(cls) else ():
+                if isinstance(one, types.MemberDescriptorType):
                     with contextlib.suppress(AttributeError):  # not set
                         yield name, one.__get__(value)
         yield from list(getattr(value, "__dict__", {}).items())

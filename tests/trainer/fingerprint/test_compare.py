@@ -27,6 +27,7 @@ def told(expected: Any, found: Any, name: str = "data") -> list[tuple[str, bool]
         (["text", "ab"], ["text", "cd"], "x is another text", False),
         (["object", "Subset"], ["object", "MNIST"], "x is MNIST, in the run Subset", True),
         (["number", "None"], ["list of 5", "cd"], "x is list of 5, in the run None", False),
+        (["dict of 0", "ab"], ["dict of 5", "cd"], "x is dict of 5, in the run dict of 0", False),
         (["list of 5", "cd"], ["object", "Rows"], "x is Rows, in the run list of 5", True),
     ],
 )
