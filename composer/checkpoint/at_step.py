@@ -41,6 +41,7 @@ class CheckpointFacts:
         metadata: Versions, device and precision of the run.
         run_name: Name of the run.
         forked_from: The run that it was forked from, see :attr:`.State.forked_from`; None if it was not.
+        fingerprint: What the run started from, see :attr:`.State.fingerprint`; None if unknown.
         data: How the position in the data was saved: "indices", "loader", "dataset", "replay", "any" or None.
 
     >>> CheckpointFacts("ep1.pt", 20).missing
@@ -57,6 +58,7 @@ class CheckpointFacts:
     data: str | None = None
     run_name: str = ""
     forked_from: dict[str, Any] | None = None
+    fingerprint: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         kind,
         state.get("run_name") or "",
         state.get("forked_from"),
+        state.get("fingerprint"),
     )
 
 

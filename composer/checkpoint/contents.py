@@ -271,6 +271,10 @@ def _set_metadata(state: State, saved: Any) -> None:
         state.microbatch_size = saved.get("device_train_microbatch_size")
 
 
+def _set_fingerprint(state: State, saved: Any) -> None:
+    state.fingerprint = saved
+
+
 def _set_origin(state: State, saved: Any) -> None:
     state.forked_from = saved
 
@@ -294,6 +298,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("run_name", lambda state: state.run_name),
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
+    StateEntry("fingerprint", lambda state: state.fingerprint, _set_fingerprint),  # likewise
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )

@@ -88,6 +88,27 @@ def _is_origin(value: Any) -> bool:
     )
 
 
+def _is_fingerprint(value: Any) -> bool:
+    if not _are_named(value):
+        return False
+    weights = value.get("weights", {"batch": 0, "digests": ""})
+    data = value.get("data", {"batch": 0, "parts": {}})
+    return (
+        all(_are_named(part) and type(part.get("batch")) is int for part in (weights, data))
+        and type(weights.get("digests")) is str
+        and _are_texts(data.get("parts"))
+        and _are_texts(value.get("sources", {}))
+    )
+
+
+def _are_texts(value: Any) -> bool:
+    """Return whether a value is a dict of pairs of texts."""
+    return _are_named(value) and all(
+        isinstance(pair, (list, tuple)) and list(map(type, cast("list[Any]", pair))) == [str, str]
+        for pair in value.values()
+    )
+
+
 _STATES = (_are_states, "pairs of a class and its state")
 _NAMED = (_are_named, "a dict with string keys")
 _TOP_LEVEL_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -110,6 +131,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run_name": (_is_text, "a string"),
     "rank_zero_seed": (_is_seed, "a nonnegative integer below 2**63"),
     "program": _NAMED,
+    "fingerprint": (_is_fingerprint, "a dict with the entries 'weights', 'data' and 'sources'"),
     "forked_from": (
         _is_origin,
         "a dict with the strings 'run_name' and 'path', the number 'step' and the list 'changes'",

@@ -8,7 +8,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from composer.cli.launch_options import COMMANDS
-from composer.cli.replay import EXIT_CODES, FIT_HELP, PROGRAM_HELP, RUN_HELP, STEP_HELP, check_step, program_to_run
+from composer.cli.replay import (
+    ALLOW_HELP,
+    EXIT_CODES,
+    FIT_HELP,
+    PROGRAM_HELP,
+    RUN_HELP,
+    STEP_HELP,
+    check_step,
+    program_to_run,
+)
 from composer.cli.usage import usage_errors
 
 if TYPE_CHECKING:
@@ -51,6 +60,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--top", type=int, default=10, metavar="K", help="number of samples to list (default 10)")
     command.add_argument("--json", action="store_true", help="print all samples as JSON")
     command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.add_argument("--allow-changes", action="store_true", help=ALLOW_HELP)
     command.set_defaults(run=_blame)
 
 
@@ -61,12 +71,21 @@ def _blame(given: argparse.Namespace) -> None:
     with usage_errors():
         first, last = _steps(given)
     options = ["--from", str(first), "--to", str(last), "--top", str(given.top), *(["--json"] if given.json else [])]
+    options += ["--allow-changes"] if given.allow_changes else []
     program = program_to_run(given, first, ["blame", given.source, *options])
     if program is None:
         return
     target, changes = program
     observe = functools.partial(_observe, last=last, steps=[])  # a range may span several calls of fit
-    found: Blame = replay_program(target, given.source, first, quiet=given.json, observe=observe, changes=changes)
+    found: Blame = replay_program(
+        target,
+        given.source,
+        first,
+        quiet=given.json,
+        observe=observe,
+        changes=changes,
+        allow_changes=given.allow_changes,
+    )
     if dist.get_global_rank() == 0:
         text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top)
         print(text)  # noqa: T201 - this is a program

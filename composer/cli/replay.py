@@ -25,6 +25,7 @@ __all__ = ["add_to", "changes_of", "check_step", "find_program", "program_of", "
 # Shared by the help texts of replay, blame and fork.
 RUN_HELP = "folder (path or URI) with the checkpoints of the run, or one of its checkpoints"
 STEP_HELP = "the training step, counted from 0, as in the logs: N steps were trained before it"
+ALLOW_HELP = "go on if the data or the initial weights are not those of the run"
 FIT_HELP = "which call of Trainer.fit trained the step, if the script has several trainers (default 1)"
 PROGRAM_HELP = (
     "The training script is started again with the command that the checkpoint records; give SCRIPT and its arguments, "
@@ -63,6 +64,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print the step as JSON")
     command.add_argument("--pdb", action="store_true", help="start the Python debugger right before the step")
     command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.add_argument("--allow-changes", action="store_true", help=ALLOW_HELP)
     command.set_defaults(run=_replay)
 
 
@@ -251,14 +253,15 @@ def _replay(given: argparse.Namespace) -> None:
     from composer import dist
     from composer.cli.replay_program import replay_program
 
-    options = [*(["--json"] if given.json else []), *(["--pdb"] if given.pdb else [])]
+    options = [f"--{name.replace('_', '-')}" for name in ("json", "pdb", "allow_changes") if vars(given)[name]]
     found = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
     if found is None:
         return
     target, changes = found
     if given.pdb and (ranks := dist.get_world_size()) > 1:
         raise UsageError(f"--pdb works with one rank; the run has {ranks}.")
-    record = replay_program(target, given.source, given.step, prompt=given.pdb, quiet=given.json, changes=changes)
+    options = {"prompt": given.pdb, "quiet": given.json, "allow_changes": given.allow_changes}
+    record = replay_program(target, given.source, given.step, changes=changes, **options)
     _print(record, as_json=given.json)
 
 

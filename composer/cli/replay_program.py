@@ -16,6 +16,7 @@ from composer import dist
 from composer.checkpoint.save import get_save_filename
 from composer.cli.usage import raise_if_stdout_closed
 from composer.storage.uris import is_remote, local_path
+from composer.trainer.fingerprint.compare import RunChangedError
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trainer.replay.replay import Replay, not_reached
 from composer.trials import assignments
@@ -38,6 +39,7 @@ def replay_program(
     quiet: bool = False,
     observe: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
+    allow_changes: bool = False,
 ) -> Any:
     """Run a program in this process up to a step of its training, and return the record of the step.
 
@@ -50,6 +52,7 @@ def replay_program(
         observe: ``(replay, fit, **arguments) -> record``, called instead of :meth:`.Replay.train`; returns None if
             training ends before the step.
         changes: Assignments with which the run was forked, see :class:`.Assignment`.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Raises:
         ValueError: The step is not part of the run, or cannot be repeated exactly.
@@ -62,7 +65,9 @@ def replay_program(
     ...
     ValueError: The program ended after 0 calls of Trainer.fit, before call 1, which is meant.
     """
-    overrides = ReplayOverrides(source, step, target.fit, prompt=prompt, observe=observe, changes=changes)
+    overrides = ReplayOverrides(
+        source, step, target.fit, prompt=prompt, observe=observe, changes=changes, allow_changes=allow_changes
+    )
     output = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()
     try:
         with output, _silent_trackers(), override_trainers(overrides):
@@ -106,6 +111,7 @@ class ReplayOverrides(TrainerOverrides):
         prompt: Whether to stop in a Python prompt before the step.
         observe: Called instead of :meth:`.Replay.train`, see :func:`replay_program`.
         changes: Assignments with which the run was forked.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Attributes:
         record: The step, or what ``observe`` returned, once it ran.
@@ -124,7 +130,9 @@ class ReplayOverrides(TrainerOverrides):
         prompt: bool = False,
         observe: Callable[..., Any] | None = None,
         changes: Sequence[str] = (),
+        allow_changes: bool = False,
     ) -> None:
+        self._allow_changes = allow_changes
         self._changes = tuple(map(Assignment.parse, changes))
         self._source, self._step, self._number = source, step, number
         self._observe = functools.partial(Replay.train, prompt=prompt) if observe is None else observe
@@ -147,13 +155,18 @@ class ReplayOverrides(TrainerOverrides):
             return
         if self._replay is None or self._replay[0] is not trainer:
             try:
-                replay = Replay(trainer, trainer._run, self._step, self._source)  # pyright: ignore[reportPrivateUsage]
+                run = trainer._run  # pyright: ignore[reportPrivateUsage]
+                replay = Replay(trainer, run, self._step, self._source, allow_changes=self._allow_changes)
                 replay.load()
             except Exception as error:
                 self.error = error
                 raise _ProgramEnd from error
             self._replay = trainer, replay
-        self.record = self._observe(self._replay[1], fit, **arguments)
+        try:
+            self.record = self._observe(self._replay[1], fit, **arguments)
+        except RunChangedError as error:
+            self.error = error
+            raise _ProgramEnd from error
         if self.record is not None:
             trainer.close()
             raise _ProgramEnd

@@ -81,6 +81,8 @@ class State(StateData, StateNames, StateSaved):
         load_path: Path of the checkpoint that was loaded, or None.
         forked_from: The run that this one was forked from: its ``run_name`` and ``path``, the ``step`` and the
             ``changes``; None if it was not.
+        fingerprint: What the run starts from and checkpoints do not restore, noted when training starts: digests of the
+            initial weights, the training data and the source files; None before.
         run_name_given: Whether the run name was given, rather than generated at each start.
         data_shard: The data shard of this rank.
         seed_rank: Offset of this rank's seed from the seed of the run: its rank, equal on ranks with the same data.
@@ -102,6 +104,7 @@ class State(StateData, StateNames, StateSaved):
 
     load_path: str | None = None
     forked_from: dict[str, Any] | None = None
+    fingerprint: dict[str, Any] | None = None
     run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
     sync_stop_requests: bool = False

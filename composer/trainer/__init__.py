@@ -20,6 +20,7 @@
 - ``find_lr``, ``dry_run``: learning rate finder; short test run.
 - ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.
 - ``replay``: repeat any step of a run, with everything in it visible.
+- ``fingerprint``: note what a run starts from and checkpoints do not restore, and compare it in a replay.
 - ``fork``: load the state of another run at any step, to train on as a new run.
 - ``fit_calls``, ``run_completion``: which calls of ``fit`` a resumed run has ended; whether it is complete.
 - ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.

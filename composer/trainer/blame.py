@@ -47,7 +47,15 @@ def blame_next_steps(trainer: Trainer, num_steps: int = 1) -> Blame:
     return _ranked(trainer.state.model, record_next_steps(trainer, num_steps))
 
 
-def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments: dict[str, Any]) -> Blame:
+def blame(
+    trainer: Trainer,
+    first: int,
+    last: int,
+    source: str | None,
+    arguments: dict[str, Any],
+    *,
+    allow_changes: bool = False,
+) -> Blame:
     """Replay steps of a run up to the last, and rank their rows; see :meth:`.Trainer.blame`.
 
     Args:
@@ -56,6 +64,7 @@ def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments
         last: Number of the last step.
         source: Path or URI of the run; None for the folder that the trainer saves to.
         arguments: Arguments of ``fit``, as in the run.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Raises:
         ValueError: The steps are not part of the run, or cannot be repeated exactly.
@@ -74,7 +83,7 @@ def blame(trainer: Trainer, first: int, last: int, source: str | None, arguments
     5
     """
     run = trainer._run  # pyright: ignore[reportPrivateUsage]
-    replay = Replay(trainer, run, first, source)
+    replay = Replay(trainer, run, first, source, allow_changes=allow_changes)
     replay.load()
     found = blame_replay(replay, trainer.fit, last, **arguments)
     if found is None:

@@ -13,6 +13,7 @@ from composer.core.time import TimeUnit
 from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import reset_failed_step, rewind_batch
+from composer.trainer.fingerprint.start import note_start
 from composer.trainer.model_report import report_model
 from composer.trainer.outputs import free_outputs
 from composer.trainer.progress import (
@@ -57,6 +58,7 @@ def _fit(run: Run) -> None:
     """Run the training loop."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
     state.stop_requested, state.sync_stop_requests = None, run.step_sync is not None
+    note_start(run)
     logger.begin()
     fire(Event.FIT_START)
     report_model(run)

@@ -25,6 +25,7 @@ from composer.core.time import TimeUnit
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.hyperparameter import set_value
 from composer.storage.uris import is_remote, local_path
+from composer.trainer.fingerprint.expect import expect_start
 from composer.trainer.replay.recorder import StepReplayed
 from composer.trainer.replay.replay import Replay, load_state, not_reached
 from composer.trainer.resume import savers_of
@@ -43,7 +44,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 
 
 def checkpoint_at(
-    trainer: Trainer, run: Run, step: int, path: str, source: str | None, arguments: dict[str, Any]
+    trainer: Trainer,
+    run: Run,
+    step: int,
+    path: str,
+    source: str | None,
+    arguments: dict[str, Any],
+    *,
+    allow_changes: bool = False,
 ) -> str | None:
     """Save the state of a run right before a step; see :meth:`.Trainer.checkpoint_at`.
 
@@ -54,11 +62,12 @@ def checkpoint_at(
         path: Where to save.
         source: Path or URI of the run; None for the folder that the trainer saves to.
         arguments: Arguments of ``fit``, as in the run.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Raises:
         ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
     """
-    replay = Replay(trainer, run, step, source)
+    replay = Replay(trainer, run, step, source, allow_changes=allow_changes)
     replay.load()
     if run.state.timestamp.batch.value == step:
         raise ValueError(f"{replay.start!r} is the state at batch {step} already; use it.")
@@ -162,6 +171,8 @@ def fork(
         ) from error
     _restore_settings(state, changes, made)
     path = parent if is_remote(parent) else str(local_path(parent).absolute())
+    is_same_data = "train_dataloader" not in {name.partition(".")[0] for name in changes}
+    expect_start(run, facts, repr(mask_text(parent)), raises=False, compare_data=lambda: is_same_data)
     state.forked_from = {"run_name": facts.run_name, "step": at, "path": mask_text(path), "changes": told}
     if described is not None:
         state.forked_from["by_command"] = True  # the changes are not part of the program

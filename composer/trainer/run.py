@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,8 @@ class Run:
         last_fit_failed: Whether an exception ended the last fit.
         metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
         gradients_ready: Whether the gradients of the current batch are complete, so that optimizers may have stepped.
+        noted_data: The training data whose fingerprint was noted, as a weak reference; None before.
+        check_start: Called once with the fingerprint when training starts, to compare it with that of another run.
         reported_model: The line that described the model when training started.
 
     >>> state = State(model=torch.nn.Linear(1, 1))
@@ -117,4 +120,6 @@ class Run:
     last_fit_failed: bool = False
     metrics_logged_at: int | None = None
     gradients_ready: bool = False
+    noted_data: weakref.ref[Any] | None = None
+    check_start: Callable[[Mapping[str, Any]], None] | None = None
     reported_model: str = ""

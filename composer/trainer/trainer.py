@@ -733,7 +733,13 @@ class Trainer(TrainerNames):
             raise
 
     def replay(
-        self, step: int, run: str | Path | None = None, *, prompt: bool = False, **arguments: Any
+        self,
+        step: int,
+        run: str | Path | None = None,
+        *,
+        prompt: bool = False,
+        allow_changes: bool = False,
+        **arguments: Any,
     ) -> ReplayedStep:
         """Repeat a training step of a run, bit for bit, with everything in it visible.
 
@@ -746,6 +752,7 @@ class Trainer(TrainerNames):
             run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
             prompt: Whether to stop in the Python debugger right before the step, with ``trainer``, ``state``, ``batch``
                 and ``step``; ``c`` continues.
+            allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
             **arguments: Arguments of :meth:`fit`, as in the run.
 
         Returns:
@@ -758,9 +765,18 @@ class Trainer(TrainerNames):
             RuntimeError: The trainer has trained, or is closed.
         """
         self._check_open()
-        return replay(self, self._run, step, None if run is None else str(run), arguments, prompt=prompt)
+        source = None if run is None else str(run)
+        return replay(self, self._run, step, source, arguments, prompt=prompt, allow_changes=allow_changes)
 
-    def blame(self, step: int, last_step: int | None = None, run: str | Path | None = None, **arguments: Any) -> Blame:
+    def blame(
+        self,
+        step: int,
+        last_step: int | None = None,
+        run: str | Path | None = None,
+        *,
+        allow_changes: bool = False,
+        **arguments: Any,
+    ) -> Blame:
         """Rank the rows of data in steps of a run by loss and gradient norm, to find what made the loss jump.
 
         The steps are replayed as in :meth:`replay`, with the loss and the gradient norm of each row: from slices of the
@@ -771,6 +787,7 @@ class Trainer(TrainerNames):
             step: Number of batches trained before the step: its metrics were logged at this number.
             last_step: Number of the last step, for all steps of a spike; by default only ``step``.
             run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
             **arguments: Arguments of :meth:`fit`, as in the run.
 
         Returns:
@@ -783,9 +800,18 @@ class Trainer(TrainerNames):
             RuntimeError: The trainer has trained, or is closed.
         """
         self._check_open()
-        return blame(self, step, step if last_step is None else last_step, None if run is None else str(run), arguments)
+        last, source = step if last_step is None else last_step, None if run is None else str(run)
+        return blame(self, step, last, source, arguments, allow_changes=allow_changes)
 
-    def checkpoint_at(self, step: int, path: str | Path, run: str | Path | None = None, **arguments: Any) -> str | None:
+    def checkpoint_at(
+        self,
+        step: int,
+        path: str | Path,
+        run: str | Path | None = None,
+        *,
+        allow_changes: bool = False,
+        **arguments: Any,
+    ) -> str | None:
         """Save the state of a run right before a step as a checkpoint, bit for bit, also if it saved none there.
 
         The trainer must be made as that of the run, and not have trained. As :meth:`replay`, it trains up to the step
@@ -795,6 +821,7 @@ class Trainer(TrainerNames):
             step: Number of batches trained before the step.
             path: Path or URI of the checkpoint; may contain placeholders such as ``{batch}``.
             run: Path or URI of the folder of the run, or of a checkpoint; by default the trainer's ``save_folder``.
+            allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
             **arguments: Arguments of :meth:`fit`, as in the run.
 
         Returns:
@@ -807,7 +834,8 @@ class Trainer(TrainerNames):
             RuntimeError: The trainer has trained, or is closed.
         """
         self._check_open()
-        return checkpoint_at(self, self._run, step, str(path), None if run is None else str(run), arguments)
+        source = None if run is None else str(run)
+        return checkpoint_at(self, self._run, step, str(path), source, arguments, allow_changes=allow_changes)
 
     def fork(self, at: int, run: str | Path, *, changes: Sequence[str] = ()) -> None:
         """Load the state of another run at a step; the next :meth:`fit` trains on from there as a new run.

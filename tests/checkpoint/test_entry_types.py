@@ -47,6 +47,16 @@ def test_invalid_dicts(part) -> None:
         check_entry_types({"state": {part: []}})
 
 
+def test_fingerprints() -> None:
+    sound = {"weights": {"batch": 0, "digests": "1f"}, "data": {"batch": 0, "parts": {"n": ["a", "1"]}}, "sources": {}}
+    check_entry_types({"state": {"fingerprint": sound}})
+    check_entry_types({"state": {"fingerprint": {}}})
+    wrong = [{"weights": {}}, {"weights": {"batch": 0, "digests": 1}}, {"data": {"batch": 0, "parts": {"n": "a"}}}]
+    for part in [*wrong, {"data": 1}, {"sources": {"a": ["b"]}}, {"sources": {"a": [1, 2]}}]:
+        with pytest.raises(ValueError, match="'state/fingerprint' is dict, but must be a dict with the entries"):
+            check_entry_types({"state": {"fingerprint": {**sound, **part}}})
+
+
 def test_origin_of_a_fork() -> None:
     origin = {"run_name": "night", "step": 3, "path": "runs/night", "changes": ["optimizers.lr=0.1"]}
     check_entry_types({"state": {"forked_from": {**origin, "by_command": True}}})

@@ -14,6 +14,7 @@ from composer.cli.main import main
 from composer.cli.replay import program_of, words_of
 from composer.cli.replay_program import replay_program
 from composer.trials.target import Target
+from composer.warnings import ComposerWarning
 from tests.design import ROOT
 
 PROGRAM = """
@@ -108,8 +109,28 @@ def test_several_calls_of_fit(here):
     assert [record.loss for record in steps.values()] == pytest.approx([logged[step] for step in steps], rel=1e-6)
     first = PROGRAM.partition("trainer.fit(")[0].replace("lr=float(sys.argv[1])", "lr=0.01")
     (here / "after.py").write_text(f"{first}trainer.fit(duration='2ba')\n{PROGRAM}")
-    record = replay_program(Target("script", "after.py", ("0.1",), fit=2), "out", 16)
+    with pytest.warns(ComposerWarning, match=r"changed since the run: train\.py is now after\.py, with other content"):
+        record = replay_program(Target("script", "after.py", ("0.1",), fit=2), "out", 16)
     assert record.loss == steps[16].loss
+
+
+def test_changed_programs(here, capsys):
+    """Other data and other initial weights are errors, a changed source is a warning; a renamed script is the same."""
+    (here / "renamed.py").write_text(PROGRAM)
+    assert main(["replay", "out", "--step", "6", "--", "renamed.py", "0.1"]) == 0
+    unseeded = PROGRAM.replace("torch.manual_seed(3)", "torch.manual_seed(4)")
+    (here / "unseeded.py").write_text(unseeded)
+    capsys.readouterr()
+    assert main(["replay", "out", "--step", "6", "--", "unseeded.py", "0.1"]) == 1
+    assert "dataset.tensors.0 (float32 (22, 4)) has other elements" in capsys.readouterr().err
+    assert main(["blame", "out", "--step", "3", "--", "unseeded.py", "0.1"]) == 1
+    error = capsys.readouterr().err
+    assert "training starts from seed 7; different: module.weight, module.bias." in error
+    assert "at batch 5" in error
+    assert "The program has changed since the run: train.py is now unseeded.py, with other content. Restore" in error
+    with pytest.warns(ComposerWarning) as warned:
+        assert main(["replay", "out", "--step", "6", "--allow-changes", "--", "unseeded.py", "0.1"]) == 0
+    assert len(warned) == 2
 
 
 @pytest.mark.parametrize(

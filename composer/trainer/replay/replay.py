@@ -13,12 +13,14 @@ import torch
 from composer import dist, rng
 from composer._secrets.masking import mask_text
 from composer._text import plural
+from composer._version import __version__
 from composer.checkpoint.at_step import CheckpointFacts, History, history_of
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
 from composer.storage.downloads import fetched
+from composer.trainer.fingerprint.expect import expect_start
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.recorder import StepRecorder, StepReplayed
 from composer.trainer.resume import LoadOptions, apply_checkpoint, read_for_run, savers_of
@@ -32,7 +34,14 @@ __all__ = ["Replay", "load_state", "not_reached", "replay"]
 
 
 def replay(
-    trainer: Trainer, run: Run, step: int, source: str | None, arguments: dict[str, Any], *, prompt: bool = False
+    trainer: Trainer,
+    run: Run,
+    step: int,
+    source: str | None,
+    arguments: dict[str, Any],
+    *,
+    prompt: bool = False,
+    allow_changes: bool = False,
 ) -> ReplayedStep:
     """Replay a step; see :meth:`.Trainer.replay`.
 
@@ -43,11 +52,12 @@ def replay(
         source: Path or URI of the run; None for the folder that the trainer saves to.
         arguments: Arguments of ``fit``, as in the run.
         prompt: Whether to stop in a Python prompt before the step.
+        allow_changes: Whether to go on if the data or the initial weights are not those of the run.
 
     Raises:
         ValueError: The step is not part of the run, or cannot be repeated exactly.
     """
-    replaying = Replay(trainer, run, step, source)
+    replaying = Replay(trainer, run, step, source, allow_changes=allow_changes)
     replaying.load()
     record = replaying.train(trainer.fit, prompt=prompt, **arguments)
     if record is None:
@@ -75,6 +85,7 @@ class Replay:
         step: Number of batches trained before the step.
         source: Path or URI of the folder of the run, or of one checkpoint; None for the folder that the trainer saves
             to.
+        allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
 
     Attributes:
         start: Where training starts: the path of a checkpoint, or "seed N"; empty before :meth:`load`.
@@ -90,7 +101,9 @@ class Replay:
     ValueError: step is the number of batches trained before the step to replay, from 0; got -1.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, step: int, source: str | None = None) -> None:
+    def __init__(
+        self, trainer: Trainer, run: Run, step: int, source: str | None = None, *, allow_changes: bool = False
+    ) -> None:
         if type(step) is not int:
             raise TypeError(f"step must be an integer, the number of batches trained before it; got {step!r}.")
         if step < 0:
@@ -104,6 +117,11 @@ class Replay:
             )
         self._trainer, self._run, self.step, self._source = trainer, run, step, source
         self.start = ""
+        self._allow_changes = allow_changes
+        # The checkpoint that tells the start of the run; None before load, without one, or once it is compared.
+        self._known: CheckpointFacts | None = None
+        # Whether the call of fit trains with the data of the checkpoint.
+        self._same_data = True
 
     def load(self) -> bool:
         """Load the newest checkpoint at or before the step, unless the trainer is as near; return whether one is.
@@ -120,6 +138,7 @@ class Replay:
         if chosen is not None and (own > self.step or chosen.batch > own or own == 0):
             self._check(chosen)
             self._load(chosen)
+            self._known = chosen
             return True
         if own > self.step:
             raise ValueError(
@@ -127,8 +146,10 @@ class Replay:
             )
         if own:
             self.start = mask_text(str(state.load_path))
+            self._known = CheckpointFacts(self.start, int(own), fingerprint=state.fingerprint)
             return False
         self._check_seed(history)
+        self._known = history.after
         self.start = f"seed {state.rank_zero_seed}"
         return False
 
@@ -152,12 +173,23 @@ class Replay:
             fit: The trainer's ``fit``.
             **arguments: Arguments of ``fit``, as in the run.
         """
+        self._expect_start(arguments)
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
         with _silent(self._trainer, self._run, recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
+
+    def _expect_start(self, arguments: dict[str, Any]) -> None:
+        """Let the first call of ``fit`` that trains compare what it starts from with the run."""
+        known, self._known = self._known, None
+        if known is not None:
+            expect_start(
+                self._run, known, self.start, raises=not self._allow_changes, compare_data=lambda: self._same_data
+            )
+        elif arguments.get("train_dataloader") is not None:
+            self._same_data = False  # data of a call after the one in which the checkpoint was saved
 
     def _history(self) -> History:
         """Return the checkpoints of the run around the step; the same on all ranks."""
@@ -205,7 +237,12 @@ class Replay:
                 f"{path!r} was saved by {plural(facts.world_size, 'rank')}, but there are {dist.get_world_size()}: the "
                 f"same steps would be summed in another order. Start as many ranks: composer -n {facts.world_size} ..."
             )
-        now = {"torch_version": str(torch.__version__), "device": state.device.name, "precision": state.precision.value}
+        now = {
+            "composer_version": __version__,
+            "torch_version": str(torch.__version__),
+            "device": state.device.name,
+            "precision": state.precision.value,
+        }
         other = {name: facts.metadata.get(name, value) for name, value in now.items()}
         differing = [f"{name} {other[name]}, now {value}" for name, value in now.items() if other[name] != value]
         if differing:

@@ -1,0 +1,59 @@
+"""Hashes of the source files of a program: the script, and the modules that are not installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from types import ModuleType
+from typing import Final
+
+__all__ = ["MAIN", "fingerprint_of_sources"]
+
+MAIN: Final = "__main__"
+_MAX_FILES: Final = 500
+_MAX_BYTES: Final = 2**22
+_PLACES: Final = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+_INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in _PLACES})
+_PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_LIBRARY: Final = __name__.partition(".")[0]
+
+# By path, time of change and size.
+_hashes: dict[tuple[str, int, int], str] = {}
+
+
+def fingerprint_of_sources() -> dict[str, list[str]]:
+    """Return the name and the hash of the source file of each imported module of the program, by module.
+
+    Modules of Python, of installed packages and of this library are left out.
+
+    >>> all(len(entry) == 2 for entry in fingerprint_of_sources().values())
+    True
+    """
+    found: dict[str, list[str]] = {}
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType) or name.partition(".")[0] == _LIBRARY or name == "__mp_main__":
+            continue
+        # Not with getattr, which would import a module that is to be imported lazily.
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+        if type(path) is not str or not path.endswith(".py") or any(part in path for part in _PACKAGES):
+            continue
+        path = os.path.abspath(path)  # noqa: PTH100 - faster for the thousands of modules
+        if path.startswith(_INSTALLED) or len(found) >= _MAX_FILES:
+            continue
+        if (hashed := _hash_of(path)) is not None:
+            found[name] = [os.path.basename(path), hashed]  # noqa: PTH119
+    return found
+
+
+def _hash_of(path: str) -> str | None:
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+        key = path, facts.st_mtime_ns, facts.st_size
+        if key not in _hashes and facts.st_size <= _MAX_BYTES:
+            with open(path, "rb") as file:  # noqa: PTH123
+                _hashes[key] = hashlib.blake2b(file.read(), digest_size=8).hexdigest()
+    except OSError:  # deleted since, or in an archive
+        return None
+    return _hashes.get(key)

@@ -1,0 +1,52 @@
+"""The source files of a program: those of packages are not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+from composer.trainer.fingerprint.sources import fingerprint_of_sources
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module of a program."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "layers_of_mine.py"
+    path.write_text("SIZE = 1\n")
+    yield importlib.import_module("layers_of_mine"), path
+    del sys.modules["layers_of_mine"]
+
+
+def test_modules_of_the_program(module) -> None:
+    _, path = module
+    name, hashed = fingerprint_of_sources()["layers_of_mine"]
+    assert name == "layers_of_mine.py"
+    path.write_text("SIZE = 22\n")
+    assert fingerprint_of_sources()["layers_of_mine"] != [name, hashed]
+    path.unlink()
+    assert "layers_of_mine" not in fingerprint_of_sources()
+
+
+def test_installed_packages_are_left_out(module) -> None:
+    del module
+    packages = {name.partition(".")[0] for name in fingerprint_of_sources()}
+    assert not {"composer", "torch", "numpy", "pytest", "json", "os"} & packages
+
+
+def test_lazy_modules_are_not_imported(tmp_path) -> None:
+    path = tmp_path / "lazy_of_mine.py"
+    path.write_text("raise AssertionError\n")
+    spec = importlib.util.spec_from_file_location("lazy_of_mine", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy = importlib.util.module_from_spec(spec)
+    sys.modules["lazy_of_mine"] = lazy
+    try:
+        spec.loader.exec_module(lazy)
+        assert "lazy_of_mine" in fingerprint_of_sources()
+    finally:
+        del sys.modules["lazy_of_mine"]
