@@ -58,6 +58,7 @@ from composer.trainer.evaluate import evaluate, set_eval_metrics
 from composer.trainer.extract_hparams import describe
 from composer.trainer.failure_notes import add_notes
 from composer.trainer.find_lr import find_lr
+from composer.trainer.fingerprint.expect import expect_same_data
 from composer.trainer.fit import fit
 from composer.trainer.fit_calls import FitCalls
 from composer.trainer.fork import checkpoint_at, fork
@@ -412,6 +413,7 @@ class Trainer(TrainerNames):
             self._autoresumed = autoresume and resume_newest(self._run)
             if self._autoresumed:
                 self._fit_calls.resume(self._run)
+                expect_same_data(self._run)
             else:
                 resume.load(self._run, setup.load_options(arguments))
             self.engine.run_event(Event.AFTER_LOAD)

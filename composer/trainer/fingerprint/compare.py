@@ -12,7 +12,7 @@ from composer.trainer.fingerprint.data import NUMBER, SETTING, TEXT
 from composer.trainer.fingerprint.sources import MAIN
 from composer.warnings import ComposerWarning
 
-__all__ = ["Difference", "RunChangedError", "differences", "report_differences"]
+__all__ = ["Difference", "RunChangedError", "differences", "report_differences", "warn_of_other_data"]
 
 _MAX_NAMES = 3
 _WIDTH = 8
@@ -35,6 +35,7 @@ class Difference:
         name: Name of the parameter, path of the attribute of the data, or name of the source file.
         text: What differs, without the name.
         is_certain: Whether it changes the training; a text or number of a custom class may have no effect.
+        is_content: Whether it is about the elements of a tensor or container rather than about a setting.
 
     >>> str(Difference("data", "dataset.indices", "has other elements"))
     'dataset.indices has other elements'
@@ -44,6 +45,7 @@ class Difference:
     name: str
     text: str
     is_certain: bool = True
+    is_content: bool = False
 
     def __str__(self) -> str:
         """Return a sentence without its period."""
@@ -106,13 +108,16 @@ def _data(expected: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[st
             continue
         is_filled_later = "None" in (value, own) or any(kind.endswith(" of 0") for kind in (ours, theirs))
         is_certain = not is_filled_later and not {ours, theirs} & {NUMBER, TEXT}
+        is_content = False
         if ours in (NUMBER, SETTING, "object"):
             text = f"is {own}, in the run {value if theirs in (NUMBER, SETTING, 'object') else theirs}"
         elif ours != theirs:
             text = f"is {ours}, in the run {value if theirs in (NUMBER, SETTING, 'object') else theirs}"
+        elif ours == TEXT:
+            text = "is another text"
         else:
-            text = "is another text" if ours == TEXT else f"({ours}) has other elements"
-        changed.append(Difference("data", path, text, is_certain))
+            text, is_content = f"({ours}) has other elements", True
+        changed.append(Difference("data", path, text, is_certain, is_content))
     return changed
 
 
@@ -173,6 +178,23 @@ def report_differences(changed: Sequence[Difference], start: str, *, raises: boo
     if uncertain:
         texts.append(f"The training data may not be that of the run: {_listed(uncertain)}.")
     for text in texts:
+        warnings.warn(text, ComposerWarning, stacklevel=3)
+
+
+def warn_of_other_data(changed: Sequence[Difference]) -> None:
+    """Warn that a resumed run trains on other data than before.
+
+    Args:
+        changed: The differences.
+
+    >>> warn_of_other_data([Difference("weights", "bias", "differs")])
+    """
+    data = [one for one in changed if one.is_content and one.is_certain]
+    if data:
+        text = (
+            f"The resumed run trains on other data than before: {_listed(data)}. "
+            f"{_cause('the data', _listed([one for one in changed if one.kind == 'source']))}"
+        )
         warnings.warn(text, ComposerWarning, stacklevel=3)
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from composer.checkpoint.at_step import CheckpointFacts
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
-from composer.trainer.fingerprint.compare import differences, report_differences
+from composer.trainer.fingerprint.compare import differences, report_differences, warn_of_other_data
 from composer.trainer.fingerprint.start import names_of_weights
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
     from composer.trainer.run import Run
 
-__all__ = ["expect_start"]
+__all__ = ["expect_same_data", "expect_start"]
 
 
 def expect_start(
@@ -66,5 +66,33 @@ def expect_start(
             "compare the start of the run",
         )
         report_differences(changed, start, raises=raises, advice=advice)
+
+    run.check_start = check
+
+
+def expect_same_data(run: Run) -> None:
+    """Let the next ``fit`` of a resumed run warn if its data has other elements; all ranks must call this.
+
+    A ``random_split`` without a seed, for example, puts samples of the test data into the training data of the rest.
+
+    Args:
+        run: The run, after its checkpoint was loaded.
+
+    >>> from composer import Logger, State
+    >>> from composer.core.engine import Engine
+    >>> from composer.trainer.run import Run
+    >>> state = State(model=torch.nn.Linear(1, 1))
+    >>> run = Run(state, Engine(state, Logger(state)), Logger(state))
+    >>> expect_same_data(run)
+    >>> run.check_start is None  # no checkpoint was loaded
+    True
+    """
+    state, expected = run.state, run.state.fingerprint
+    if expected is None:
+        return
+    at = int(state.timestamp.batch)
+
+    def check(found: Mapping[str, Any]) -> None:
+        warn_of_other_data(run_on_rank_zero(lambda: differences(expected, found, at=at), "compare the data"))
 
     run.check_start = check

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import pytest
@@ -192,3 +194,14 @@ def test_data_of_a_later_call_of_fit(tmp_path) -> None:
             assert record is None
             record = replay.train(trainer.fit, **calls[1])
         assert record is not None and record.step == step
+
+
+@pytest.mark.parametrize(("seed", "message"), [(2, "trains on other data than before: .*indices"), (1, "")])
+def test_a_resumed_run_warns_of_another_split(tmp_path, seed: int, message: str) -> None:
+    made(tmp_path, max_duration="1ep").fit()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made(tmp_path, data(seed), autoresume=True).fit()
+    texts = [str(one.message) for one in caught if "other data" in str(one.message)]
+    assert bool(texts) == bool(message)
+    assert all(re.search(message, text) for text in texts)
