@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer.verification._judge_reload import judge_reloaded, judge_saving
+from composer.verification._judge_split import SHARD_STREAM
 from composer.verification.code_facts import uses_clock
 from composer.verification.compare import Difference, first_difference
 from composer.verification.findings import Finding
@@ -47,11 +48,6 @@ _GENERATORS = ("Generator", "Random", "RandomState")
 _ON_PURPOSE = frozenset({"parameters", "buffers", "gradients", "learning rate"})
 # The remedy for requires_grad, which no checkpoint saves.
 _FREEZE = "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that resumed runs do too."
-# The remedy for an iterable data set that each worker yields completely.
-_SHARD = (
-    "Divide the data set among its workers: let __iter__ yield every n-th sample, from that of "
-    "torch.utils.data.get_worker_info().id on, for n = get_worker_info().num_workers."
-)
 # What differs, by the check of :func:`judge_effect`.
 _EFFECTS = {
     "evaluation": "training with and without evaluation differs",
@@ -168,7 +164,8 @@ def judge_resumed(check: str, reference: Steps, killed: Steps, resumed: Steps, f
     if found is None:
         summary = f"killed after step {len(reference['steps'])}, resumed at step {start}: equal bit for bit"
         return Finding(check, "passed", summary)
-    is_restored = found.stage == "samples" and _at(found, rest)["indices"] == _at(found, resumed["steps"])["indices"]
+    indices = _at(found, rest)["indices"]
+    is_restored = not changed and indices is not None and indices == _at(found, resumed["steps"])["indices"]
     cause, name, evidence = _unsaved(found, changed, saved, facts)
     if cause == "unknown" and resumed["reloaded"]:
         reloaded = judge_reloaded(check, killed, resumed, facts["classes"])
@@ -190,7 +187,7 @@ def _advice(cause: str, name: str, is_restored: bool) -> str:
     Args:
         cause: The cause.
         name: The state that was not restored.
-        is_restored: Whether the samples differ though they have the same indices.
+        is_restored: Whether the samples have the same indices, and nothing is known that is not restored.
     """
     if name.endswith(".requires_grad"):
         return _FREEZE
@@ -199,12 +196,12 @@ def _advice(cause: str, name: str, is_restored: bool) -> str:
     if name.startswith("the global variable ") and cause not in ("unsaved_generator", "dataset_modified"):
         return (
             "Keep it where a checkpoint finds it: as a buffer of a module, in state of the optimizer, or in an attribute "
-            "that state_dict of an Algorithm returns."
+            "of an Algorithm that its state_dict returns."
         )
     if cause == "unsaved_data_state" and is_restored:
         return (
-            "The position is restored: the same indices are read. Search the data set, its transforms and collate_fn for "
-            "caches, generators and changes of what they hold, and compute a sample from its index alone."
+            "The position is restored: the same indices are read. Search the data set, its transforms and collate_fn "
+            "for caches, generators and changes of what they hold, and compute a sample from its index alone."
         )
     if cause == "unsaved_data_state" and "." in name:
         return f"Return {name} from state_dict of an Algorithm that sets it, and set it in load_state_dict."
@@ -294,7 +291,7 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
     one, more = _rows(reference), _rows(other)
     if cause == "worker_randomness" and any(one[row] not in (0, times) for row, times in more.items()):
         summary = "with workers, samples are trained on more than once in an epoch"
-        return Finding(check, "failed", summary, "repeated_samples", name, str(found), advice=_SHARD)
+        return Finding(check, "failed", summary, "repeated_samples", name, str(found), advice=SHARD_STREAM)
     if facts["iterable"] and found.stage == "samples":
         return Finding(
             check, "expected", "iterable data has another order with workers", "order_of_workers", name, str(found)

@@ -58,10 +58,10 @@ def judge_precision(
     times = {f"{factor:.2g}" for _, factor in wrong.values()}
     summary = f"gradients are {times.pop()} times those of fp32" if len(times) == 1 else "gradients differ from fp32"
     names = ", ".join(shortened(list(wrong), 3))
-    evidence = [f"the losses agree within {100 * worst:.2g} %; the gradients of {names} do not"]
-    evidence += _between(name, tensors[1], facts)
+    evidence = (f"the losses agree within {100 * worst:.2g} %; the gradients of {names} do not",)
+    label = ", ".join(shortened(_between(name, tensors[1], facts))) or f"the gradient of {name}"
     where = f"step 0, gradient of {name} (relative difference {amount:.2g})"
-    return Finding(check, "failed", summary, "precision_differs", name, where, tuple(evidence), advice=_BACKWARD)
+    return Finding(check, "failed", summary, "precision_differs", label, where, evidence, advice=_BACKWARD)
 
 
 def _wrong_gradients(
@@ -101,7 +101,7 @@ def _between(name: str, tensors: Mapping[str, Any], facts: Mapping[str, Any]) ->
             break
         if not any(other.startswith(f"{later}.") for other in order) and later:
             found.append(f"{later} ({facts['classes'].get(later, 'the model')})")
-    return [f"between it and the gradients that agree: {', '.join(shortened(found))}"] if found else []
+    return found
 
 
 def _first_imprecise(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:

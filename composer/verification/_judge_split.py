@@ -16,12 +16,18 @@ from composer.verification.findings import Finding
 from composer.verification.objects import shortened
 from composer.verification.snapshot import display
 
-__all__ = ["is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
+__all__ = ["SHARD_STREAM", "is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
 
 _TOTAL = "loss/train/total"
+# The remedy for an iterable data set that each rank or each worker yields completely.
+SHARD_STREAM = (
+    "Let __iter__ of each rank and worker yield other samples: of info = torch.utils.data.get_worker_info(), which is "
+    "None without workers, each (dist.get_world_size() * info.num_workers)-th, from number "
+    "dist.get_global_rank() * info.num_workers + info.id on."
+)
 
 
 def judge_split(
@@ -127,7 +133,11 @@ def _of_gradients(
     if cause == "samples_interact":  # as Dice and contrastive losses do: in their nature, if known to the user
         changed, summary = _changed_in_forward(facts), "the loss compares the samples of a batch"
         if changed:
-            name, cause, summary = ", ".join(changed), "state_per_microbatch", "the gradients depend on the order"
+            name, cause, summary = (
+                ", ".join(changed),
+                "state_per_microbatch",
+                "the loss depends on earlier microbatches",
+            )
         return Finding(check, "expected", summary, cause, name, where, tuple(evidence))
     summary = "the gradients differ" if factor is None else f"the gradients are {factor:.4g} times as large"
     return Finding(check, "failed", summary, cause, name, where, tuple(evidence), factor, advice)
@@ -355,10 +365,7 @@ def _judge_samples(
 def _shard(facts: Mapping[str, Any]) -> str:
     """Return how to give each rank other samples."""
     if facts["iterable"]:
-        return (
-            "Shard the data set by rank: yield every n-th sample from __iter__, from that of "
-            "composer.dist.get_global_rank() on, for n = composer.dist.get_world_size()."
-        )
+        return SHARD_STREAM
     return "Use DataLoader(shuffle=True) or a sampler without shards, which the trainer shards among the ranks."
 
 

@@ -175,6 +175,7 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
         findings: The findings of all checks.
     """
     mixing = next((f for f in findings if f.cause == "samples_interact" and f.name == "the loss"), None)
+    mixing = next((f for f in findings if f.cause == "state_per_microbatch"), mixing)
     resumed = next((f for f in findings if f.status == "failed" and f.check == "resume"), None)
     wrong = next((f for f in findings if f.cause in ("wrong_split", "wrong_sample_count")), None)
     data = next((f for f in findings if f.status == "failed" and f.check == "data"), None)
@@ -187,7 +188,7 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
             finding = Finding(finding.check, "skipped", f"the batches are wrong: {wrong.cause}")
         if mixing is not None and finding.cause == "ragged_mean":
             finding = dataclasses.replace(
-                finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, advice=""
+                finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, name=mixing.name, advice=""
             )
         if resumed is not None and finding.check == "resume_ranks" and finding.cause != resumed.cause:
             summary = f"the run resumes wrongly on one rank too: {resumed.cause}"

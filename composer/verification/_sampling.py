@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +24,7 @@ from composer.verification.objects import name_of
 
 __all__ = ["Sampling", "sampled_alike", "share_batch"]
 
+_OTHER_SEED = 2**31 - 19
 # What a handler may change of a step, all of which belongs to the samples of the rank.
 _PARTS = ("batch", "outputs", "loss")
 
@@ -48,12 +53,14 @@ class Sampling:
     Attributes:
         found: Digests of the outputs of what samples, by the name of the object.
         changed: What handlers that may sample changed, by the name of their object: the digest before, and after.
+        is_over: Whether the first step is over.
     """
 
     def __init__(self, suspects: Mapping[str, list[str]]) -> None:
         self.found: dict[str, str] = {}
         self.changed: dict[str, list[tuple[str, str]]] = {}
         self._names = {name for name, used in suspects.items() if samples(used)}
+        self.is_over = False
         self._seen: set[str] = set()
 
     def watch(self, model: nn.Module) -> None:
@@ -90,6 +97,9 @@ class Sampling:
             return handler
 
         def call(state: State, logger: Any) -> None:
+            if self.is_over:
+                handler(state, logger)
+                return
             before, generators = _watched(state), digest(generators_of(owner))
             handler(state, logger)
             if digest(generators_of(owner)) == generators and not seeds_itself(owner, event.value):
@@ -151,7 +161,11 @@ def _shifted(module: nn.Module, call: Callable[[], str]) -> str:
     for generator in (each for part in module.modules() for each in generators_of(part)):
         if not isinstance(generator, torch.Generator):
             generator.random()
-    with _Shift():
+    with contextlib.ExitStack() as stack:
+        for holder, name in ((np.random, "default_rng"), (np.random, "RandomState"), (random, "Random")):
+            made = getattr(holder, name)(_OTHER_SEED)
+            stack.enter_context(mock.patch.object(holder, name, lambda *_, made=made, **__: made))
+        stack.enter_context(_Shift())
         return call()
 
 

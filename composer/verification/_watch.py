@@ -147,7 +147,7 @@ class Watch(Callback):
         if self._inspect or self._attribute:
             found = [handler if owner_of(handler) is None else self._noting(handler) for handler in found]
         own = [handler for handler in handlers if owner_of(handler) is self]
-        if self._sampling is not None and not self.steps:
+        if self._sampling is not None:
             found = [self._sampling.noting(handler, event) for handler in found]
         if event == Event.FIT_START and self._again is not None:
             return (self._save_again, *found, *own)
@@ -309,7 +309,7 @@ class Watch(Callback):
         for name, changed in (item for rank in ranks for item in rank["changes"].items()):
             self._changes.setdefault(name, set()).update(changed)  # a change may be that of one rank only
         if self._sampling is not None:
-            self.sampled_alike = self.sampled_alike or sampled_alike(ranks)
+            self.sampled_alike, self._sampling.is_over = self.sampled_alike or sampled_alike(ranks), True
         step["ranks differ"] = sorted(
             {
                 name
