@@ -195,8 +195,8 @@ def _advice(cause: str, name: str, is_restored: bool) -> str:
         return "Do not cache what is random, or depends on more than its arguments (functools.cache, lru_cache)."
     if name.startswith("the global variable ") and cause not in ("unsaved_generator", "dataset_modified"):
         return (
-            "Keep it where a checkpoint finds it: as a buffer of a module, in state of the optimizer, or in an attribute "
-            "of an Algorithm that its state_dict returns."
+            "Keep it where a checkpoint finds it: as a buffer of a module, in state of the optimizer, or in what "
+            "state_dict of an Algorithm returns."
         )
     if cause == "unsaved_data_state" and is_restored:
         return (

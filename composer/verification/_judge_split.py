@@ -92,7 +92,7 @@ def _sampling_above(name: str, facts: Mapping[str, Any]) -> str | None:
     parts = name.split(".")
     for above in (".".join(parts[:depth]) for depth in range(len(parts))):
         if above in facts["random_modules"] or samples(facts["suspects"].get(f"module {above}", [])):
-            return f"{above or 'the model'} ({facts['classes'].get(above, 'the model')})"
+            return above or "the model"
     return None
 
 
