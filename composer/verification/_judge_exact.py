@@ -223,7 +223,8 @@ def _unsaved(
     for name in changed:
         if name.startswith("module ") and name.partition(": ")[2].startswith(("parameter ", "tie of ")):
             return "checkpoint_not_stable", display(name), evidence
-    if found.stage == "samples" and facts["data"]["modified"]:
+    data = facts["data"]
+    if found.stage == "samples" and (data["changed by a fetch"] or (data["modified"] and not changed)):
         return "dataset_modified", ", ".join(facts["data_names"]) or "the data", evidence
     shared = [name for name in changed if is_global(name) and _type_of(name, saved) not in _GENERATORS]
     own = [name for name in changed if name not in shared]

@@ -37,7 +37,7 @@ _OUTCOMES = {
 # Checks whose runs split the batch, and causes that wrong data explains.
 _SPLITTING = frozenset({"microbatch", "ddp", "fsdp", "tp", "resume_ranks"})
 _OF_DATA = frozenset(
-    {"worker_randomness", "rank_randomness", "random_in_data", "order_of_workers", "unsaved_data_state"}
+    {"worker_randomness", "rank_randomness", "random_in_data", "order_of_workers"}
     | {"dataset_modified", "lost_samples", "repeated_samples"}
 )
 # What runs in evaluation mode in exact mode, by cause.
