@@ -238,13 +238,13 @@ class Watch(Callback):
         assert self._modules is not None
         self._step["batch"].append(digest(state.batch))
         self._modules.active = True
-        if self._inspect and not self.steps:
+        if self._inspect and len(self.steps) == 1:  # what the first forward pass makes is not changed any more
             self._before_forward = snapshot(state, self)
 
     def _loss(self, state: State, logger: Logger) -> None:
         assert self._modules is not None
         self._modules.active = False
-        if self._inspect and not self.steps:
+        if self._inspect and len(self.steps) == 1:
             self.facts["changed in forward"] = differences(self._before_forward, snapshot(state, self))
         if self._inspect:
             self._loss_hooks = _run_facts.hooks_of(state.loss)

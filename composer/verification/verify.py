@@ -140,7 +140,7 @@ class _Verification:
         self._target, self._folder, self._checks = target, folder, checks
         self._parallel, self._time_limit, self._progress, self._server = parallel, time_limit, progress, server
         self._shown: set[str] = set()  # keys of the trials whose lines were printed
-        self._shorten(steps)
+        self._steps, self._epoch_batches = steps, max(2, steps // 3)
 
     def report(self) -> Report:
         """Run all trials, and judge them."""
@@ -171,23 +171,31 @@ class _Verification:
         return located(finding, self._run([self._reference_trial(), trial])["compile-modules"], facts["classes"])
 
     def _reference(self) -> Record:
-        """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are."""
-        record = self._run([self._reference_trial()])["reference"]
-        _facts(record)
-        recorded = len(steps_of(record)["steps"])
-        if recorded < _MIN_STEPS:
+        """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are.
+
+        Epochs are a third of the steps, to save in the second of three, or longer if the program has fewer epochs.
+        """
+        record, steps = self._reference_steps()
+        if len(steps) < self._steps:
+            epochs = sum(step["batch in epoch"] == 0 for step in steps)
+            longer = -(-self._steps // max(epochs, 1))
+            if longer > self._epoch_batches:
+                self._epoch_batches = longer
+                record, steps = self._reference_steps()
+        if len(steps) < _MIN_STEPS:
             raise RuntimeError(
-                f"The program trains for {plural(recorded, 'step')} only; verify needs at least {_MIN_STEPS}."
+                f"The program trains for {plural(len(steps), 'step')} only; verify needs at least {_MIN_STEPS}."
             )
-        if recorded < self._steps:
-            self._shorten(recorded)
-            record = self._run([self._reference_trial()])["reference"]
-            _facts(record)
+        if len(steps) < self._steps:
+            self._steps = len(steps)
+            record, _ = self._reference_steps()
         return record
 
-    def _shorten(self, steps: int) -> None:
-        self._steps = steps
-        self._epoch_batches = max(2, steps // 3)
+    def _reference_steps(self) -> tuple[Record, list[dict[str, Any]]]:
+        """Run the program as it is; return the record, and the steps."""
+        record = self._run([self._reference_trial()])["reference"]
+        _facts(record)
+        return record, steps_of(record)["steps"]
 
     def _choose_save(self, steps: Sequence[Mapping[str, Any]]) -> int:
         """Return after how many steps to save: at random, in the middle of an epoch after the first if there is one.
