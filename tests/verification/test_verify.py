@@ -69,7 +69,7 @@ def test_planted_fault_is_found_and_named(name: str, server: ForkServer) -> None
     found = [finding for finding in report.findings if finding.cause in fault.causes]
     assert found, str(report)
     assert all(finding.status in ("failed", "expected") for finding in found)
-    assert not report.ok or found[0].cause == "samples_interact"
+    assert not report.ok or found[0].cause in ("samples_interact", "state_per_microbatch")
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_resumption_is_that_of_a_killed_run(server: ForkServer) -> None:
         assert report.ok, str(report)
         found.append([finding.summary for finding in report.findings if finding.status == "passed"])
     assert found[0] == found[1]
-    assert re.fullmatch("killed after step 6, resumed at step 3: equal bit for bit", found[0][0])
+    assert re.fullmatch("killed after step 6, resumed at step [35]: equal bit for bit", found[0][0])
 
 
 @pytest.mark.parametrize(
