@@ -337,7 +337,7 @@ class Watch(Callback):
         if done == self._save_at and self._checkpoint is not None:
             save_checkpoint(self.trainer.state, self._checkpoint)
         if done >= self._num_steps:
-            if self._inspect:
+            if self._inspect and self._modules is not None:
                 self.facts.update(_run_facts.collected(state, self._modules, self._changes, self))
                 self.facts["gradient hooks"] = [*_run_facts.gradient_hooks(state), *self._loss_hooks]
                 self.facts.update(neutral=dict(self.neutral), compiled=self.compiled, loggers=self.loggers)

@@ -49,8 +49,8 @@ class Neutral:
         >>> Neutral.from_facts({**names, "exact_batch_size": 8})
         Neutral(random_modules=('drop',), statistics_modules=(), algorithms=(), batch_size=8)
         """
-        names = ("random_modules", "statistics_modules", "random_algorithms")
-        return cls(*(tuple(facts[name]) for name in names), facts["exact_batch_size"])
+        left_out = (tuple(facts[name]) for name in ("random_modules", "statistics_modules", "random_algorithms"))
+        return cls(*left_out, batch_size=facts["exact_batch_size"])
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments of the trainer for exact mode.
