@@ -23,15 +23,18 @@ RULES: dict[str, str] = {
     "parameters.",
     "fsdp": "As `ddp`.",
     "tp": "As `ddp`.",
-    "random": "After each module that samples, the state of the generator differs between the ranks.",
+    "random": "All ranks have the same batches. After each module that samples, the state of the generator differs "
+    "between the ranks; what a module, the loss, a method or a callback samples from its own generators differs too.",
     "evaluation": f"{_EXACT}, evaluating after each step.",
     "logging": f"{_EXACT}, with the progress bar, `LRMonitor`, `SpeedMonitor` and custom loggers that write nothing.",
-    "callbacks": f"{_EXACT}, without the callbacks.",
+    "callbacks": f"{_EXACT}, without the callbacks. A callback that changes only parameters, buffers, gradients or "
+    "learning rates is expected.",
     "workers": f"{_EXACT}: 0 workers in place of the run's, or 2 in place of 0. Random augmentation is expected to "
     "differ.",
     "compile": f"{_ROUNDING}. The backend is `aot_eager` if the run does not compile.",
     "methods": f"{_EXACT}, compared with the run without the method; skipped if it has no neutral setting.",
-    "precision": "The loss of each step is within 5 % of that in fp32.",
+    "precision": "The loss of each step is within 5 % of that in fp32, and each gradient of the first step within 30 % "
+    "(if the run samples random numbers, its norm within 50 %), of parameters with at least 1 % of the gradient.",
 }
 """The rule of each check."""
 

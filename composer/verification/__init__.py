@@ -9,7 +9,9 @@ The modules, in reading order:
 - ``digests``, ``snapshot``: fingerprints of tensors, batches and the attributes of objects.
 - ``_data_facts``, ``code_facts``, ``objects``: what is known of the data and of the user's code and objects.
 - ``compare``: the first difference of two trials, and how far their tensors deviate.
-- ``_judges``, ``_judge_exact``, ``_judge_split``: the rule of each check, and the likely cause of a difference.
+- ``_run_facts``, ``_sampling``: facts about the run, and what samples the same on all ranks.
+- ``_judges``, ``_judge_exact``, ``_judge_split``, ``_judge_precision``: the rule of each check, and the
+  likely cause of a difference.
 - ``causes``, ``findings``, ``report_text``: the causes with their remedies, and the report.
 """
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer.verification._judge_reload import judge_reloaded, judge_saving
+from composer.verification._judge_split import SHARD_STREAM
 from composer.verification.code_facts import uses_clock
 from composer.verification.compare import Difference, first_difference
 from composer.verification.findings import Finding
-from composer.verification.snapshot import differences, display
+from composer.verification.objects import shortened
+from composer.verification.snapshot import differences, display, is_global
 
 __all__ = ["judge_effect", "judge_resumed", "judge_same", "judge_workers"]
 
@@ -41,6 +44,8 @@ _UNSAVED = {
 # Largest relative difference that another order of additions makes in float32.
 _ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
+# What a callback changes on purpose, such as the weights of a teacher.
+_ON_PURPOSE = frozenset({"parameters", "buffers", "gradients", "learning rate"})
 # The remedy for requires_grad, which no checkpoint saves.
 _FREEZE = "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that resumed runs do too."
 # What differs, by the check of :func:`judge_effect`.
@@ -67,11 +72,20 @@ def judge_same(
     """
     initial = next((n for n, v in reference["initial"].items() if again["initial"].get(n) != v), None)
     if initial is not None:
-        where = f"before step 0, parameter {initial}"
-        return Finding(check, "failed", "the initial weights differ", "unseeded_randomness", initial, where)
+        where, cause = f"before step 0, parameter {initial}", "unseeded_randomness"
+        evidence: tuple[str, ...] = ()
+        if sorted(reference["initial"].values()) == sorted(again["initial"].values()):
+            cause, evidence = "order_by_hash", ("both runs have the same weights, in another order",)
+        return Finding(check, "failed", "the initial weights differ", cause, initial, where, evidence)
     found = first_difference(reference["steps"], again["steps"])
     if found is None:
         return Finding(check, "passed", f"{len(reference['steps'])} steps are equal bit for bit")
+    if reference["groups"] != again["groups"] and sorted(reference["groups"]) == sorted(again["groups"]):
+        first = next(i for i, one in enumerate(reference["groups"]) if one != again["groups"][i])
+        one, other = (", ".join(shortened(each["groups"][first], 2)) for each in (reference, again))
+        evidence = (f"group {first} has {one} in one run, and {other} in the other",)
+        name = "the parameter groups of the optimizer"
+        return Finding(check, "failed", "two equal runs differ", "order_by_hash", name, str(found), evidence)
     if found.step == again["saved"]:
         return judge_saving(check, found, again["changes"], facts["own_states"])
     suspects: Mapping[str, Sequence[str]] = facts["suspects"]
@@ -79,10 +93,10 @@ def judge_same(
     if found.stage == "outputs":
         named.sort(key=lambda name: name != f"module {found.name}")
     used = list(suspects[named[0]]) if named else []
-    evidence = [f"the code of {named[0]} uses {', '.join(used)}"] if used else []
+    told = [f"the code of {named[0]} uses {', '.join(used)}"] if used else []
     amount = _first_amount(found, *tensors)
     if amount is not None:
-        evidence.append(f"the relative difference of the outputs of {found.name} is {amount:.2g}")
+        told.append(f"the relative difference of the outputs of {found.name} is {amount:.2g}")
     cause = _cause_of_noise(found, reference["steps"], again["steps"], used, amount)
     if found.stage in ("outputs", "gradients", "loss") and found.name and not (found.stage == "gradients" and named):
         name = found.name
@@ -90,7 +104,7 @@ def judge_same(
         name = named[0].partition(" ")[2] if named else found.stage
     if found.stage == "samples" and facts["data_names"]:
         name = ", ".join(facts["data_names"])
-    return Finding(check, "failed", "two equal runs differ", cause, name, str(found), tuple(evidence))
+    return Finding(check, "failed", "two equal runs differ", cause, name, str(found), tuple(told))
 
 
 def _first_amount(found: Difference, one: Tensors, other: Tensors) -> float | None:
@@ -150,13 +164,48 @@ def judge_resumed(check: str, reference: Steps, killed: Steps, resumed: Steps, f
     if found is None:
         summary = f"killed after step {len(reference['steps'])}, resumed at step {start}: equal bit for bit"
         return Finding(check, "passed", summary)
+    indices = _at(found, rest)["indices"]
+    is_restored = not changed and indices is not None and indices == _at(found, resumed["steps"])["indices"]
     cause, name, evidence = _unsaved(found, changed, saved, facts)
     if cause == "unknown" and resumed["reloaded"]:
         reloaded = judge_reloaded(check, killed, resumed, facts["classes"])
         cause, name, evidence = reloaded.cause, reloaded.name, reloaded.evidence
     summary = "the resumed run differs from the uninterrupted one"
-    advice = _FREEZE if name.endswith(".requires_grad") else ""
-    return Finding(check, "failed", summary, cause, name, str(found), evidence, advice=advice)
+    return Finding(
+        check, "failed", summary, cause, name, str(found), evidence, advice=_advice(cause, name, is_restored)
+    )
+
+
+def _at(found: Difference, steps: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the step of a difference."""
+    return next(step for step in steps if step["step"] == found.step)
+
+
+def _advice(cause: str, name: str, is_restored: bool) -> str:
+    """Return a remedy in place of that of the cause, where the name tells more.
+
+    Args:
+        cause: The cause.
+        name: The state that was not restored.
+        is_restored: Whether the samples have the same indices, and nothing is known that is not restored.
+    """
+    if name.endswith(".requires_grad"):
+        return _FREEZE
+    if name.startswith("the cache of ") and cause.startswith("unsaved_"):
+        return "Do not cache what is random, or depends on more than its arguments (functools.cache, lru_cache)."
+    if name.startswith("the global variable ") and cause not in ("unsaved_generator", "dataset_modified"):
+        return (
+            "Keep it where a checkpoint finds it: as a buffer of a module, in state of the optimizer, or in what "
+            "state_dict of an Algorithm returns."
+        )
+    if cause == "unsaved_data_state" and is_restored:
+        return (
+            "The position is restored: the same indices are read. Search the data set, its transforms and collate_fn "
+            "for caches, generators and changes of what they hold, and compute a sample from its index alone."
+        )
+    if cause == "unsaved_data_state" and "." in name:
+        return f"Return {name} from state_dict of an Algorithm that sets it, and set it in load_state_dict."
+    return ""
 
 
 def _unsaved(
@@ -174,8 +223,14 @@ def _unsaved(
     for name in changed:
         if name.startswith("module ") and name.partition(": ")[2].startswith(("parameter ", "tie of ")):
             return "checkpoint_not_stable", display(name), evidence
-    for role in (*_ROLES[found.stage], *_UNSAVED):
-        of_role = [name for name in changed if name.startswith(f"{role} ")]
+    data = facts["data"]
+    if found.stage == "samples" and (data["changed by a fetch"] or (data["modified"] and not changed)):
+        return "dataset_modified", ", ".join(facts["data_names"]) or "the data", evidence
+    shared = [name for name in changed if is_global(name) and _type_of(name, saved) not in _GENERATORS]
+    own = [name for name in changed if name not in shared]
+    # Programs have global variables and caches that do not matter; so these come last.
+    for names, role in itertools.product((own, shared), (*_ROLES[found.stage], *_UNSAVED)):
+        of_role = [name for name in names if name.startswith(f"{role} ")]
         if not of_role:
             continue
         # A generator before others, and the module that differs before other modules.
@@ -211,6 +266,9 @@ def judge_effect(check: str, cause: str, reference: Steps, other: Steps, names: 
         return Finding(check, "passed", f"{len(other['steps'])} steps are equal bit for bit")
     noted: Mapping[str, Sequence[str]] = {**reference["changes"], **other["changes"]}
     evidence = tuple(f"{name} changes the {' and the '.join(noted[name])}" for name in names if name in noted)
+    changed = {each for name in names for each in noted.get(name, ())}
+    if cause == "callback_changes_training" and changed and changed <= _ON_PURPOSE:
+        return Finding(check, "expected", _EFFECTS[check], cause, ", ".join(names), str(found), evidence)
     return Finding(check, "failed", _EFFECTS[check.partition("-")[0]], cause, ", ".join(names), str(found), evidence)
 
 
@@ -233,8 +291,9 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
     cause = "worker_randomness" if found.stage in ("samples", "batch", "steps") else "unknown"
     one, more = _rows(reference), _rows(other)
     if cause == "worker_randomness" and any(one[row] not in (0, times) for row, times in more.items()):
-        cause = "repeated_samples"  # each worker yields all of an iterable data set
-    elif facts["iterable"] and found.stage == "samples":
+        summary = "with workers, samples are trained on more than once in an epoch"
+        return Finding(check, "failed", summary, "repeated_samples", name, str(found), advice=SHARD_STREAM)
+    if facts["iterable"] and found.stage == "samples":
         return Finding(
             check, "expected", "iterable data has another order with workers", "order_of_workers", name, str(found)
         )
@@ -243,5 +302,6 @@ def judge_workers(check: str, reference: Steps, other: Steps, facts: Mapping[str
 
 def _rows(steps: Steps) -> Counter[str]:
     """Return how often each sample is trained on in the first epoch."""
-    first = steps["steps"][: max(len(steps["steps"]) // 2, 1)]
+    ends = (i for i, step in enumerate(steps["steps"]) if i and step["batch in epoch"] == 0)
+    first = steps["steps"][: next(ends, None)]
     return Counter(row for step in first for rank in step["samples"] for row in rank)

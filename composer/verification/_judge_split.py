@@ -13,13 +13,21 @@ from composer._text import plural
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
+from composer.verification.objects import shortened
+from composer.verification.snapshot import display
 
-__all__ = ["is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
+__all__ = ["SHARD_STREAM", "is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
 
 _TOTAL = "loss/train/total"
+# The remedy for an iterable data set that each rank or each worker yields completely.
+SHARD_STREAM = (
+    "Let __iter__ of each rank and worker yield other samples: of info = torch.utils.data.get_worker_info(), which is "
+    "None without workers, each (dist.get_world_size() * info.num_workers)-th, from number "
+    "dist.get_global_rank() * info.num_workers + info.id on."
+)
 
 
 def judge_split(
@@ -69,8 +77,38 @@ def _of_module(check: str, step: int, name: str, facts: Mapping[str, Any]) -> Fi
         evidence = (f"the code of {name} uses {', '.join(used)}",)
         summary = "modules sample random numbers from a custom generator"
         return Finding(check, "expected", summary, "random_in_model", label, where, evidence)
+    above = _sampling_above(name, facts)
+    if above is not None:
+        summary = "modules sample random numbers also in evaluation mode"
+        return Finding(check, "expected", summary, "random_in_model", above, where)
+    changed = _changed_in_forward(facts, name)
     summary = "outputs for a sample depend on the rest of the batch"
-    return Finding(check, "expected", summary, "samples_interact", label, where)
+    cause = "state_per_microbatch" if changed else "samples_interact"
+    return Finding(check, "expected", summary, cause, ", ".join(changed) or label, where)
+
+
+def _sampling_above(name: str, facts: Mapping[str, Any]) -> str | None:
+    """Return the module around another that samples, and so determines its inputs; None if there is none."""
+    parts = name.split(".")
+    for above in (".".join(parts[:depth]) for depth in range(len(parts))):
+        if above in facts["random_modules"] or samples(facts["suspects"].get(f"module {above}", [])):
+            return above or "the model"
+    return None
+
+
+def _changed_in_forward(facts: Mapping[str, Any], module: str | None = None) -> list[str]:
+    """Return the state of modules that a forward pass or the loss changes, but for statistics of batches.
+
+    Args:
+        facts: What is known of the run.
+        module: Name of the module whose state is meant; None for all.
+    """
+    found: list[str] = []
+    for name in facts["changed in forward"]:
+        owner = name.partition(": ")[0].removeprefix("module ")
+        if name.startswith("module ") and owner not in facts["statistics_modules"] and module in (None, owner):
+            found.append(display(name))
+    return shortened(found)
 
 
 def _of_gradients(
@@ -85,17 +123,22 @@ def _of_gradients(
     evidence += [f"{_labeled(name, facts)} changes the {changed}" for name, changed in editing.items()]
     name, cause, advice = "the loss", "loss_scale", ""
     if abs(loss - 1) <= TOLERANCE:
-        name = ", ".join(editing) or f"what changes the gradient of {gradients.name}"
-        cause = "loss_scale" if factor is not None else "gradients_modified"
+        suspected = [*shortened(facts["gradient hooks"], 2), *editing]
+        name, cause = ", ".join(suspected) or f"what changes the gradient of {gradients.name}", "gradients_modified"
         evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes the gradients"
     elif factor is None:
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
         if cause == "ragged_mean":
             advice = _count_of_labels(facts, evidence)
     if cause == "samples_interact":  # as Dice and contrastive losses do: in their nature, if known to the user
-        return Finding(
-            check, "expected", "the loss compares the samples of a batch", cause, name, where, tuple(evidence)
-        )
+        changed, summary = _changed_in_forward(facts), "the loss compares the samples of a batch"
+        if changed:
+            name, cause, summary = (
+                ", ".join(changed),
+                "state_per_microbatch",
+                "the loss depends on earlier microbatches",
+            )
+        return Finding(check, "expected", summary, cause, name, where, tuple(evidence))
     summary = "the gradients differ" if factor is None else f"the gradients are {factor:.4g} times as large"
     return Finding(check, "failed", summary, cause, name, where, tuple(evidence), factor, advice)
 
@@ -242,6 +285,11 @@ def judge_random(check: str, steps: Steps, facts: Mapping[str, Any]) -> Finding:
         steps: The steps of the run on several ranks.
         facts: What the reference found out.
     """
+    alike = steps["sampled alike"]
+    if alike is not None:
+        label = f"{alike} ({facts['classes'][alike]})" if alike in facts["classes"] else alike
+        where, summary = f"step 0, random numbers of {alike}", "the ranks sample the same random numbers"
+        return Finding(check, "failed", summary, "same_random_numbers_on_ranks", label, where)
     for step in steps["steps"]:
         same = _same_random_state(step, facts)
         if same is not None:
@@ -270,7 +318,7 @@ def _judge_fixed_batches(check: str, other: Steps, facts: Mapping[str, Any]) -> 
         if common:
             where, evidence = f"step {step['step']}, samples", (f"{plural(len(common), 'sample')} on every rank",)
             summary = "the ranks train on the same samples"
-            return Finding(check, "failed", summary, "repeated_samples", name, where, evidence)
+            return Finding(check, "failed", summary, "repeated_samples", name, where, evidence, advice=_shard(facts))
     summary = "the ranks train on different samples; their results cannot be compared, since the batch size is fixed"
     return Finding(check, "skipped", summary)
 
@@ -309,7 +357,16 @@ def _judge_samples(
         cause = "rank_randomness"
     else:
         cause = "repeated_samples" if common or repeated > 0 else "lost_samples"
-    return Finding(check, "failed", "the ranks together train on other samples", cause, name, where, evidence)
+    advice = _shard(facts) if cause == "repeated_samples" else ""
+    summary = "the ranks together train on other samples"
+    return Finding(check, "failed", summary, cause, name, where, evidence, advice=advice)
+
+
+def _shard(facts: Mapping[str, Any]) -> str:
+    """Return how to give each rank other samples."""
+    if facts["iterable"]:
+        return SHARD_STREAM
+    return "Use DataLoader(shuffle=True) or a sampler without shards, which the trainer shards among the ranks."
 
 
 def _same_random_state(step: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:

@@ -9,9 +9,10 @@ from typing import Any
 from composer.trials import Record, Trial
 from composer.verification._judge_compiled import judge_compiled
 from composer.verification._judge_exact import judge_effect, judge_resumed, judge_same, judge_workers
+from composer.verification._judge_precision import judge_precision
 from composer.verification._judge_reload import judge_reloaded
 from composer.verification._judge_split import judge_random, judge_ranks, judge_split
-from composer.verification.compare import Runs, deviation, first_difference
+from composer.verification.compare import Runs, first_difference
 from composer.verification.findings import Finding
 from composer.verification.objects import shortened
 from composer.verification.snapshot import display
@@ -33,13 +34,17 @@ _OUTCOMES = {
         "Increase time_limit (--time-limit), or make the program start faster.",
     ),
 }
+# Checks whose runs split the batch, and causes that wrong data explains.
+_SPLITTING = frozenset({"microbatch", "ddp", "fsdp", "tp", "resume_ranks"})
+_OF_DATA = frozenset(
+    {"worker_randomness", "rank_randomness", "random_in_data", "order_of_workers"}
+    | {"dataset_modified", "lost_samples", "repeated_samples"}
+)
 # What runs in evaluation mode in exact mode, by cause.
 _LEFT_OUT = {
     "batch_statistics": "batch normalization runs",
     "random_in_model": "modules that sample random numbers run",
 }
-# Largest relative deviation of the loss between a low precision and fp32.
-_PRECISION = 0.05
 
 
 def judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) -> Finding:
@@ -94,15 +99,13 @@ def _judge(check: str, trial: Trial, records: Runs, facts: Mapping[str, Any]) ->
     if check == "callbacks":
         known = facts["changes"]
         names = [name for name in facts["callbacks"] if name in known] or facts["callbacks"]
-        found = judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
-        if found.status == "failed" and not found.evidence and len(names) > 1:
-            return dataclasses.replace(found, evidence=("which of them does so is not known without the check same",))
-        return found
+        return judge_effect(label, "callback_changes_training", {**reference, "changes": known}, steps, names)
     if check == "methods":
         without = records.steps(trial.after[-1])
         return judge_effect(label, "method_not_neutral", without, steps, [label.partition("-")[2]])
     if check == "precision":
-        return _judge_precision(label, records)
+        tensors = records.tensors("reference"), records.tensors(label)
+        return judge_precision(label, reference, steps, tensors, facts)
     if check == "random":
         return judge_random(label, steps, facts)
     exact = next(name for name in trial.after if name.startswith("exact"))
@@ -172,15 +175,20 @@ def explain(findings: Sequence[Finding]) -> list[Finding]:
         findings: The findings of all checks.
     """
     mixing = next((f for f in findings if f.cause == "samples_interact" and f.name == "the loss"), None)
+    mixing = next((f for f in findings if f.cause == "state_per_microbatch"), mixing)
     resumed = next((f for f in findings if f.status == "failed" and f.check == "resume"), None)
     wrong = next((f for f in findings if f.cause in ("wrong_split", "wrong_sample_count")), None)
+    data = next((f for f in findings if f.status == "failed" and f.check == "data"), None)
     explained: list[Finding] = []
     for finding in findings:
-        if wrong is not None and finding.check.startswith("microbatch-") and finding.status != "passed":
+        told = finding.status in ("failed", "expected")
+        if data is not None and told and finding.check != "data" and finding.cause in _OF_DATA:
+            finding = Finding(finding.check, "skipped", f"the check data tells why it differs: {data.cause}")
+        if wrong is not None and told and finding.check.partition("-")[0] in _SPLITTING:
             finding = Finding(finding.check, "skipped", f"the batches are wrong: {wrong.cause}")
         if mixing is not None and finding.cause == "ragged_mean":
             finding = dataclasses.replace(
-                finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, advice=""
+                finding, status=mixing.status, summary=mixing.summary, cause=mixing.cause, name=mixing.name, advice=""
             )
         if resumed is not None and finding.check == "resume_ranks" and finding.cause != resumed.cause:
             summary = f"the run resumes wrongly on one rank too: {resumed.cause}"
@@ -194,32 +202,6 @@ def _failed(label: str, record: Record, cause: str = "trial_failed") -> Finding:
     summary, advice = _OUTCOMES[record.outcome]
     details = "\n".join(record.details.splitlines()[-6:])
     return Finding(label, "failed", summary, cause, record.error, evidence=(details,) if details else (), advice=advice)
-
-
-def _judge_precision(label: str, records: Runs) -> Finding:
-    """Compare the losses, and the outputs of the first step, of a low precision with those of fp32."""
-    total = "loss/train/total"
-    worst = 0.0
-    for one, step in zip(records.steps("reference")["steps"], records.steps(label)["steps"], strict=False):
-        a, b = (float.fromhex(each["loss"][total]) for each in (one, step))
-        relative = abs(a - b) / max(abs(b), 1e-12)
-        if not relative <= _PRECISION:
-            name = _first_imprecise(records.tensors("reference"), records.tensors(label)) or "the loss"
-            where = f"step {one['step']}, loss {a:.6g}, and {b:.6g} in fp32"
-            summary = f"the loss differs from fp32 by {100 * relative:.2g} %"
-            return Finding(label, "failed", summary, "precision_differs", name, where)
-        worst = max(worst, relative)
-    return Finding(label, "passed", f"the losses agree with fp32 within {100 * worst:.2g} %")
-
-
-def _first_imprecise(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
-    """Return the first module whose outputs in the first step differ by more than rounding."""
-    expected, found = others["first"]["outputs"][0], tensors["first"]["outputs"][0]
-    for name, calls in expected.items():
-        pairs = zip(calls, found.get(name, []), strict=False)
-        if any(deviation({name: a}, {name: b}, _PRECISION) is not None for a, b in pairs):
-            return name or "the model"
-    return None
 
 
 def reference_findings(facts: Mapping[str, Any], reference: Mapping[str, Any], *, split: bool) -> Iterator[Finding]:

@@ -22,7 +22,6 @@ from composer.core.algorithm import Algorithm
 from composer.core.state import State
 from composer.loggers import InMemoryLogger
 from composer.trainer.short_names import instances
-from composer.trials.assignments import Assignment, apply
 from composer.trials.probe import Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._watch import Finished, Watch
@@ -63,6 +62,7 @@ class Recorder(Probe):
         neutral: Class of the method to set to its neutral setting.
         compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
         locate: Whether to compile each module alone, beside the model, to find the one that differs.
+        share: Whether to give all ranks the same batches, to find what samples the same on all of them.
     """
 
     def __init__(
@@ -85,12 +85,13 @@ class Recorder(Probe):
         neutral: str = "",
         compile: bool = False,
         locate: bool = False,
+        share: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
         self._evaluate, self._log, self._callbacks, self._load = evaluate, log, callbacks, load
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
-        self._data, self._compile, self._locate = data, compile, locate
+        self._data, self._compile, self._locate, self._share = data, compile, locate, share
         self._kill, self._resume, self._neutral = kill, resume, neutral
         self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
@@ -143,6 +144,7 @@ class Recorder(Probe):
             hooks=self._hooks,
             data=self._data,
             evaluate=self._evaluate,
+            share=self._share,
             compiled_alone=({**_COMPILE} if config is None else config) if self._locate else None,
         )
         self._watch.compiled = compiled
@@ -194,11 +196,7 @@ class Recorder(Probe):
         self._fixed |= any(isinstance(one, LRScheduler) for one in trees.ensure_tuple(arguments.get("schedulers")))
         if self._epoch_batches and not self._fixed and (given is None or given == -1 or given > self._epoch_batches):
             arguments[name] = self._epoch_batches
-        size = exact_mode.batch_size(arguments["train_dataloader"]) if self._exact is not None else None
-        if size is not None:
-            change = Assignment("train_dataloader.batch_size", "=", size // dist.get_world_size())
-            arguments = apply([change], arguments)
-        return arguments
+        return arguments if self._exact is None else self._exact.with_batches(arguments)
 
     def _write(self) -> None:
         assert self._watch is not None

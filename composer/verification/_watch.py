@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, IterableDataset
 
 from composer import dist
 from composer.checkpoint.save import save_checkpoint
-from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of
@@ -21,14 +19,14 @@ from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.dist.dtensor import full_tensor
 from composer.trainer.microbatch import named_losses
-from composer.verification import _checkpoints, _data_facts
-from composer.verification.code_facts import edits_in_place, own_states, suspects
+from composer.verification import _checkpoints, _data_facts, _run_facts
+from composer.verification._sampling import Sampling, sampled_alike, share_batch
+from composer.verification.code_facts import suspects
 from composer.verification.compiled_modules import CompiledModules
-from composer.verification.digests import digest, has_generator, of_tensor, rng_digest, row_digest
-from composer.verification.exact_mode import Neutral, as_float64, batch_size
+from composer.verification.digests import digest, of_tensor, rng_digest, row_digest
+from composer.verification.exact_mode import Neutral, as_float64
 from composer.verification.module_watch import ModuleWatch
-from composer.verification.objects import name_of
-from composer.verification.snapshot import Snapshot, differences, snapshot, unwrapped
+from composer.verification.snapshot import Snapshot, differences, snapshot
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -68,6 +66,7 @@ class Watch(Callback):
         data: Whether to fetch samples before and after training, to see whether training modifies them.
         evaluate: Whether to record what evaluation changes.
         compiled_alone: Arguments of ``torch.compile`` with which to compile each module alone; None does not.
+        share: Whether to give all ranks the same batches, and to find out what samples the same then.
 
     Attributes:
         steps: A record of each step.
@@ -103,7 +102,10 @@ class Watch(Callback):
         data: bool = False,
         evaluate: bool = False,
         compiled_alone: dict[str, Any] | None = None,
+        share: bool = False,
     ) -> None:
+        self._share = share
+        self._sampling: Sampling | None = None
         self._data, self._evaluate = data, evaluate
         self._num_steps, self._save_at, self._checkpoint = steps, save_at, checkpoint
         self._neutral, self._inspect, self._attribute = neutral, inspect, attribute
@@ -114,6 +116,9 @@ class Watch(Callback):
         self.tensors: dict[str, Any] = {}
         self.snapshots: dict[str, Any] = {}
         self.reloaded: list[str] = []
+        self.sampled_alike: str | None = None
+        self._groups: list[list[str]] = []
+        self._loss_hooks: list[str] = []
         self._step: dict[str, Any] = {}
         self._modules: ModuleWatch | None = None
         self._changes: dict[str, set[str]] = {}
@@ -130,6 +135,8 @@ class Watch(Callback):
             "reloaded": self.reloaded,
             "compiled": None if self._compiled is None else self._compiled.record(),
             "initial": self.facts.get("initial", {}),
+            "groups": self._groups,
+            "sampled alike": self.sampled_alike,
         }
 
     # --- the handlers that come before all others
@@ -140,6 +147,8 @@ class Watch(Callback):
         if self._inspect or self._attribute:
             found = [handler if owner_of(handler) is None else self._noting(handler) for handler in found]
         own = [handler for handler in handlers if owner_of(handler) is self]
+        if self._sampling is not None:
+            found = [self._sampling.noting(handler, event) for handler in found]
         if event == Event.FIT_START and self._again is not None:
             return (self._save_again, *found, *own)
         name = _FIRST.get(event)
@@ -167,6 +176,8 @@ class Watch(Callback):
     def _watched(self, state: State) -> dict[str, str]:
         watched = {"random state": rng_digest()}
         if self._attribute:
+            watched["training mode"] = digest([module.training for module in state.model.modules()])
+            watched["buffers"] = digest(_tensor_digests(state.model.named_buffers()))
             watched["learning rate"] = digest(_learning_rates(state))
             watched["parameters"] = digest(_tensor_digests(state.model.named_parameters()))
             watched["gradients"] = digest(_tensor_digests(_named_gradients(state)))
@@ -186,6 +197,9 @@ class Watch(Callback):
         """Register hooks, and inspect the data before it is trained on."""
         if self._data:
             self.facts["data"] = _data_facts.before(state)
+        if self._share:
+            self._sampling = Sampling(suspects(state))
+            self._sampling.watch(state.model)
         if self._modules is None:
             self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
             if self._neutral is not None:
@@ -196,6 +210,8 @@ class Watch(Callback):
     def _samples(self, state: State, logger: Logger) -> None:
         if self._neutral is not None:
             state.batch = as_float64(state.batch)
+        if self._share:
+            share_batch(state)
         rows, problems = _data_facts.rows(state.train_phase.loader, state.batch)
         self._step = {
             "step": state.timestamp.batch.value,
@@ -214,6 +230,7 @@ class Watch(Callback):
     def _start(self, state: State, logger: Logger) -> None:
         if "initial" not in self.facts:
             self.facts["initial"] = _tensor_digests(state.model.named_parameters())
+            self._groups = _run_facts.groups(state)
         if state.timestamp.batch.value == self._save_at and self._checkpoint is None:
             self.snapshots["resumed" if self._again is not None else "saved"] = snapshot(state, self)
 
@@ -221,10 +238,18 @@ class Watch(Callback):
         assert self._modules is not None
         self._step["batch"].append(digest(state.batch))
         self._modules.active = True
+        if self._inspect and len(self.steps) == 1:  # what the first forward pass makes is not changed any more
+            self._before_forward = snapshot(state, self)
 
     def _loss(self, state: State, logger: Logger) -> None:
         assert self._modules is not None
         self._modules.active = False
+        if self._inspect and len(self.steps) == 1:
+            self.facts["changed in forward"] = differences(self._before_forward, snapshot(state, self))
+        if self._inspect:
+            self._loss_hooks = _run_facts.hooks_of(state.loss)
+        if self._sampling is not None:
+            self._sampling.loss(state)
 
     def after_backward(self, state: State, logger: Logger) -> None:
         """Keep the gradient so far, to see what each microbatch of the first step adds."""
@@ -274,6 +299,8 @@ class Watch(Callback):
             "learning rate": step["learning rate"],
             "changes": self._changes,
         }
+        if self._sampling is not None:
+            own |= {"found": self._sampling.found, "changed": self._sampling.changed}
         ranks = dist.all_gather_object(own)
         step["samples"] = [rank["samples"] for rank in ranks]
         indices = [rank["indices"] for rank in ranks]
@@ -281,6 +308,8 @@ class Watch(Callback):
         step["random states"] = [rank["random states"] for rank in ranks]
         for name, changed in (item for rank in ranks for item in rank["changes"].items()):
             self._changes.setdefault(name, set()).update(changed)  # a change may be that of one rank only
+        if self._sampling is not None:
+            self.sampled_alike, self._sampling.is_over = self.sampled_alike or sampled_alike(ranks), True
         step["ranks differ"] = sorted(
             {
                 name
@@ -308,8 +337,11 @@ class Watch(Callback):
         if done == self._save_at and self._checkpoint is not None:
             save_checkpoint(self.trainer.state, self._checkpoint)
         if done >= self._num_steps:
-            if self._inspect:
-                self._conclude(state)
+            if self._inspect and self._modules is not None:
+                self.facts.update(_run_facts.collected(state, self._modules, self._changes, self))
+                self.facts["gradient hooks"] = [*_run_facts.gradient_hooks(state), *self._loss_hooks]
+                self.facts.update(neutral=dict(self.neutral), compiled=self.compiled, loggers=self.loggers)
+                self.facts.update(evaluators=self.num_evaluators, batch_size=len(self.steps[0]["samples"][0]))
             if self._data:
                 self.facts["data"] = _data_facts.after(state, self.facts["data"])
             if self._neutral is not None:
@@ -317,41 +349,6 @@ class Watch(Callback):
             if self.end is not None:
                 self.end(state)
             raise Finished
-
-    def _conclude(self, state: State) -> None:
-        """Complete the facts."""
-        assert self._modules is not None
-        algorithms = {type(each).__name__ for each in state.algorithms if isinstance(each, Algorithm)}
-        random = {name for name, changed in self._changes.items() if "random state" in changed}
-        holders = {type(each).__name__ for each in state.algorithms if has_generator(each)}
-        self.facts.update(
-            random_modules=self._modules.random_modules,
-            statistics_modules=self._modules.statistics_modules,
-            random_algorithms=sorted((algorithms & random) | holders),
-            random_callbacks=sorted(random - algorithms),
-            iterable=isinstance(getattr(state.train_phase.loader.dataloader, "dataset", None), IterableDataset),
-            made_by_sampler=type(getattr(state.train_phase.loader.dataloader, "sampler", None)) is BatchSampler,
-            token_function=_data_facts.token_function(state.train_phase.loader),
-            data_names=_data_facts.names(state.train_phase.loader),
-            neutral=dict(self.neutral),
-            compiled=self.compiled,
-            loggers=self.loggers,
-            classes={name: type(module).__qualname__ for name, module in state.model.named_modules()},
-            in_place=edits_in_place(state),
-            own_states=own_states(state),
-            algorithms=[type(each).__name__ for each in state.algorithms],
-            callbacks=[type(each).__name__ for each in state.callbacks if each is not self],
-            schedules=[name_of(each) for each in map(unwrapped, state.schedulers)],
-            precision=state.precision.value,
-            evaluators=self.num_evaluators,
-            parameters=sum(p.numel() for p in state.model.parameters()),
-            suspects=suspects(state),
-            workers=getattr(state.train_phase.loader.dataloader, "num_workers", None),
-            batch_size=len(self.steps[0]["samples"][0]),
-            exact_batch_size=batch_size(state.train_phase.loader),
-            plan=None if state.tp_config is None else "tp",
-            metric_schedules=[name for name in map(name_of, state.schedulers) if "Plateau" in name],
-        )
 
 
 def _bytes(state: State) -> int:

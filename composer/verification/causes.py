@@ -39,6 +39,12 @@ CAUSES: dict[str, Cause] = {
         "Sample from the global generators of torch, NumPy or random, which the trainer seeds, or seed the generator "
         "in {name}.",
     ),
+    "order_by_hash": Cause(
+        "The order of {name} differs from process to process, as that of a set of strings does",
+        "Sort before iterating over a set, and do not order by hash() or id(): Python hashes strings differently in "
+        "each process.",
+        "what the program makes",
+    ),
     "time_dependent": Cause(
         "The time of day or a timer determines what {name} does",
         "Count steps with state.timestamp.batch in place of reading a clock.",
@@ -73,6 +79,11 @@ CAUSES: dict[str, Cause] = {
         "In {name}, the result for a sample depends on the other samples of its microbatch",
         "Keep the microbatch size and the number of ranks fixed, or compute each sample by itself.",
         "the model",
+    ),
+    "state_per_microbatch": Cause(
+        "The gradients depend on state that each microbatch changes: {name}",
+        "Keep the microbatch size and the number of ranks fixed, or change it once in a step, in batch_end of an "
+        "Algorithm.",
     ),
     "batch_statistics": Cause("The statistics of batch normalization depend on the size of a microbatch: {name}", ""),
     "random_in_model": Cause("Random numbers of modules depend on the size of a microbatch: {name}", ""),
@@ -180,7 +191,7 @@ CAUSES: dict[str, Cause] = {
         "first value, or exclude the module with torch.compiler.disable.",
     ),
     "precision_differs": Cause(
-        "The precision of the run changes the loss by more than 5 %, first in {name}",
+        "The precision of the run changes the loss or the gradients by more than rounding, first in {name}",
         "Run the operation in float32 (with torch.autocast(device, enabled=False)), or train in another precision.",
         "the loss",
     ),

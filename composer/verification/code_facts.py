@@ -8,9 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from composer.core.state import State
+from composer.verification.digests import attributes, is_generator
 from composer.verification.objects import is_of_library, is_own, name_of
 
-__all__ = ["edits_in_place", "own_states", "samples", "suspects", "uses_clock", "writes"]
+__all__ = [
+    "edits_in_place",
+    "generators_of",
+    "global_variables",
+    "own_states",
+    "samples",
+    "seeds_itself",
+    "suspects",
+    "uses_clock",
+    "writes",
+]
 
 _CLOCK = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "now", "today", "utcnow"})
 _RANDOM = frozenset(
@@ -28,6 +39,8 @@ _RANDOM = frozenset(
     }
     | {"token_bytes", "randbits"}
 )
+# What makes or seeds a generator.
+_SEEDS = frozenset({"Generator", "manual_seed", "default_rng", "RandomState", "Random", "seed_all"})
 _ORDER = frozenset({"id", "hash", "set", "frozenset", "Thread", "ThreadPoolExecutor"})
 # Files, processes and networks; and names of the clients of trackers.
 _OUTPUT = frozenset(
@@ -62,6 +75,8 @@ def suspects(state: State) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, part in _objects(state):
         names = sorted(_names(part) & (_CLOCK | _RANDOM | _ORDER))
+        if generators_of(part) and not samples(names):
+            names.append("Generator")
         if names:
             found[name] = names
     return found
@@ -89,6 +104,55 @@ def samples(names: Sequence[str]) -> bool:
     True
     """
     return bool(_RANDOM.intersection(names))
+
+
+def seeds_itself(part: Any, method: str) -> bool:
+    """Return whether a method of an object makes or seeds a generator, itself or in a method of its class.
+
+    Args:
+        part: The object.
+        method: Name of the method.
+
+    >>> seeds_itself(1, "batch_start")
+    False
+    """
+    own = {function.__name__: _code_names(function.__code__) for function in _functions(part)}
+    names = own.get(method, set[str]())
+    names = names.union(*(own[name] for name in names if name in own))
+    return bool(names & _SEEDS) or {"random", "seed"} <= names
+
+
+def generators_of(part: Any) -> list[Any]:
+    """Return the generators of random numbers that an object has, or that its code uses as global variables.
+
+    Args:
+        part: The object.
+
+    >>> generators_of(1)
+    []
+    """
+    held = [] if isinstance(part, type) else list(attributes(part).values())
+    return [value for value in (*held, *global_variables(part).values()) if is_generator(value)]
+
+
+def global_variables(part: Any) -> dict[str, Any]:
+    """Return the global variables of the program that the code of an object uses, by name.
+
+    Modules, classes and functions are left out, but for functions that keep what they have returned.
+
+    Args:
+        part: The object.
+
+    >>> global_variables(1)
+    {}
+    """
+    found: dict[str, Any] = {}
+    for function in _called(part):
+        for name in sorted(_code_names(function.__code__) & function.__globals__.keys()):
+            value = function.__globals__[name]
+            if not isinstance(value, types.ModuleType | type) and (not callable(value) or hasattr(value, "cache_info")):
+                found[name] = value
+    return found
 
 
 def edits_in_place(state: State) -> list[str]:
@@ -168,14 +232,18 @@ def _objects(state: State) -> Iterator[tuple[str, Any]]:
 
 def _names(part: Any) -> set[str]:
     """Return the names that the code of an object refers to, with the functions of its module that it calls."""
-    found: set[str] = set()
-    for function in _functions(part):
-        names = _code_names(function.__code__)
-        found |= names
-        for name in names:
+    return {name for function in _called(part) for name in _code_names(function.__code__)}
+
+
+def _called(part: Any) -> list[types.FunctionType]:
+    """Return the functions of an object, with the functions of their modules that they call."""
+    found = _functions(part)
+    for function in list(found):
+        for name in _code_names(function.__code__):
             called = function.__globals__.get(name)
+            called = getattr(called, "__wrapped__", called)
             if isinstance(called, types.FunctionType) and called.__module__ == function.__module__:
-                found |= _code_names(called.__code__)
+                found.append(called)
     return found
 
 

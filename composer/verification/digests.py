@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from composer import rng, trees
 from composer.dist.dtensor import full_tensor
 
-__all__ = ["attributes", "digest", "has_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
+__all__ = ["attributes", "digest", "has_generator", "is_generator", "of_tensor", "rng_digest", "row_digest", "tagged"]
 
 # Odd multipliers of Fibonacci hashing; any will do.
 _FACTOR, _STEP = -7046029254386353131, 6364136223846793005
@@ -146,8 +146,19 @@ def has_generator(value: Any) -> bool:
     >>> has_generator(SimpleNamespace(random=random.Random(1)))
     True
     """
-    types = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
-    return any(isinstance(part, types) for part in attributes(value).values())
+    return any(is_generator(part) for part in attributes(value).values())
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether a value is a generator of random numbers.
+
+    Args:
+        value: The value.
+
+    >>> is_generator(random.Random(1))
+    True
+    """
+    return isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState)
 
 
 def row_digest(row: Any) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
 
-from composer import trees
+from composer import dist, trees
 from composer.core.algorithm import Algorithm
 from composer.core.data_spec import DataSpec
 from composer.trainer.short_names import instances
+from composer.trials.assignments import Assignment, apply
 
 __all__ = ["Neutral", "as_float64", "batch_size"]
 
@@ -29,11 +30,13 @@ class Neutral:
         statistics_modules: Names of the modules that use statistics of the batch, such as batch normalization; they
             run as in evaluation.
         algorithms: Class names of the algorithms that sample random numbers; they are removed.
+        batch_size: Samples of a step on all ranks together; None if the batches cannot be changed.
     """
 
     random_modules: tuple[str, ...]
     statistics_modules: tuple[str, ...]
     algorithms: tuple[str, ...]
+    batch_size: int | None = None
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Neutral:
@@ -42,11 +45,12 @@ class Neutral:
         Args:
             facts: The facts that the reference trial recorded.
 
-        >>> Neutral.from_facts({"random_modules": ["drop"], "statistics_modules": [], "random_algorithms": []})
-        Neutral(random_modules=('drop',), statistics_modules=(), algorithms=())
+        >>> names = {"random_modules": ["drop"], "statistics_modules": [], "random_algorithms": []}
+        >>> Neutral.from_facts({**names, "exact_batch_size": 8})
+        Neutral(random_modules=('drop',), statistics_modules=(), algorithms=(), batch_size=8)
         """
-        names = ("random_modules", "statistics_modules", "random_algorithms")
-        return cls(*(tuple(facts[name]) for name in names))
+        left_out = (tuple(facts[name]) for name in ("random_modules", "statistics_modules", "random_algorithms"))
+        return cls(*left_out, batch_size=facts["exact_batch_size"])
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments of the trainer for exact mode.
@@ -62,6 +66,19 @@ class Neutral:
             "precision": "fp32",  # that is, no autocast
             "precision_config": None,
         }
+
+    def with_batches(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the trainer or of fit whose batches are this rank's share of those of one process.
+
+        A program may divide its batch size by the number of ranks or not: all ranks together train on as many samples.
+
+        Args:
+            arguments: The arguments.
+        """
+        if self.batch_size is None or batch_size(arguments["train_dataloader"]) is None:
+            return arguments
+        share = self.batch_size // dist.get_world_size()
+        return apply([Assignment("train_dataloader.batch_size", "=", share)], arguments)
 
     def prepare(self, model: nn.Module) -> None:
         """Let the modules that are left out run as in evaluation, and cast tensors that are not parameters or buffers.

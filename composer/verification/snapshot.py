@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from types import FunctionType
 from typing import Any
 
@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 from composer.core.callback import Callback
 from composer.core.state import State
 from composer.optim.compiled_schedule import CompiledSchedule
+from composer.verification.code_facts import global_variables
 from composer.verification.digests import attributes, tagged
 from composer.verification.objects import is_of_library, name_of
 
-__all__ = ["Snapshot", "differences", "display", "snapshot", "unwrapped"]
+__all__ = ["Snapshot", "differences", "display", "is_global", "snapshot", "unwrapped"]
 
 Snapshot = dict[str, dict[str, str]]
 
@@ -32,6 +33,9 @@ _OPTIMIZER_INTERNALS = frozenset(
 # Words before the names of what modules have.
 _WORDS = ("parameter ", "buffer ", "tie of ")
 _FLAG = "requires_grad of "
+_GLOBAL, _CACHE = "global variable ", "cache of "
+# Larger global variables are data, and not compared: elements.
+_MAX_GLOBAL = 10_000_000
 
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
 
@@ -53,7 +57,7 @@ def snapshot(state: State, without: Callback) -> Snapshot:
     found: Snapshot = {}
     first: dict[int, str] = {}
     for name, module in state.model.named_modules():
-        found[f"module {name}"] = _of_module(module)
+        found[f"module {name}"] = {**_of_module(module), **_globals(module)}
         for key, parameter in module.named_parameters(recurse=False):
             path = f"{name}.{key}".lstrip(".")
             if (tied := first.setdefault(id(parameter), path)) != path:
@@ -66,9 +70,10 @@ def snapshot(state: State, without: Callback) -> Snapshot:
         ("schedule", state.schedulers),
     ):
         for entry in map(unwrapped, entries):
-            found[f"{role} {name_of(entry)}"] = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
+            held = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
+            found[f"{role} {name_of(entry)}"] = {**held, **_globals(entry)}
     for name, part in _data(state):
-        found[f"data {name if isinstance(part, DataLoader) else name_of(part)}"] = _expanded(part)
+        found[f"data {name if isinstance(part, DataLoader) else name_of(part)}"] = {**_expanded(part), **_globals(part)}
     return found
 
 
@@ -82,11 +87,25 @@ def display(name: str) -> str:
     ('net.2.mean', 'net.2.bias.requires_grad')
     """
     owner, _, attribute = name.partition(" ")[2].partition(": ")
+    if attribute.startswith((_GLOBAL, _CACHE)):
+        return f"the {attribute}"
     if attribute.startswith(_FLAG):
         attribute = f"{attribute.removeprefix(_FLAG)}.requires_grad"
     for word in _WORDS:
         attribute = attribute.removeprefix(word)
     return f"{owner}.{attribute}".strip(".")
+
+
+def is_global(name: str) -> bool:
+    """Return whether an attribute of :func:`differences` is a global variable, or what a function keeps.
+
+    Args:
+        name: What :func:`differences` returns.
+
+    >>> is_global("module loss: global variable SEEN")
+    True
+    """
+    return name.partition(": ")[2].startswith((_GLOBAL, _CACHE))
 
 
 def differences(expected: Snapshot, found: Snapshot) -> list[str]:
@@ -172,6 +191,25 @@ def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
         if inner.keys() != {""}:
             found[f"{prefix}{name}"] = tagged(value)
     return found
+
+
+def _globals(entry: Any) -> dict[str, str]:
+    """Return digests of the global variables that the code of an object uses."""
+    found: dict[str, str] = {}
+    for name, value in global_variables(entry).items():
+        if hasattr(value, "cache_info"):
+            found[f"{_CACHE}{name}"] = tagged(tuple(value.cache_info()))
+        elif _size(value) <= _MAX_GLOBAL and not isinstance(value, nn.Module):
+            found[f"{_GLOBAL}{name}"] = tagged(value)
+    return found
+
+
+def _size(value: Any) -> int:
+    """Return the number of elements of a tensor, an array or a collection."""
+    if isinstance(value, Tensor):
+        return value.numel()
+    size = getattr(value, "size", None)  # of an array
+    return size if isinstance(size, int) else len(value) if isinstance(value, Sized) else 1
 
 
 def _is_custom(value: Any) -> bool:

@@ -41,6 +41,8 @@ CAUSES = frozenset(
         "saving_changes_training",
         "method_not_neutral",
         "time_dependent",
+        "order_by_hash",
+        "state_per_microbatch",
         "wrong_split",
         "wrong_sample_count",
         "samples_interact",

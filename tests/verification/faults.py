@@ -14,11 +14,21 @@ from tests.verification import (
     faults_random,
     faults_ranks,
     faults_state,
+    faults_streams,
 )
 
 __all__ = ["FAULTS", "MODULES"]
 
-MODULES = (faults_loss, faults_data, faults_random, faults_modules, faults_state, faults_effects, faults_ranks)
+MODULES = (
+    faults_loss,
+    faults_data,
+    faults_random,
+    faults_modules,
+    faults_state,
+    faults_effects,
+    faults_ranks,
+    faults_streams,
+)
 FAULTS: dict[str, fault.Fault] = fault.TABLE
 
 

@@ -61,7 +61,7 @@ class ScaledBackward(Classifier):
         return super().forward(batch)
 
 
-@fault("loss_scale", "microbatches ranks")
+@fault("gradients_modified", "microbatches ranks", "hook")
 def scaled_in_hook() -> Trainer:
     """A gradient hook scales by the share of the batch, on top of the weights of the microbatches."""
     return build(ScaledBackward)

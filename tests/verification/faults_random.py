@@ -151,7 +151,7 @@ class Named(nn.Module):
         return torch.stack([branch(x) for branch in self.branches.values()]).mean(0)
 
 
-@fault("unseeded_randomness nondeterministic_operation", "repeat", "net.2.branches", in_process=False)
+@fault("order_by_hash", "repeat", "net.2.branches", in_process=False)
 def order_of_a_set() -> Trainer:
     """Layers are initialized in the order of a set of strings, which differs from process to process."""
     return build(lambda: Classifier(network(Named())))

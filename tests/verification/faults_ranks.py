@@ -21,7 +21,7 @@ class ReduceAgain(Callback):
                 torch.distributed.all_reduce(parameter.grad)
 
 
-@fault("loss_scale callback_changes_training", "ranks", "ReduceAgain")
+@fault("gradients_modified callback_changes_training", "ranks", "ReduceAgain")
 def gradients_reduced_twice() -> Trainer:
     """A callback sums the gradients over ranks, which DDP has averaged already."""
     return build(callbacks=[ReduceAgain()])

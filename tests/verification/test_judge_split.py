@@ -57,6 +57,8 @@ FACTS = {
     "schedules": ["LinearLR"],
     "changes": {"Clip": ["gradients", "loss"], "Rate": ["learning rate"], "Log": ["random state"], "evaluation": ["x"]},
     "token_function": "",
+    "gradient hooks": [],
+    "changed in forward": [],
     "ignored labels": {"labels": "batch['y']", "ignored": -1, "counts": [1, 5]},
 }
 
@@ -91,7 +93,9 @@ def test_scaled_loss() -> None:
 
 def test_scaled_gradients_are_of_what_changes_them() -> None:
     found = judged(2.0, 1.0)
-    assert (found.cause, found.name) == ("loss_scale", "Clip")
+    assert (found.cause, found.name) == ("gradients_modified", "Clip")
+    hooked = judged(2.0, 1.0, {**FACTS, "changes": {}, "gradient hooks": ["the hook clip of w"]})
+    assert (hooked.cause, hooked.name, hooked.factor) == ("gradients_modified", "the hook clip of w", pytest.approx(2))
     assert judged(2.0, 1.0, {**FACTS, "changes": {}}).name == "what changes the gradient of w"
 
 
