@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -14,11 +15,13 @@ from composer._secrets.masking import mask_text
 from composer.checkpoint.file_format import DamagedCheckpointError
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.load import open_checkpoint
+from composer.core.time import TimeUnit, ensure_time
+from composer.core.timestamp import Timestamp
 from composer.storage.downloads import get_file
 from composer.storage.folder import Folder
 from composer.storage.uris import is_remote, join, local_path
 
-__all__ = ["CheckpointFacts", "History", "facts_of", "history_of"]
+__all__ = ["CheckpointFacts", "History", "facts_of", "history_of", "run_folder"]
 
 # As in "ep1-ba200-rank0.pt" or "batch_200.pt"; only a guess, the content decides.
 _BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])ba(?:tch)?[-_=]?([0-9]{1,18})(?![0-9])", re.IGNORECASE)
@@ -42,6 +45,8 @@ class CheckpointFacts:
         run_name: Name of the run.
         forked_from: The run that it was forked from, see :attr:`.State.forked_from`; None if it was not.
         data: How the position in the data was saved: "indices", "loader", "dataset", "replay", "any" or None.
+        is_end: Whether the run had reached the end of its last call of ``fit``.
+        fit_calls: Which calls of ``fit`` of the program trained the run so far, from 1; empty in older checkpoints.
 
     >>> CheckpointFacts("ep1.pt", 20).missing
     ()
@@ -57,6 +62,8 @@ class CheckpointFacts:
     data: str | None = None
     run_name: str = ""
     forked_from: dict[str, Any] | None = None
+    is_end: bool = False
+    fit_calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ def history_of(run: str, step: int | None = None) -> History:
 
     Raises:
         FileNotFoundError: The path does not exist, or has no checkpoints.
+        ValueError: The path is a checkpoint after the step, or a folder with several runs.
 
     >>> from composer import State
     >>> from composer.checkpoint import save_checkpoint
@@ -102,6 +110,7 @@ def history_of(run: str, step: int | None = None) -> History:
     names = list(_remote_names(run) if is_remote(run) else _local_names(local_path(run)))
     if not names:
         raise FileNotFoundError(f"{mask_text(run)!r} contains no checkpoint.")
+    _check_one_run(run, names)
     last = float("inf") if step is None else step
     guesses = {name: _guess(name) for name in names}
     by_name = sorted((name for name in names if guesses[name] is not None), key=lambda name: cast(int, guesses[name]))
@@ -123,7 +132,52 @@ def history_of(run: str, step: int | None = None) -> History:
     if best is None and after is None:
         later = (name for name in by_name if cast(int, guesses[name]) > last)
         after = next((facts for name in later if (facts := found.complete(name)) is not None), None)
+    if best is None and after is not None and (folder := run_folder(run)) != run.rstrip("/"):
+        raise ValueError(_too_late(run, folder, after, cast(int, step)))
     return History(best, None if best is not None else after, found.incomplete, found.unreadable)
+
+
+def _too_late(run: str, folder: str, facts: CheckpointFacts, step: int) -> str:
+    """Return the message when the only checkpoint that is given lies after the step."""
+    earlier = history_of(folder, step).before
+    remedy = f"Give its folder, {mask_text(folder)!r}"
+    if earlier is not None and earlier.run_name == facts.run_name:
+        remedy += f", or an earlier checkpoint of the run, such as {mask_text(earlier.path)!r}"
+    return f"{mask_text(run)!r} is the state at batch {facts.batch}, which is after step {step}. {remedy}."
+
+
+def _check_one_run(run: str, names: list[str]) -> None:
+    """Raise if checkpoints in several folders belong to several runs."""
+    newest: dict[str, str] = {}
+    for name in sorted(names, key=lambda one: _guess(one) or 0):
+        newest[name.rpartition("/")[0] if is_remote(run) else str(Path(name).parent)] = name
+    if len(newest) < 2:
+        return
+    runs: dict[str, str] = {}
+    for folder, name in sorted(newest.items()):
+        with contextlib.suppress(DamagedCheckpointError, FileNotFoundError, ValueError):
+            runs.setdefault(facts_of(name).run_name or "", folder)
+    runs.pop("", None)
+    if len(runs) > 1:
+        listed = ", ".join(f"{name} in {mask_text(folder)!r}" for name, folder in runs.items())
+        raise ValueError(f"{mask_text(run)!r} contains several runs: {listed}. Give the folder of one.")
+
+
+def run_folder(source: str) -> str:
+    """Return the folder of a run that is given by its folder or by one of its checkpoints.
+
+    Args:
+        source: Path or URI.
+
+    >>> run_folder("s3://runs/night/ep1-ba5.pt"), run_folder("runs/night/")
+    ('s3://runs/night', 'runs/night')
+    """
+    source = source.rstrip("/") or source
+    if is_remote(source):
+        is_checkpoint = source.endswith((".pt", ".pth", ".ckpt"))
+    else:
+        is_checkpoint = local_path(source).is_file() or (local_path(source) / MANIFEST).is_file()
+    return (source.rpartition("/")[0] or ".") if is_checkpoint else source
 
 
 def facts_of(path: str) -> CheckpointFacts:
@@ -183,6 +237,7 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         missing.append("metadata")  # saved by another library, whose runs use random numbers in another way
     position = state.get("dataset_state", {}).get("train")
     ranks = position.get("ranks", [position]) if isinstance(position, dict) else []
+    ending: dict[str, Any] = state.get("ending", {})
     kind = next((one.get("kind") for one in ranks if isinstance(one, dict)), None)
     if kind == "any" or any(one.get("kind") == "replay" and one.get("rng") is None for one in ranks):
         missing.append("dataset_state/train")
@@ -197,7 +252,22 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         kind,
         state.get("run_name") or "",
         state.get("forked_from"),
+        _is_end(state),
+        tuple(int(call["number"]) for call in ending.get("fit_calls", []) if "number" in call),
     )
+
+
+def _is_end(state: dict[str, Any]) -> bool:
+    """Return whether the state of a run has reached its ``max_duration``."""
+    saved, end = state.get("timestamp", {}).get("Timestamp"), state.get("max_duration")
+    if not isinstance(saved, dict) or end is None:
+        return False
+    timestamp = Timestamp()
+    try:
+        timestamp.load_state_dict(saved)
+    except ValueError:  # of another library
+        return False
+    return timestamp.has_reached(ensure_time(end, TimeUnit.EPOCH))
 
 
 def _guess(name: str) -> int | None:

@@ -38,7 +38,17 @@ _TEMPLATES = ("root_folder", "folder", "filename", "save_path")
 _PARTS = (Callback, TraceFiles, WindowFiles)
 
 
-def save_state(target: Target, source: str, at: int, path: str, run_name: str, changes: Sequence[str] = ()) -> None:
+def save_state(
+    target: Target,
+    source: str,
+    at: int,
+    path: str,
+    run_name: str,
+    changes: Sequence[str] = (),
+    *,
+    last_fit: int | None = None,
+    checked: Sequence[str] = (),
+) -> None:
     """Run a program in this process up to a step of its run, and save the state there.
 
     Args:
@@ -48,8 +58,11 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         path: Where to save.
         run_name: Name of the run.
         changes: Assignments with which the run itself was forked.
+        last_fit: The last call of ``fit`` of the trainer; by default the first.
+        checked: Assignments of the fork, which are checked before the program trains.
 
     Raises:
+        UsageError: An assignment does not fit the program.
         ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
 
     >>> from composer.trials.target import Target
@@ -66,7 +79,7 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         replay.train_with(saver, fit, **arguments)
         return saver.is_saved or None
 
-    replay_program(target, source, at, quiet=True, observe=observe, changes=changes)
+    replay_program(target, source, at, last_fit=last_fit, quiet=True, observe=observe, changes=changes, checked=checked)
 
 
 def fork_program(target: Target, overrides: ForkOverrides) -> None:

@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
-from composer.checkpoint.at_step import CheckpointFacts, history_of
-from composer.checkpoint.folder_conflicts import MANIFEST
+from composer.checkpoint.at_step import CheckpointFacts, history_of, run_folder
 from composer.checkpoint.named_states import as_named, class_of
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
@@ -25,6 +24,7 @@ from composer.core.time import TimeUnit
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.hyperparameter import set_value
 from composer.storage.uris import is_remote, local_path
+from composer.trainer.replay.file_guard import changed_files
 from composer.trainer.replay.recorder import StepReplayed
 from composer.trainer.replay.replay import Replay, load_state, not_reached
 from composer.trainer.resume import savers_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from composer.trainer.run import Run
     from composer.trainer.trainer import Trainer
 
-__all__ = ["StateSaver", "check_folder", "checkpoint_at", "fork", "run_folder"]
+__all__ = ["StateSaver", "check_folder", "checkpoint_at", "fork"]
 
 # As in "optimizers.lr" and "optimizers.0.lr".
 _HYPERPARAMETER = re.compile(r"optimizers\.(?:(?P<index>[0-9]+)\.)?(?P<name>[A-Za-z_]\w*)")
@@ -94,7 +94,8 @@ class StateSaver(Callback):
             callbacks = state.callbacks
             state.callbacks = [callback for callback in callbacks if callback is not self]
             try:
-                self.saved = save_checkpoint(state, self._path)
+                with changed_files():
+                    self.saved = save_checkpoint(state, self._path)
             finally:
                 state.callbacks = callbacks
             self.is_saved = True
@@ -198,23 +199,6 @@ def check_folder(folder: str, parent: str, remedy: str) -> None:
         raise ValueError(
             f"The fork would save to {mask_text(folder)!r}, in the folder of the run that it forks. {remedy}"
         )
-
-
-def run_folder(source: str) -> str:
-    """Return the folder of a run that is given by its folder or by one of its checkpoints.
-
-    Args:
-        source: Path or URI.
-
-    >>> run_folder("s3://runs/night/ep1-ba5.pt"), run_folder("runs/night/")
-    ('s3://runs/night', 'runs/night')
-    """
-    source = source.rstrip("/") or source
-    if is_remote(source):
-        is_checkpoint = source.endswith((".pt", ".pth", ".ckpt"))
-    else:
-        is_checkpoint = local_path(source).is_file() or (local_path(source) / MANIFEST).is_file()
-    return (source.rpartition("/")[0] or ".") if is_checkpoint else source
 
 
 def _check_name(name: str, arguments: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> None:

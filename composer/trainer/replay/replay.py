@@ -13,12 +13,14 @@ import torch
 from composer import dist, rng
 from composer._secrets.masking import mask_text
 from composer._text import plural
-from composer.checkpoint.at_step import CheckpointFacts, History, history_of
+from composer.checkpoint.at_step import CheckpointFacts, History, history_of, run_folder
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
 from composer.storage.downloads import fetched
+from composer.storage.uris import is_remote, local_path
+from composer.trainer.replay.file_guard import unchanged_files
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.recorder import StepRecorder, StepReplayed
 from composer.trainer.resume import LoadOptions, apply_checkpoint, read_for_run, savers_of
@@ -154,10 +156,24 @@ class Replay:
         """
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
-        with _silent(self._trainer, self._run, recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
+        remedy = "Replays change no files: write to a new one."
+        own = "Replays change no files: set writes_output = True in the class {name}, so that it is left out."
+        with (
+            _silent(self._trainer, self._run, recorder),
+            contextlib.suppress(StepReplayed),
+            warnings.catch_warnings(),
+            unchanged_files(self._folders(), remedy, callback_remedy=own, own_thread=True),
+        ):
             # Of a program that calls fit repeatedly, some calls are complete.
             warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
             fit(**arguments)
+
+    def _folders(self) -> list[str]:
+        """Return the local folders whose files may not change."""
+        name = self._run.state.run_name
+        folders = [format_name(saver.folder, name) for saver in savers_of(self._run.state)]
+        sources = folders if self._source is None else [run_folder(self._source)]
+        return [".", *(str(local_path(one)) for one in sources if not is_remote(one))]
 
     def _history(self) -> History:
         """Return the checkpoints of the run around the step; the same on all ranks."""
