@@ -27,6 +27,16 @@ __all__ = ["CheckpointFacts", "History", "facts_of", "history_of", "run_folder"]
 _BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])ba(?:tch)?[-_=]?([0-9]{1,18})(?![0-9])", re.IGNORECASE)
 # What a resumed run needs to be bit for bit the run that saved the checkpoint.
 _NEEDED = ("model", "optimizers", "timestamp", "rank_zero_seed", "dataset_state", "algorithms", "callbacks")
+# The same in words.
+_WORDS = {
+    "model": "the weights",
+    "timestamp": "the training time",
+    "rank_zero_seed": "the seed",
+    "dataset_state": "the position in the data",
+    "dataset_state/train": "the position in the data",
+    "rng": "the random state",
+    "metadata": "the version of the library",
+}
 _SUFFIXES = ("", ".pt", ".pth", ".ckpt")
 
 
@@ -84,6 +94,19 @@ class History:
     after: CheckpointFacts | None = None
     incomplete: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
     unreadable: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def problems(self) -> str:
+        """Sentences on the checkpoints that are of no use, and how to have complete ones next time; may be empty."""
+        parts: list[str] = []
+        for path, names in list(self.incomplete.items())[:3]:
+            told = list(dict.fromkeys(_WORDS.get(name, f"the state of the {name}") for name in names))
+            parts.append(f"{mask_text(path)!r} lacks {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}.")
+        for path, error in list(self.unreadable.items())[:3]:
+            parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(error).rstrip('.')}.")
+        if self.incomplete:
+            parts.append("For the next run, save without save_weights_only and save_ignore_keys.")
+        return " ".join(parts)
 
 
 def history_of(run: str, step: int | None = None) -> History:

@@ -210,11 +210,8 @@ def find_program(
     history = history_of(source, step)
     facts = history.before or history.after
     if facts is None:
-        lacking = [_lacking(mask_text(path), names) for path, names in history.incomplete.items()]
-        unreadable = [f"{mask_text(path)!r}: {mask_text(error)}" for path, error in history.unreadable.items()]
         raise ValueError(
-            f"{mask_text(source)!r} has no checkpoint from which the step can be replayed. "
-            f"{' '.join(one.rstrip('.') + '.' for one in (lacking or unreadable)[:3])}"
+            f"{mask_text(source)!r} has no checkpoint from which the step can be replayed. {history.problems}"
         )
     newest = history_of(run_folder(source)).before
     if newest is None or newest.run_name != facts.run_name:
@@ -230,26 +227,6 @@ def find_program(
     if not calls or fit not in (None, *calls):
         calls = (fit or 1,)
     return Program(dataclasses.replace(target, fit=calls[0]), facts, calls[-1])
-
-
-def _lacking(path: str, names: Sequence[str]) -> str:
-    """Return what a checkpoint cannot restore, and how to have it next time."""
-    words = {
-        "rank_zero_seed": "the seed",
-        "dataset_state": "the position in the data",
-        "dataset_state/train": "the position in the data",
-        "rng": "the random state",
-        "metadata": "the version of the library",
-    }
-    told = list(dict.fromkeys(words.get(name, f"the state of the {name}") for name in names))
-    return (
-        f"{path!r} lacks {_and(told)}; for the next run, save complete checkpoints (without save_weights_only and "
-        f"save_ignore_keys)."
-    )
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:

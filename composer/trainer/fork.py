@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StateSaver", "check_folder", "checkpoint_at", "fork"]
 
-# As in "optimizers.lr" and "optimizers.0.lr".
-_HYPERPARAMETER = re.compile(r"optimizers\.(?:(?P<index>[0-9]+)\.)?(?P<name>[A-Za-z_]\w*)")
+# As in "optimizers.lr", "optimizers.0.lr" and "optimizers.AdamW.lr".
+_HYPERPARAMETER = re.compile(r"optimizers\.(?:(?P<which>\w+)\.)?(?P<name>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 
 
@@ -223,7 +223,8 @@ def _check_name(name: str, arguments: Mapping[str, Any], optimizers: Sequence[Op
 
 def _chosen(match: re.Match[str], optimizers: Sequence[Optimizer]) -> list[tuple[int, Optimizer]]:
     """Return the optimizers that a name refers to, with their numbers."""
-    return [(i, one) for i, one in enumerate(optimizers) if match["index"] is None or int(match["index"]) == i]
+    which = match["which"]
+    return [(i, one) for i, one in enumerate(optimizers) if which in (None, str(i), type(one).__name__)]
 
 
 def _described(name: str, optimizers: Sequence[Optimizer]) -> str:
@@ -246,8 +247,8 @@ def _exactly_at(source: str, at: int) -> CheckpointFacts:
     parts = [f"{mask_text(source)!r} has no complete checkpoint at batch {at}."]
     if nearest is not None:
         parts.append(f"The nearest is at batch {nearest.batch}.")
-    parts += [f"{mask_text(path)!r} lacks {', '.join(names)}." for path, names in list(history.incomplete.items())[:3]]
-    parts += [f"{mask_text(path)!r} cannot be read: {error}" for path, error in list(history.unreadable.items())[:3]]
+    if history.problems:
+        parts.append(history.problems)
     parts.append(
         f"Make one with a trainer that has the arguments of the run: trainer.checkpoint_at({at}, 'state.pt', run=...); "
         f"or use the command composer fork, which trains the steps in between."

@@ -116,6 +116,8 @@ class Replay:
             FileNotFoundError: The folder has no checkpoints.
             ValueError: The step cannot be repeated exactly from there.
         """
+        for destination in self._run.logger.destinations:
+            destination.__discard__()  # such as hyperparameters, which would begin a new file
         state, own = self._run.state, self._run.state.timestamp.batch.value
         history = self._history()
         chosen = history.before
@@ -165,7 +167,7 @@ class Replay:
             unchanged_files(self._folders(), remedy, callback_remedy=own, own_thread=True),
         ):
             # Of a program that calls fit repeatedly, some calls are complete.
-            warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
+            warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
             fit(**arguments)
 
     def _folders(self) -> list[str]:
@@ -323,11 +325,7 @@ def _nothing_before(step: int, history: History, why: str) -> str:
     parts = [f"Step {step} cannot be replayed: the run has no complete checkpoint at or before it, and {why}."]
     if history.after is not None:
         parts.append(f"The first complete checkpoint is at batch {history.after.batch}.")
-    for path, missing in list(history.incomplete.items())[:3]:
-        parts.append(
-            f"{mask_text(path)!r} lacks {', '.join(missing)}: save without save_weights_only and save_ignore_keys."
-        )
-    for path, reason in list(history.unreadable.items())[:3]:
-        parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(reason)}")
-    parts.append("For the next run, save checkpoints more often (save_interval), and keep them.")
+    if history.problems:
+        parts.append(history.problems)
+    parts.append("Save checkpoints more often (save_interval), and keep them.")
     return " ".join(parts)
