@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Weight
 
 from composer import Callback, ComposerModel, DataSpec, Trainer, dist
 from composer.algorithms import EMA, SAM, GradientClipping, LabelSmoothing, MixUp
-from composer.loggers import CSVLogger, FileLogger, InMemoryLogger, JSONLinesLogger
+from composer.loggers import InMemoryLogger
 from composer.optim import CosineAnnealingWithWarmupScheduler
 from composer.trainer.replay import ReplayedStep
-from composer.trainer.replay.file_guard import FileRefusedError
 from composer.warnings import ComposerWarning
 from tests.common import Received, Regression, classifier, labeled_data, regression_data, trainer_of
 
@@ -224,49 +222,6 @@ def test_outputs_of_the_run_are_silent(tmp_path):
         assert not log.data.get("loss/train/total")
     assert sorted(tmp_path.iterdir()) == files
     assert received.closed == 1  # it came back, to be closed
-
-
-def test_log_files_of_the_run_stay_where_they_are(tmp_path):
-    """They are opened when training begins, not when the trainer is made, nor at the close after a replay."""
-
-    def loggers() -> list[Any]:
-        made = {"a.csv": CSVLogger, "a.txt": FileLogger, "a.jsonl": JSONLinesLogger}
-        return [cls(str(tmp_path / name)) for name, cls in made.items()]
-
-    with trainer(tmp_path, loggers=loggers()) as run:
-        run.fit()
-    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    at = str(tmp_path / ".at")
-    for call in (lambda one: one.replay(12), lambda one: one.blame(12), lambda one: one.checkpoint_at(11, at)):
-        with trainer(tmp_path, loggers=loggers()) as again:
-            call(again)
-        assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".at"} == files
-    with trainer(tmp_path, loggers=loggers()) as next_run, pytest.raises(ValueError, match="at batch"):
-        next_run.replay(12, run=max(tmp_path.glob("*.pt")))  # a failed one, too
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".at"} == files
-
-
-def test_a_callback_that_writes_is_refused(tmp_path, monkeypatch):
-    """Not outside of the replay, and not what checkpoint_at is asked to save."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.txt").write_text("own")
-
-    class Writes(Callback):
-        def batch_end(self, state, logger):
-            with Path("own.txt").open("w") as file:
-                file.write("new")
-
-    with trainer(tmp_path / "out") as run:
-        run.fit()
-    with (
-        trainer(tmp_path / "out", [Writes()]) as again,
-        pytest.raises(FileRefusedError, match=r"Writes.batch_end \(.*class Writes"),
-    ):
-        again.replay(12)
-    assert (tmp_path / "own.txt").read_text() == "own"
-    with trainer(tmp_path / "out") as again:
-        again.checkpoint_at(11, str(tmp_path / "own.txt"))
-    (tmp_path / "own.txt").write_text("new")
 
 
 def test_module_norms_and_text(tmp_path):
