@@ -238,6 +238,8 @@ class ForkOverrides(TrainerOverrides):
             raise ValueError("The program ended without a call of Trainer.fit.")
         batch = self._trainer.state.timestamp.batch.value
         if batch <= self._at:
+            for destination in self._trainer.logger.destinations:
+                destination.__discard__()  # such as a file that the close would begin
             raise ValueError(
                 f"The run ends at batch {batch}, so that nothing is left to train. Train longer, such as with --set "
                 f"max_duration={batch + 100}ba."

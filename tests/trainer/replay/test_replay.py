@@ -302,7 +302,7 @@ def test_weights_only_checkpoints(tmp_path):
     ):
         trainer(tmp_path).replay(12)
     path = next(iter(tmp_path.glob("*ba10*")))
-    with pytest.raises(ValueError, match="lacks optimizers"):
+    with pytest.raises(ValueError, match="lacks the state of the optimizers"):
         trainer(tmp_path).replay(12, path)
 
 
