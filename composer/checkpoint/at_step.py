@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -14,16 +15,28 @@ from composer._secrets.masking import mask_text
 from composer.checkpoint.file_format import DamagedCheckpointError
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.load import open_checkpoint
+from composer.core.time import TimeUnit, ensure_time
+from composer.core.timestamp import Timestamp
 from composer.storage.downloads import get_file
 from composer.storage.folder import Folder
 from composer.storage.uris import is_remote, join, local_path
 
-__all__ = ["CheckpointFacts", "History", "facts_of", "history_of"]
+__all__ = ["CheckpointFacts", "History", "facts_of", "history_of", "run_folder"]
 
 # As in "ep1-ba200-rank0.pt" or "batch_200.pt"; only a guess, the content decides.
 _BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])ba(?:tch)?[-_=]?([0-9]{1,18})(?![0-9])", re.IGNORECASE)
 # What a resumed run needs to be bit for bit the run that saved the checkpoint.
 _NEEDED = ("model", "optimizers", "timestamp", "rank_zero_seed", "dataset_state", "algorithms", "callbacks")
+# The same in words.
+_WORDS = {
+    "model": "the weights",
+    "timestamp": "the training time",
+    "rank_zero_seed": "the seed",
+    "dataset_state": "the position in the data",
+    "dataset_state/train": "the position in the data",
+    "rng": "the random state",
+    "metadata": "the version of the library",
+}
 _SUFFIXES = ("", ".pt", ".pth", ".ckpt")
 
 
@@ -43,6 +56,8 @@ class CheckpointFacts:
         forked_from: The run that it was forked from, see :attr:`.State.forked_from`; None if it was not.
         fingerprint: What the run started from, see :attr:`.State.fingerprint`; None if unknown.
         data: How the position in the data was saved: "indices", "loader", "dataset", "replay", "any" or None.
+        is_end: Whether the run had reached the end of its last call of ``fit``.
+        fit_calls: Which calls of ``fit`` of the program trained the run so far, from 1; empty in older checkpoints.
 
     >>> CheckpointFacts("ep1.pt", 20).missing
     ()
@@ -59,6 +74,8 @@ class CheckpointFacts:
     run_name: str = ""
     forked_from: dict[str, Any] | None = None
     fingerprint: dict[str, Any] | None = None
+    is_end: bool = False
+    fit_calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,19 @@ class History:
     incomplete: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
     unreadable: dict[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def problems(self) -> str:
+        """Sentences on the checkpoints that are of no use, and how to have complete ones next time; may be empty."""
+        parts: list[str] = []
+        for path, names in list(self.incomplete.items())[:3]:
+            told = list(dict.fromkeys(_WORDS.get(name, f"the state of the {name}") for name in names))
+            parts.append(f"{mask_text(path)!r} lacks {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}.")
+        for path, error in list(self.unreadable.items())[:3]:
+            parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(error).rstrip('.')}.")
+        if self.incomplete:
+            parts.append("For the next run, save without save_weights_only and save_ignore_keys.")
+        return " ".join(parts)
+
 
 def history_of(run: str, step: int | None = None) -> History:
     """Return the newest checkpoint of a run at or before a step.
@@ -94,6 +124,7 @@ def history_of(run: str, step: int | None = None) -> History:
 
     Raises:
         FileNotFoundError: The path does not exist, or has no checkpoints.
+        ValueError: The path is a checkpoint after the step, or a folder with several runs.
 
     >>> from composer import State
     >>> from composer.checkpoint import save_checkpoint
@@ -104,6 +135,7 @@ def history_of(run: str, step: int | None = None) -> History:
     names = list(_remote_names(run) if is_remote(run) else _local_names(local_path(run)))
     if not names:
         raise FileNotFoundError(f"{mask_text(run)!r} contains no checkpoint.")
+    _check_one_run(run, names)
     last = float("inf") if step is None else step
     guesses = {name: _guess(name) for name in names}
     by_name = sorted((name for name in names if guesses[name] is not None), key=lambda name: cast(int, guesses[name]))
@@ -125,7 +157,52 @@ def history_of(run: str, step: int | None = None) -> History:
     if best is None and after is None:
         later = (name for name in by_name if cast(int, guesses[name]) > last)
         after = next((facts for name in later if (facts := found.complete(name)) is not None), None)
+    if best is None and after is not None and (folder := run_folder(run)) != run.rstrip("/"):
+        raise ValueError(_too_late(run, folder, after, cast(int, step)))
     return History(best, None if best is not None else after, found.incomplete, found.unreadable)
+
+
+def _too_late(run: str, folder: str, facts: CheckpointFacts, step: int) -> str:
+    """Return the message when the only checkpoint that is given lies after the step."""
+    earlier = history_of(folder, step).before
+    remedy = f"Give its folder, {mask_text(folder)!r}"
+    if earlier is not None and earlier.run_name == facts.run_name:
+        remedy += f", or an earlier checkpoint of the run, such as {mask_text(earlier.path)!r}"
+    return f"{mask_text(run)!r} is the state at batch {facts.batch}, which is after step {step}. {remedy}."
+
+
+def _check_one_run(run: str, names: list[str]) -> None:
+    """Raise if checkpoints in several folders belong to several runs."""
+    newest: dict[str, str] = {}
+    for name in sorted(names, key=lambda one: _guess(one) or 0):
+        newest[name.rpartition("/")[0] if is_remote(run) else str(Path(name).parent)] = name
+    if len(newest) < 2:
+        return
+    runs: dict[str, str] = {}
+    for folder, name in sorted(newest.items()):
+        with contextlib.suppress(DamagedCheckpointError, FileNotFoundError, ValueError):
+            runs.setdefault(facts_of(name).run_name or "", folder)
+    runs.pop("", None)
+    if len(runs) > 1:
+        listed = ", ".join(f"{name} in {mask_text(folder)!r}" for name, folder in runs.items())
+        raise ValueError(f"{mask_text(run)!r} contains several runs: {listed}. Give the folder of one.")
+
+
+def run_folder(source: str) -> str:
+    """Return the folder of a run that is given by its folder or by one of its checkpoints.
+
+    Args:
+        source: Path or URI.
+
+    >>> run_folder("s3://runs/night/ep1-ba5.pt"), run_folder("runs/night/")
+    ('s3://runs/night', 'runs/night')
+    """
+    source = source.rstrip("/") or source
+    if is_remote(source):
+        is_checkpoint = source.endswith((".pt", ".pth", ".ckpt"))
+    else:
+        is_checkpoint = local_path(source).is_file() or (local_path(source) / MANIFEST).is_file()
+    return (source.rpartition("/")[0] or ".") if is_checkpoint else source
 
 
 def facts_of(path: str) -> CheckpointFacts:
@@ -185,6 +262,7 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         missing.append("metadata")  # saved by another library, whose runs use random numbers in another way
     position = state.get("dataset_state", {}).get("train")
     ranks = position.get("ranks", [position]) if isinstance(position, dict) else []
+    ending: dict[str, Any] = state.get("ending", {})
     kind = next((one.get("kind") for one in ranks if isinstance(one, dict)), None)
     if kind == "any" or any(one.get("kind") == "replay" and one.get("rng") is None for one in ranks):
         missing.append("dataset_state/train")
@@ -200,7 +278,22 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
         state.get("run_name") or "",
         state.get("forked_from"),
         state.get("fingerprint"),
+        _is_end(state),
+        tuple(int(call["number"]) for call in ending.get("fit_calls", []) if "number" in call),
     )
+
+
+def _is_end(state: dict[str, Any]) -> bool:
+    """Return whether the state of a run has reached its ``max_duration``."""
+    saved, end = state.get("timestamp", {}).get("Timestamp"), state.get("max_duration")
+    if not isinstance(saved, dict) or end is None:
+        return False
+    timestamp = Timestamp()
+    try:
+        timestamp.load_state_dict(saved)
+    except ValueError:  # of another library
+        return False
+    return timestamp.has_reached(ensure_time(end, TimeUnit.EPOCH))
 
 
 def _guess(name: str) -> int | None:

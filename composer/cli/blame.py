@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from composer.cli.launch_options import COMMANDS
@@ -15,7 +16,10 @@ from composer.cli.replay import (
     PROGRAM_HELP,
     RUN_HELP,
     STEP_HELP,
+    Program,
+    changes_of,
     check_step,
+    find_program,
     program_to_run,
 )
 from composer.cli.usage import usage_errors
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from composer.trainer.step_samples import StepSamples
 
 __all__ = ["add_to"]
+
+# Number of samples to list on the terminal.
+_TOP = 10
 
 
 def add_to(commands: Any) -> None:
@@ -57,38 +64,52 @@ def add_to(commands: Any) -> None:
     command.add_argument("--step", type=int, metavar="N", help=STEP_HELP)
     command.add_argument("--from", dest="first", type=int, metavar="N", help="first step of a range, instead of --step")
     command.add_argument("--to", dest="last", type=int, metavar="N", help="last step of the range")
-    command.add_argument("--top", type=int, default=10, metavar="K", help="number of samples to list (default 10)")
-    command.add_argument("--json", action="store_true", help="print all samples as JSON")
-    command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.add_argument("--top", type=int, metavar="K", help="number of samples to list (default 10, all with --json)")
+    command.add_argument("--json", action="store_true", help="print the samples as JSON")
+    command.add_argument("--fit", type=int, metavar="N", help=FIT_HELP)
     command.add_argument("--allow-changes", action="store_true", help=ALLOW_HELP)
     command.set_defaults(run=_blame)
 
 
 def _blame(given: argparse.Namespace) -> None:
     from composer import dist
-    from composer.cli.replay_program import replay_program
 
     with usage_errors():
         first, last = _steps(given)
-    options = ["--from", str(first), "--to", str(last), "--top", str(given.top), *(["--json"] if given.json else [])]
+    top = [] if given.top is None else ["--top", str(given.top)]
+    options = ["--from", str(first), "--to", str(last), *top, *(["--json"] if given.json else [])]
     options += ["--allow-changes"] if given.allow_changes else []
-    program = program_to_run(given, first, ["blame", given.source, *options])
+    program = program_to_run(given, first, last, ["blame", given.source, *options])
     if program is None:
         return
-    target, changes = program
+    found = _found(given, program, first, last)
+    while found.broken and found.broken <= first:  # an earlier step is to blame
+        if dist.get_global_rank() == 0:
+            text = f"parameters were NaN or infinite before step {found.broken}: looking at step {found.broken - 1}"
+            print(f"composer: {text}", file=sys.stderr)  # noqa: T201 - this is a program
+        first = last = found.broken - 1
+        with usage_errors():
+            program = find_program(given.source, first, given.program, given.fit)
+        found = _found(given, program, first, last)
+    if dist.get_global_rank() == 0:
+        text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top or _TOP)
+        print(text)  # noqa: T201 - this is a program
+
+
+def _found(given: argparse.Namespace, program: Program, first: int, last: int) -> Blame:
+    from composer.cli.replay_program import replay_program
+
     observe = functools.partial(_observe, last=last, steps=[])  # a range may span several calls of fit
-    found: Blame = replay_program(
-        target,
+    return replay_program(
+        program.target,
         given.source,
         first,
+        last_fit=program.last_fit,
         quiet=given.json,
         observe=observe,
-        changes=changes,
+        changes=changes_of(program.facts),
         allow_changes=given.allow_changes,
     )
-    if dist.get_global_rank() == 0:
-        text = json.dumps(found.to_json(given.top), indent=2) if given.json else found.text(given.top)
-        print(text)  # noqa: T201 - this is a program
 
 
 def _observe(
@@ -109,6 +130,6 @@ def _steps(given: argparse.Namespace) -> tuple[int, int]:
     check_step("--step" if step is not None else "--from", first)
     if last < first:
         raise ValueError(f"--to must not be before --from {first}; got {last}.")
-    if given.top < 1:
+    if given.top is not None and given.top < 1:
         raise ValueError(f"--top must be at least 1; got {given.top}.")
     return first, last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -85,9 +86,18 @@ def _fork(given: argparse.Namespace) -> None:
         ranks = dist.get_world_size()
         raise UsageError(f"composer fork starts the ranks itself: composer fork {given.source} ... -n {ranks}")
     with usage_errors():
-        target, facts = find_program(given.source, given.at, given.program)
+        target, facts, last_fit = find_program(given.source, given.at, given.program, end=given.at)
     if given.save_state is not None:
-        save_state(target, given.source, given.at, given.save_state, facts.run_name, changes_of(facts))
+        save_state(
+            target,
+            given.source,
+            given.at,
+            given.save_state,
+            facts.run_name,
+            changes_of(facts),
+            last_fit=last_fit,
+            checked=given.set,
+        )
         return
     if is_part:
         _train(given, target, facts)
@@ -100,6 +110,7 @@ def _fork(given: argparse.Namespace) -> None:
     text = f"{name} {verb} {facts.run_name} at batch {given.at}; checkpoints go to {mask_text(folder)}"
     print(f"composer: {text}", file=sys.stderr)  # noqa: T201 - this is a program
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_no_empty_folders(folder, name))
         state = facts.path
         if not is_resumed and facts.batch != given.at:
             state = stack.enter_context(_exact_state(given, target, facts, folder))
@@ -116,7 +127,9 @@ def _check(given: argparse.Namespace) -> None:
     """Raise if an option has a value that cannot work, before anything is trained."""
     import inspect
 
+    from composer.core.time import TimeUnit, ensure_time
     from composer.trainer import Trainer
+    from composer.trainer.argument_types import check_arguments
     from composer.trials.assignments import Assignment
 
     if given.at < 1:
@@ -125,11 +138,16 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError(f"--ranks must be at least 1; got {given.ranks}.")
     arguments = list(inspect.signature(Trainer.__init__).parameters)[1:]
     for text in given.set:
-        name = Assignment.parse(text).path.partition(".")[0]
+        assignment = Assignment.parse(text)
+        name, _, rest = assignment.path.partition(".")
         if name in _OPTIONS:
             raise ValueError(f"--set {text}: use {_OPTIONS[name]}.")
         if name not in arguments:
             raise ValueError(f"--set {text}: Trainer has no argument {name!r}.{did_you_mean(name, arguments)}")
+        if assignment.operator == "=" and not rest:
+            check_arguments({name: assignment.value})
+        if assignment.path == "max_duration" and assignment.value is not None:
+            ensure_time(assignment.value, TimeUnit.EPOCH, "max_duration")
 
 
 def choose_name(given: argparse.Namespace, facts: CheckpointFacts) -> tuple[str, str, bool]:
@@ -147,7 +165,8 @@ def choose_name(given: argparse.Namespace, facts: CheckpointFacts) -> tuple[str,
     >>> choose_name(given, CheckpointFacts("runs/night/ep1.pt", 1200, run_name="night"))
     ('night-fork-1200', 'runs/night-fork-1200', False)
     """
-    from composer.trainer.fork import check_folder, run_folder
+    from composer.checkpoint.at_step import run_folder
+    from composer.trainer.fork import check_folder
 
     base = run_folder(given.source)
     if base.rpartition("/")[2] in (".", "..", ""):
@@ -197,9 +216,26 @@ def _exact_state(given: argparse.Namespace, target: Target, facts: CheckpointFac
     with tempfile.TemporaryDirectory(prefix=".composer-fork-", dir=where) as temporary:
         path = str(Path(temporary, "state.pt"))
         print(f"composer: training up to batch {given.at}", file=sys.stderr)  # noqa: T201 - this is a program
-        words = [*_words(given), "--save-state", with_braces(path), "--", *words_of(target)]
+        changes = [word for text in given.set for word in ("--set", text)]  # which are checked before it trains
+        words = [*_words(given), "--save-state", with_braces(path), *changes, "--", *words_of(target)]
         _start(facts.world_size or 1, words)
         yield temporary
+
+
+@contextlib.contextmanager
+def _no_empty_folders(*folders: str) -> Generator[None]:
+    """Remove what a fork that fails leaves of its folders, if it has written nothing to them."""
+    from composer.storage.uris import is_remote, local_path
+
+    new = [path for path in (local_path(one) for one in folders if not is_remote(one)) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            for folder, _, _ in os.walk(path, topdown=False):
+                with contextlib.suppress(OSError):  # it has files
+                    Path(folder).rmdir()
+        raise
 
 
 def _start(ranks: int, words: Sequence[str]) -> None:

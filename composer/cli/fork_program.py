@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer.callbacks._memory_files import TraceFiles
+from composer.checkpoint.at_step import run_folder
 from composer.cli.usage import UsageError, raise_if_stdout_closed
 from composer.core.callback import Callback
 from composer.core.name_placeholders import placeholders, with_braces
 from composer.profiler._output_files import WindowFiles
+from composer.storage.uris import is_remote, local_path
 from composer.trainer.fork import StateSaver, fork
 from composer.trainer.overrides import TrainerOverrides, override_trainers
+from composer.trainer.replay.file_guard import FileRefusedError, unchanged_files
 from composer.trainer.replay.replay import Replay
 from composer.trainer.short_names import instances
 from composer.trials import assignments
@@ -38,7 +41,17 @@ _TEMPLATES = ("root_folder", "folder", "filename", "save_path")
 _PARTS = (Callback, TraceFiles, WindowFiles)
 
 
-def save_state(target: Target, source: str, at: int, path: str, run_name: str, changes: Sequence[str] = ()) -> None:
+def save_state(
+    target: Target,
+    source: str,
+    at: int,
+    path: str,
+    run_name: str,
+    changes: Sequence[str] = (),
+    *,
+    last_fit: int | None = None,
+    checked: Sequence[str] = (),
+) -> None:
     """Run a program in this process up to a step of its run, and save the state there.
 
     Args:
@@ -48,8 +61,11 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         path: Where to save.
         run_name: Name of the run.
         changes: Assignments with which the run itself was forked.
+        last_fit: The last call of ``fit`` of the trainer; by default the first.
+        checked: Assignments of the fork, which are checked before the program trains.
 
     Raises:
+        UsageError: An assignment does not fit the program.
         ValueError: The step is beyond the end of the run, or cannot be repeated exactly.
 
     >>> from composer.trials.target import Target
@@ -66,7 +82,7 @@ def save_state(target: Target, source: str, at: int, path: str, run_name: str, c
         replay.train_with(saver, fit, **arguments)
         return saver.is_saved or None
 
-    replay_program(target, source, at, quiet=True, observe=observe, changes=changes)
+    replay_program(target, source, at, last_fit=last_fit, quiet=True, observe=observe, changes=changes, checked=checked)
 
 
 def fork_program(target: Target, overrides: ForkOverrides) -> None:
@@ -87,7 +103,13 @@ def fork_program(target: Target, overrides: ForkOverrides) -> None:
     ...
     ValueError: The program ended without a call of Trainer.fit.
     """
-    with overrides.errors(), replaced_variables(dict.fromkeys(TRACKER_RUNS)), override_trainers(overrides):
+    remedy = "A fork changes no files of the run: write to a path with {run_name}."
+    with (
+        overrides.errors(),
+        replaced_variables(dict.fromkeys(TRACKER_RUNS)),
+        unchanged_files(overrides.folders_of_run, remedy),
+        override_trainers(overrides),
+    ):
         target.run()
     overrides.check_end()
 
@@ -184,7 +206,7 @@ class ForkOverrides(TrainerOverrides):
             kept.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         with warnings.catch_warnings():
             # Of a program that calls fit repeatedly, some calls are complete.
-            warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
+            warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
             fit(**kept)
 
     @contextlib.contextmanager
@@ -197,6 +219,8 @@ class ForkOverrides(TrainerOverrides):
         except SystemExit as error:
             if error.code not in (None, 0):
                 raise
+        except FileRefusedError:
+            raise
         except Exception as error:
             raise_if_stdout_closed(error)
             traceback.print_exc()
@@ -214,12 +238,20 @@ class ForkOverrides(TrainerOverrides):
             raise ValueError("The program ended without a call of Trainer.fit.")
         batch = self._trainer.state.timestamp.batch.value
         if batch <= self._at:
+            for destination in self._trainer.logger.destinations:
+                destination.__discard__()  # such as a file that the close would begin
             raise ValueError(
                 f"The run ends at batch {batch}, so that nothing is left to train. Train longer, such as with --set "
                 f"max_duration={batch + 100}ba."
             )
         if dist.get_global_rank() == 0:
             print(f"composer: {self._name} is at batch {batch}, saved in {self._folder}", file=sys.stderr)  # noqa: T201
+
+    @property
+    def folders_of_run(self) -> list[Path]:
+        """The local folder of the run that is forked, whose files may not change."""
+        folder = run_folder(self._parent)
+        return [] if is_remote(folder) else [local_path(folder)]
 
     @property
     def _escaped_folder(self) -> str:

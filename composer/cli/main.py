@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from composer._secrets.masking import mask_text
 from composer.cli import launcher
 from composer.cli.launch_options import COMMANDS
-from composer.cli.usage import CLOSED_STDOUT, CommandParser, UsageError, discard_stdout, raise_if_stdout_closed
+from composer.cli.usage import (
+    CLOSED_STDOUT,
+    INTERRUPTED,
+    CommandParser,
+    UsageError,
+    discard_stdout,
+    raise_if_stdout_closed,
+)
 
 __all__ = ["main"]
 
@@ -34,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as in composer blame ... | head
         discard_stdout()
         return CLOSED_STDOUT
+    except KeyboardInterrupt:  # also while modules are imported
+        print("composer: interrupted", file=sys.stderr)  # noqa: T201 - this is a program
+        return INTERRUPTED
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer._secrets.masking import is_masked, mask_text
 from composer.cli.launch_options import COMMANDS
@@ -20,13 +21,24 @@ if TYPE_CHECKING:
     from composer.trainer.replay.record import ReplayedStep
     from composer.trials.target import Target
 
-__all__ = ["add_to", "changes_of", "check_step", "find_program", "program_of", "program_to_run", "words_of"]
+__all__ = [
+    "Program",
+    "add_to",
+    "changes_of",
+    "check_step",
+    "find_program",
+    "program_of",
+    "program_to_run",
+    "words_of",
+]
 
 # Shared by the help texts of replay, blame and fork.
 RUN_HELP = "folder (path or URI) with the checkpoints of the run, or one of its checkpoints"
 STEP_HELP = "the training step, counted from 0, as in the logs: N steps were trained before it"
 ALLOW_HELP = "go on if the data or the initial weights are not those of the run"
-FIT_HELP = "which call of Trainer.fit trained the step, if the script has several trainers (default 1)"
+FIT_HELP = (
+    "which call of Trainer.fit trained the step, if the script calls it several times (default: as the checkpoints say)"
+)
 PROGRAM_HELP = (
     "The training script is started again with the command that the checkpoint records; give SCRIPT and its arguments, "
     "or -m MODULE, to run another one."
@@ -63,9 +75,26 @@ def add_to(commands: Any) -> None:
     command.add_argument("--step", type=int, required=True, metavar="N", help=STEP_HELP)
     command.add_argument("--json", action="store_true", help="print the step as JSON")
     command.add_argument("--pdb", action="store_true", help="start the Python debugger right before the step")
-    command.add_argument("--fit", type=int, default=1, metavar="N", help=FIT_HELP)
+    command.add_argument("--fit", type=int, metavar="N", help=FIT_HELP)
     command.add_argument("--allow-changes", action="store_true", help=ALLOW_HELP)
     command.set_defaults(run=_replay)
+
+
+class Program(NamedTuple):
+    """How to have a step of a run again.
+
+    Attributes:
+        target: The program of the run; its ``fit`` is the first call of the trainer.
+        facts: The checkpoint from which the step is had.
+        last_fit: The last call of ``fit`` of the trainer that the checkpoints tell of.
+
+    >>> Program._fields
+    ('target', 'facts', 'last_fit')
+    """
+
+    target: Target
+    facts: CheckpointFacts
+    last_fit: int
 
 
 def check_step(option: str, step: int) -> None:
@@ -130,7 +159,13 @@ def program_of(facts: CheckpointFacts, fit: int = 1) -> Target:
             f"{path!r} was saved by {command}, started in {str(folder)!r}. Run this command in that folder, or add the "
             f"script and its arguments to it."
         )
-    target.check_exists()
+    try:
+        target.check_exists()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{path!r} was saved by {command}. {error} If the script has another name now, add it and its arguments to "
+            f"the command."
+        ) from error
     return target
 
 
@@ -147,36 +182,53 @@ def words_of(target: Target) -> list[str]:
     return [*(["-m"] if target.kind == "module" else []), target.name, *target.arguments]
 
 
-def find_program(source: str, step: int, program: Sequence[str] | None, fit: int = 1) -> tuple[Target, CheckpointFacts]:
+def find_program(
+    source: str, step: int, program: Sequence[str] | None, fit: int | None = None, *, end: int | None = None
+) -> Program:
     """Return the program of a run, and the checkpoint from which a step can be replayed.
 
     Args:
         source: Path or URI of the run.
         step: Number of batches trained before the step.
         program: The command line of the program; None for the one that the checkpoint records.
-        fit: Which call of ``fit`` of the program is meant.
+        fit: Which call of ``fit`` of the program is meant; None for the one that the checkpoints tell of.
+        end: Number of batches that the run must have; by default those up to the step, and the step.
 
     Raises:
-        ValueError: The run has no checkpoint from which it can be replayed, or none that records the program.
+        ValueError: The run has no checkpoint from which it can be replayed, or none that records the program; it ended
+            before the step; or the path has several runs.
 
     >>> find_program("no_such_run", 3, None)
     Traceback (most recent call last):
     ...
     FileNotFoundError: ...
     """
-    from composer.checkpoint.at_step import history_of
+    from composer.checkpoint.at_step import history_of, run_folder
     from composer.trials.target import Target
 
-    target = Target.from_command(program, fit) if program else None
+    if fit is not None and fit < 1:
+        raise ValueError(f"--fit must be at least 1, for the first call of fit; got {fit}.")
+    target = Target.from_command(program) if program else None
     history = history_of(source, step)
     facts = history.before or history.after
     if facts is None:
-        lacking = [f"{mask_text(path)} lacks {', '.join(names)}" for path, names in history.incomplete.items()]
         raise ValueError(
-            f"{mask_text(source)!r} has no checkpoint from which the step can be replayed: "
-            f"{'; '.join(lacking or map(mask_text, history.unreadable.values()))}. Save full checkpoints."
+            f"{mask_text(source)!r} has no checkpoint from which the step can be replayed. {history.problems}"
         )
-    return program_of(facts, fit) if target is None else target, facts
+    newest = history_of(run_folder(source)).before
+    if newest is None or newest.run_name != facts.run_name:
+        newest = facts
+    if newest.is_end and newest.batch < (end := step + 1 if end is None else end):
+        raise ValueError(
+            f"Step {end - 1} is not part of the run, which ends at batch {newest.batch}: its last step is "
+            f"{newest.batch - 1}."
+        )
+    target = program_of(facts) if target is None else target
+    # Numbers in a notebook are not those of a script.
+    calls = newest.fit_calls if newest.program is not None else ()
+    if not calls or fit not in (None, *calls):
+        calls = (fit or 1,)
+    return Program(dataclasses.replace(target, fit=calls[0]), facts, calls[-1])
 
 
 def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:
@@ -211,22 +263,19 @@ def changes_of(facts: CheckpointFacts) -> tuple[str, ...]:
     return changes
 
 
-def program_to_run(
-    given: argparse.Namespace, step: int, command: Sequence[str]
-) -> tuple[Target, tuple[str, ...]] | None:
-    """Return the program that this process runs to replay a step, and the changes with which the run was forked.
-
-    Returns None if the program was started on several ranks instead.
+def program_to_run(given: argparse.Namespace, step: int, last: int, command: Sequence[str]) -> Program | None:
+    """Return the program that this process runs to replay steps; None if it was started on several ranks instead.
 
     Args:
         given: The arguments of the command: ``source``, ``program`` and ``fit``.
         step: The step to replay.
+        last: The last step to replay.
         command: The command with its arguments, to start it on as many ranks as the run had.
 
     Raises:
         UsageError: The run has no checkpoint from which it can be replayed, or none that records the program.
 
-    >>> program_to_run(argparse.Namespace(source="no_such_run", program=None, fit=1), 3, ["replay"])
+    >>> program_to_run(argparse.Namespace(source="no_such_run", program=None, fit=None), 3, 3, ["replay"])
     Traceback (most recent call last):
     ...
     composer.cli.usage.UsageError: ...
@@ -236,15 +285,17 @@ def program_to_run(
     ranks = dist.get_world_size()
     with usage_errors():
         check_step("--step", step)
-        target, facts = find_program(given.source, step, given.program, given.fit)
+        found = find_program(given.source, step, given.program, given.fit, end=last + 1)
+    words = words_of(found.target)
     if ranks == 1 or not given.program:
-        print(f"composer: running {shlex.join(words_of(target))}", file=sys.stderr)  # noqa: T201 - this is a program
-    if ranks > 1 or (facts.world_size or 1) == 1:
-        return target, changes_of(facts)
+        print(f"composer: running {shlex.join(words)}", file=sys.stderr)  # noqa: T201 - this is a program
+    if ranks > 1 or (found.facts.world_size or 1) == 1:
+        return found
     from composer.cli import launcher
 
-    words = [*command, "--fit", str(given.fit), "--", *words_of(target)]
-    if code := launcher.main(["-n", str(facts.world_size), "-m", "composer", *words]):
+    fit = [] if given.fit is None else ["--fit", str(given.fit)]
+    launched = ["-n", str(found.facts.world_size), "-m", "composer", *command, *fit, "--", *words]
+    if code := launcher.main(launched):
         raise SystemExit(code)
     return None
 
@@ -254,14 +305,23 @@ def _replay(given: argparse.Namespace) -> None:
     from composer.cli.replay_program import replay_program
 
     options = [f"--{name.replace('_', '-')}" for name in ("json", "pdb", "allow_changes") if vars(given)[name]]
-    found = program_to_run(given, given.step, ["replay", given.source, "--step", str(given.step), *options])
+    words = ["replay", given.source, "--step", str(given.step), *options]
+    found = program_to_run(given, given.step, given.step, words)
     if found is None:
         return
-    target, changes = found
     if given.pdb and (ranks := dist.get_world_size()) > 1:
         raise UsageError(f"--pdb works with one rank; the run has {ranks}.")
-    options = {"prompt": given.pdb, "quiet": given.json, "allow_changes": given.allow_changes}
-    record = replay_program(target, given.source, given.step, changes=changes, **options)
+    changes = changes_of(found.facts)
+    record = replay_program(
+        found.target,
+        given.source,
+        given.step,
+        last_fit=found.last_fit,
+        prompt=given.pdb,
+        quiet=given.json,
+        changes=changes,
+        allow_changes=given.allow_changes,
+    )
     _print(record, as_json=given.json)
 
 

@@ -14,6 +14,7 @@ from composer._text import did_you_mean
 
 __all__ = [
     "CLOSED_STDOUT",
+    "INTERRUPTED",
     "ClosedStdoutError",
     "CommandParser",
     "UsageError",
@@ -25,6 +26,8 @@ __all__ = [
 
 # Of a shell for a process that ended by SIGPIPE.
 CLOSED_STDOUT = 141
+# The same for Ctrl-C.
+INTERRUPTED = 130
 
 
 class UsageError(Exception):

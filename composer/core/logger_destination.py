@@ -61,6 +61,12 @@ class LoggerDestination(Callback):
         """
         return state.timestamp.count(_BATCH) % self.__flush_interval__ == 0
 
+    def __discard__(self) -> None:
+        """Write nothing, now or at the close: the trainer only replays a step of a run whose files exist.
+
+        Called before anything is trained. Destinations that open no file before the first loop override it.
+        """
+
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Receive one record; override it instead of :meth:`log_metrics` to also receive the timestamp.
 

@@ -77,8 +77,8 @@ class RunFileLogger(LoggerDestination):
         """Remember the run."""
         self._state, self._logger = state, logger
 
-    def after_load(self, state: State, logger: Logger) -> None:
-        """Write records logged before, now that it is known whether the run continues a file."""
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Open the file, and write records logged before; a trainer that only replays a step never does."""
         if self._run_file.is_active:
             self._write(state)
 
@@ -98,6 +98,10 @@ class RunFileLogger(LoggerDestination):
     def fit_end(self, state: State, logger: Logger) -> None:
         """Write buffered records."""
         self._write_and_upload(state, logger)
+
+    def __discard__(self) -> None:
+        """Write nothing, as on ranks that do not write."""
+        self._run_file.is_active = False
 
     def close(self, state: State, logger: Logger) -> None:
         """Write the remaining records."""

@@ -176,13 +176,10 @@ class FileLogger(LoggerDestination):
         """Start capturing what is printed."""
         self._listen(state)
 
-    def after_load(self, state: State, logger: Logger) -> None:
-        """Open the file, now that it is known whether the run resumes one."""
-        self._flush(state, logger)
-
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Capture again, if an exception ended it."""
+        """Open the file; capture again, if an exception ended it."""
         self._listen(state)
+        self._flush(state, logger)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Flush the file."""
@@ -224,6 +221,11 @@ class FileLogger(LoggerDestination):
             self._crash = (traceback.format_exception_only(error)[0].splitlines()[0].rstrip(), text)
         if self.file is not None:
             self.file.flush()
+
+    def __discard__(self) -> None:
+        """Write nothing, as on ranks that do not write."""
+        self._run_file.is_active = False
+        self._capture.detach()
 
     def close(self, state: State, logger: Logger) -> None:
         """Restore the streams, and close the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,11 @@ def blame_replay(
         replay.train_with(recorder, fit, **arguments)
     finally:
         recorder.release()
+    found = [one for one in dist.all_gather_object(recorder.broken) if one is not None]
+    broken = min(found, default=None)
+    if broken is not None:  # by an earlier step, which is to blame for all that follow
+        sound = [step for step in recorder.steps if step.step < broken]
+        return dataclasses.replace(_ranked(replay.run.state.model, sound), broken=broken)
     if not recorder.steps or recorder.steps[-1].step < last:
         return None
     return _ranked(replay.run.state.model, recorder.steps)
@@ -126,6 +132,8 @@ def blame_replay(
 
 def _ranked(model: Any, steps: Sequence[StepSamples]) -> Blame:
     """Gather the rows of all ranks, and rank them."""
+    if not steps:
+        return Blame((), ())
     tokenizer = getattr(model, "tokenizer", None)
     found: list[list[tuple[StepSamples, list[RowContents]]]] = []
     for step in steps:

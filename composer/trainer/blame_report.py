@@ -129,6 +129,8 @@ class Blame:
     Attributes:
         rows: The rows of all steps and ranks, by falling score.
         steps: The steps.
+        broken: Number of the first step that began with NaN or infinite parameters; None if none did. Such steps are
+            left out: all of their losses are NaN, whatever their rows are.
 
     >>> print(Blame((), (BlamedStep(3, 0.5, 0, "sliced"),)))
     Step 3: loss 0.5, 0 rows.
@@ -137,6 +139,7 @@ class Blame:
 
     rows: tuple[BlamedRow, ...]
     steps: tuple[BlamedStep, ...]
+    broken: int | None = None
 
     @property
     def outliers(self) -> tuple[BlamedRow, ...]:
@@ -156,7 +159,11 @@ class Blame:
             lines = [f"Steps {first} to {last}: losses from {low:.6g} to {high:.6g}, {num_rows} rows."]
         # The same for most steps of a range.
         lines += dict.fromkeys(note for step in self.steps for note in step.notes)
-        if not self.outliers:
+        if self.broken is not None:
+            lines.insert(0, f"Before step {self.broken}, parameters were NaN or infinite already.")
+            if not self.steps:
+                lines.append(f"The rows of later steps are not the cause: blame step {self.broken - 1}, or before.")
+        if not self.outliers and self.steps:
             lines.append("No row stands out from the others.")
         for number, row in enumerate(self.rows[:top], start=1):
             place = f"row {row.row} of rank {row.rank}" if dist.get_world_size() > 1 or row.rank else f"row {row.row}"
@@ -177,7 +184,7 @@ class Blame:
         """
         steps = [asdict(step) for step in self.steps]
         rows = [{**asdict(row), "score": row.score, "why": row.why} for row in self.rows[:top]]
-        return _plain({"steps": steps, "rows": rows})
+        return _plain({"steps": steps, "rows": rows, "broken": self.broken})
 
     def __str__(self) -> str:
         """Return the report with ten rows."""

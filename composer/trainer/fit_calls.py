@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.trainer.run import Run
 
-__all__ = ["FitCalls"]
+__all__ = ["FitCalls", "begin_program"]
+
+# Calls of fit of all trainers that have ended since the program began.
+_num_ended = 0
+
+
+def begin_program() -> None:
+    """Begin to count the calls of ``fit`` of a program that runs in this process.
+
+    >>> begin_program()
+    """
+    global _num_ended
+    _num_ended = 0
 
 
 class FitCalls:
@@ -20,7 +32,8 @@ class FitCalls:
     Checkpoints list the calls that had begun when they were saved, with the training time at which each began and the
     one at which it was to end (``state.fit_calls``). A program that is started again makes the same calls: those before
     the last of the list had ended, the last one goes on, and those after it are new. A call with another duration than
-    in the list has been changed: it is trained until its new end.
+    in the list has been changed: it is trained until its new end. The list also has the number of each call among
+    those of all trainers of the program.
 
     Attributes:
         number: Number of the next call, from 1.
@@ -104,12 +117,14 @@ class FitCalls:
         is_resumed, before = self.is_resumed, state.fit_calls[: self.number - 1]
         began = state.fit_calls[self.number - 1]["began"] if is_resumed else _counts(state)
         end = None if state.max_duration is None else str(state.max_duration)
-        state.fit_calls = [*before, {"began": began, "end": end}]
+        state.fit_calls = [*before, {"began": began, "end": end, "number": _num_ended + 1}]
         self._begun = min(self._begun, self.number)  # calls that were made after this one are new ones
         return is_resumed
 
     def end(self) -> None:
         """Note that the next call has ended; one that fails is the next call again."""
+        global _num_ended
+        _num_ended += 1
         self.number += 1
 
 

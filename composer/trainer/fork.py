@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
-from composer.checkpoint.at_step import CheckpointFacts, history_of
-from composer.checkpoint.folder_conflicts import MANIFEST
+from composer.checkpoint.at_step import CheckpointFacts, history_of, run_folder
 from composer.checkpoint.named_states import as_named, class_of
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.checkpoint.save import save_checkpoint
@@ -26,6 +25,7 @@ from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.hyperparameter import set_value
 from composer.storage.uris import is_remote, local_path
 from composer.trainer.fingerprint.expect import expect_start
+from composer.trainer.replay.file_guard import changed_files
 from composer.trainer.replay.recorder import StepReplayed
 from composer.trainer.replay.replay import Replay, load_state, not_reached
 from composer.trainer.resume import savers_of
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from composer.trainer.run import Run
     from composer.trainer.trainer import Trainer
 
-__all__ = ["StateSaver", "check_folder", "checkpoint_at", "fork", "run_folder"]
+__all__ = ["StateSaver", "check_folder", "checkpoint_at", "fork"]
 
-# As in "optimizers.lr" and "optimizers.0.lr".
-_HYPERPARAMETER = re.compile(r"optimizers\.(?:(?P<index>[0-9]+)\.)?(?P<name>[A-Za-z_]\w*)")
+# As in "optimizers.lr", "optimizers.0.lr" and "optimizers.AdamW.lr".
+_HYPERPARAMETER = re.compile(r"optimizers\.(?:(?P<which>\w+)\.)?(?P<name>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 
 
@@ -103,7 +103,8 @@ class StateSaver(Callback):
             callbacks = state.callbacks
             state.callbacks = [callback for callback in callbacks if callback is not self]
             try:
-                self.saved = save_checkpoint(state, self._path)
+                with changed_files():
+                    self.saved = save_checkpoint(state, self._path)
             finally:
                 state.callbacks = callbacks
             self.is_saved = True
@@ -211,23 +212,6 @@ def check_folder(folder: str, parent: str, remedy: str) -> None:
         )
 
 
-def run_folder(source: str) -> str:
-    """Return the folder of a run that is given by its folder or by one of its checkpoints.
-
-    Args:
-        source: Path or URI.
-
-    >>> run_folder("s3://runs/night/ep1-ba5.pt"), run_folder("runs/night/")
-    ('s3://runs/night', 'runs/night')
-    """
-    source = source.rstrip("/") or source
-    if is_remote(source):
-        is_checkpoint = source.endswith((".pt", ".pth", ".ckpt"))
-    else:
-        is_checkpoint = local_path(source).is_file() or (local_path(source) / MANIFEST).is_file()
-    return (source.rpartition("/")[0] or ".") if is_checkpoint else source
-
-
 def _check_name(name: str, arguments: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> None:
     """Raise if a name of a change is not an argument of the Trainer, or not a hyperparameter of the optimizers."""
     if not _NAME.fullmatch(name):
@@ -250,7 +234,8 @@ def _check_name(name: str, arguments: Mapping[str, Any], optimizers: Sequence[Op
 
 def _chosen(match: re.Match[str], optimizers: Sequence[Optimizer]) -> list[tuple[int, Optimizer]]:
     """Return the optimizers that a name refers to, with their numbers."""
-    return [(i, one) for i, one in enumerate(optimizers) if match["index"] is None or int(match["index"]) == i]
+    which = match["which"]
+    return [(i, one) for i, one in enumerate(optimizers) if which in (None, str(i), type(one).__name__)]
 
 
 def _described(name: str, optimizers: Sequence[Optimizer]) -> str:
@@ -273,8 +258,8 @@ def _exactly_at(source: str, at: int) -> CheckpointFacts:
     parts = [f"{mask_text(source)!r} has no complete checkpoint at batch {at}."]
     if nearest is not None:
         parts.append(f"The nearest is at batch {nearest.batch}.")
-    parts += [f"{mask_text(path)!r} lacks {', '.join(names)}." for path, names in list(history.incomplete.items())[:3]]
-    parts += [f"{mask_text(path)!r} cannot be read: {error}" for path, error in list(history.unreadable.items())[:3]]
+    if history.problems:
+        parts.append(history.problems)
     parts.append(
         f"Make one with a trainer that has the arguments of the run: trainer.checkpoint_at({at}, 'state.pt', run=...); "
         f"or use the command composer fork, which trains the steps in between."

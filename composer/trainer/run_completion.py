@@ -15,7 +15,9 @@ __all__ = ["discard_recorded_end", "is_complete", "training"]
 
 
 def is_complete(run: Run, end: Time | None) -> bool:
-    """Return whether the resumed run is already complete, by its duration or by early stopping; warn if so.
+    """Return whether the resumed call of ``fit`` is already complete, by duration or early stopping; warn if so.
+
+    Calls after it may train on.
 
     Args:
         run: The run, after a checkpoint was loaded.
@@ -30,7 +32,8 @@ def is_complete(run: Run, end: Time | None) -> bool:
         return False
     stop = state.stop = run.loaded.stop
     reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
-    warnings.warn(f"autoresume: this run is already complete, {reason}; not training.", ComposerWarning, stacklevel=3)
+    message = f"autoresume: this call of fit is already complete, {reason}; not training."
+    warnings.warn(message, ComposerWarning, stacklevel=3)
     return True
 
 

@@ -18,6 +18,7 @@ from composer.core.sample_indices import sample_indices
 from composer.core.time import TimeUnit
 from composer.core.traits import traits_of
 from composer.core.types import Batch
+from composer.dist.dtensor import local_tensors
 from composer.trainer.microbatch_weights import count
 from composer.trainer.per_sample import ForwardContext, PerSample, measure
 from composer.trainer.replay.recorder import StepReplayed
@@ -119,6 +120,7 @@ class SampleRecorder(Callback):
 
     Attributes:
         steps: The recorded steps.
+        broken: Number of the first step that began with parameters which are not finite; None if none did.
 
     >>> SampleRecorder(None, 3, 5).steps
     []
@@ -127,6 +129,7 @@ class SampleRecorder(Callback):
     def __init__(self, run: Run, first: int, last: int, steps: list[StepSamples] | None = None) -> None:
         self.steps: list[StepSamples] = [] if steps is None else steps
         self._run, self._first, self._last = run, first, last
+        self.broken: int | None = None
         self._is_due = self._is_last = False
         self._evaluations = 0
         self._parts: list[tuple[PerSample, float]] = []
@@ -180,8 +183,12 @@ class SampleRecorder(Callback):
         )
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Begin a step."""
+        """Begin a step; end training if its parameters are not finite, so that all that follows is not."""
         self._evaluations = 0
+        if self.broken is None and not _are_finite(state.model):
+            self.broken = state.timestamp.count(TimeUnit.BATCH)
+            if self.broken <= self._first and dist.get_world_size() == 1:  # other ranks go on
+                raise StepReplayed
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Begin an evaluation of the gradients; an optimizer may need several, of which the first is measured."""
@@ -283,6 +290,12 @@ class SampleRecorder(Callback):
                 found = measure(context, part, sampled, loss)
                 parts.append((found, float(count(run, [part]).per_microbatch[0])))
         return _joined(parts)
+
+
+def _are_finite(model: torch.nn.Module) -> bool:
+    """Return whether all parameters are finite, on this rank."""
+    found = [p.isfinite().all() for p in local_tensors([p.detach() for p in model.parameters()])]
+    return not found or bool(torch.stack([one.to(found[0].device) for one in found]).all())
 
 
 def _joined(parts: list[tuple[PerSample, float]]) -> PerSample:

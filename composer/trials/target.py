@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean
+from composer.trainer.fit_calls import begin_program
 
 __all__ = ["Target"]
 
@@ -153,6 +154,7 @@ class Target:
 
     def run(self) -> None:
         """Run the program in this process, as ``python`` would."""
+        begin_program()
         if self.kind == "script":
             sys.argv[:] = [self.name, *self.arguments]
             sys.path.insert(0, str(Path(self.name).resolve().parent))  # of the file itself, if this is a link to it

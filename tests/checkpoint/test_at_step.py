@@ -15,8 +15,8 @@ from composer.core.timestamp import Timestamp
 from tests.common import Regression
 
 
-def save(path: str, batch: int, **arguments) -> str:
-    state = State(model=Regression(), rank_zero_seed=7, optimizers=[])
+def save(path: str, batch: int, run_name: str = "night", **arguments) -> str:
+    state = State(model=Regression(), rank_zero_seed=7, optimizers=[], run_name=run_name)
     state.timestamp = Timestamp(batch=batch)
     saved = save_checkpoint(state, path, **arguments)
     assert saved is not None
@@ -90,3 +90,29 @@ def test_checkpoints_of_others_are_not_complete(tmp_path):
     torch.save({"state": {"model": {}, "timestamp": {"Timestamp": {"batch": 3}}}, "rng": []}, tmp_path / "ba3.pt")
     missing = facts_of(str(tmp_path / "ba3.pt")).missing
     assert {"optimizers", "rank_zero_seed", "rng", "metadata"} <= set(missing)
+
+
+def test_a_folder_with_several_runs(tmp_path):
+    """Their names are listed; a run may have several folders."""
+    for folder, name in (("a/own", "night"), ("a/more", "night"), ("b", "day")):
+        for batch in (1, 4):
+            save(str(tmp_path / folder / f"ba{batch}.pt"), batch, name)
+    with pytest.raises(ValueError, match=r"contains several runs: night in '.*/a/more', day in '.*/b'\."):
+        history_of(str(tmp_path), 3)
+    assert history_of(str(tmp_path / "a"), 3).before == facts_of(str(tmp_path / "a/own/ba1.pt"))
+
+
+def test_a_checkpoint_after_the_step(tmp_path):
+    """It does not tell what was before; its folder may."""
+    for batch in (2, 4, 9):
+        save(str(tmp_path / f"ba{batch}.pt"), batch)
+    (tmp_path / "latest.pt").symlink_to("ba9.pt")
+    for name in ("ba9.pt", "latest.pt"):
+        with pytest.raises(ValueError, match=r"batch 9, which is after step 5. .* such as '.*ba4.pt'"):
+            history_of(str(tmp_path / name), 5)
+    with pytest.raises(ValueError, match=f"after step 1. Give its folder, '{tmp_path}'."):
+        history_of(str(tmp_path / "ba2.pt"), 1)
+    (tmp_path / "ba4.pt").unlink()
+    save(str(tmp_path / "ba4.pt"), 4, "other")
+    with pytest.raises(ValueError, match=f"Give its folder, '{tmp_path}'."):
+        history_of(str(tmp_path / "ba9.pt"), 5)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 from composer.cli.main import main
+from composer.trials.target import Target
 
 BAD = 17
 PROGRAM = f"""
@@ -39,13 +40,17 @@ def folder(tmp_path_factory) -> Path:
     (folder / "train.py").write_text(PROGRAM)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        runpy.run_path("train.py", run_name="__main__")
+        patch.setattr(sys, "argv", list(sys.argv))
+        patch.setattr(sys, "path", list(sys.path))
+        Target("script", "train.py").run()
     return folder
 
 
 @pytest.fixture(autouse=True)
 def _in_folder(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def test_names_the_row_of_a_range_that_spans_two_fits(folder, capsys) -> None:
@@ -89,5 +94,27 @@ def test_usage_errors(arguments, message, capsys) -> None:
 
 
 def test_a_step_after_the_end(capsys) -> None:
-    assert main(["blame", "out", "--step", "300", "train.py"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["blame", "out", "--step", "300", "train.py"])
+    assert ended.value.code == 2
     assert "ends at batch 12" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", [8, 11])
+def test_the_row_that_broke_the_weights_is_blamed_for_all_that_follows(tmp_path, monkeypatch, capsys, step) -> None:
+    """Checkpoints between have broken weights."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PROGRAM.replace("= 200.0", "= float('nan')").replace('"5ba"', '"3ba"'))
+    Target("script", "train.py").run()
+    capsys.readouterr()
+    assert main(["blame", "out", "--step", str(step), "--json", "train.py"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["rows"][0]["index"] == BAD
+    first = found["rows"][0]["step"]
+    assert [one["step"] for one in found["steps"]] == [first] and first < 6
+    assert (f"looking at step {first}" in err) == (step != first)
+    assert main(["blame", "out", "--from", "0", "--to", "11", "train.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"Before step {first + 1}, parameters were NaN or infinite already."
+    assert f"dataset index {BAD}: " in next(line for line in lines if line.startswith("1. "))

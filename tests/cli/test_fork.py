@@ -122,11 +122,17 @@ def test_an_interrupted_fork_continues(here, capsys):
 
 def test_a_checkpoint_of_a_step_between(here, capsys):
     target = Target("script", "train.py", ("0.1",))
-    save_state(target, "out", 13, "state/between.pt", "night")
+    save_state(target, "out", 13, "state/between.pt", "night", last_fit=2)
     facts = history_of("state").before
     assert facts is not None and (facts.batch, facts.run_name, facts.missing) == (13, "night", ())
     fork_program(target, ForkOverrides("state/between.pt", 13, parent="out", name="fork", folder="fork"))
     assert losses("fork") == {step: loss for step, loss in losses("night").items() if step >= 13}
+
+
+def start_here(ranks: int, words) -> None:
+    """Run the part of the command that has a process of its own in this one."""
+    assert ranks == 1
+    main(list(words))
 
 
 @pytest.mark.parametrize(
@@ -138,18 +144,28 @@ def test_a_checkpoint_of_a_step_between(here, capsys):
         (["out", "--at", "15", "--set", "optimisers.lr=1"], "no argument 'optimisers'. Did you mean 'optimizers'"),
         (["out", "--at", "15", "--set", "optimizers.lrr=1"], "no hyperparameter 'lrr'. Did you mean 'lr'"),
         (["out", "--at", "15", "--set", "run_name=x"], "use --name"),
+        (["out", "--at", "13", "--set", "optimizers.lrr=1"], "no hyperparameter 'lrr'. Did you mean 'lr'"),
+        (
+            ["out", "--at", "13", "--set", "optimizers.lr=abc"],
+            "is 0.1, so it must be a number; got 'abc'",
+        ),
+        (["out", "--at", "13", "--set", "train_dataloader.batchsize=2"], "Did you mean 'batch_size'"),
+        (["out", "--at", "15", "--set", "max_duration=abc"], "'abc'"),
+        (["out", "--at", "19"], "not part of the run, which ends at batch 18"),
         (["out", "--at", "15", "--set", "lr"], "has the form NAME=VALUE"),
         (["out", "--at", "15", "--folder", "out/fork"], "in the folder of the run that it forks"),
         (["out", "--at", "15", "--folder", "night"], "'night' holds another run"),
         (["out", "--at", "15", "--foldr", "x"], "no option '--foldr'. Did you mean '--folder'?"),
     ],
 )
-def test_usage_errors(here, capsys, arguments, message):
-    before = files_of(here / "out")
+def test_usage_errors(here, capsys, monkeypatch, arguments, message):
+    before, names = files_of(here / "out"), set(here.iterdir())
+    monkeypatch.setattr(command, "_start", start_here)
     with pytest.raises(SystemExit) as ended:
         main(["fork", *arguments, "train.py", "0.1"])
     assert ended.value.code == 2
     *_, error = capsys.readouterr().err.splitlines()
+    assert set(here.iterdir()) == names
     assert message in error
     assert error.endswith(" See composer fork --help.")
     assert files_of(here / "out") == before
@@ -163,10 +179,11 @@ def test_usage_errors(here, capsys, arguments, message):
     ],
 )
 def test_errors(here, capsys, arguments, message):
-    before = files_of(here / "out")
+    before, names = files_of(here / "out"), set(here.iterdir())
     assert main(["fork", "out", *arguments, "--", "train.py", "0.1"]) == 1
     assert message in capsys.readouterr().err
     assert files_of(here / "out") == before
+    assert set(here.iterdir()) == names
 
 
 @pytest.mark.parametrize(

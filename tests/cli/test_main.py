@@ -46,6 +46,17 @@ def test_entry_points(module: str) -> None:
     assert lines[-1] == "False"
 
 
+def test_ctrl_c_is_one_line(capsys, monkeypatch) -> None:
+    """Also while modules are imported."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("composer.cli.main._run", interrupt)
+    assert main(["fork"]) == 130
+    assert capsys.readouterr().err == "composer: interrupted\n"
+
+
 def test_as_a_process(tmp_path) -> None:
     command = [sys.executable, "-m", "composer.cli.main", "checkpoint", "inspect", str(tmp_path / "none.pt")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

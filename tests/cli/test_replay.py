@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,61 @@ def test_in_a_process_of_its_own(run):
     assert logged_losses(run)[13] == pytest.approx(found["losses"]["loss/train/total"], rel=1e-6)
 
 
+def test_the_prompt_is_in_no_code_of_the_library_and_ends_quietly(run):
+    done = in_folder(run, "-m", "composer", "replay", "out", "--step", "13", "--pdb", stdin="p step\nq\n")
+    assert "> <before step 13>" in done.stdout and "(Pdb) 13" in done.stdout
+    assert "recorder.py" not in done.stdout and "Traceback" not in done.stderr and "Step 13" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [["replay", "out", "--step", "7"], ["blame", "out", "--step", "7"]])
+def test_files_of_the_run_are_not_opened_for_writing(here, capsys, monkeypatch, command):
+    """By a callback that does not say that it writes, the program itself, or torch.save in C++."""
+    writer = """
+class Writes(Callback):
+    def fit_start(self, state, logger):
+        ACTION
+"""
+    text = PROGRAM.replace("import Trainer", "import Callback, Trainer").replace(
+        "torch.manual", f"{writer}\ntorch.manual", 1
+    )
+    text = text.replace("seed=7,", "seed=7, callbacks=Writes(),")
+    (here / "metrics.txt").write_text("step,loss")
+    for action in (
+        "self.file = open('metrics.txt', 'w')",
+        "self.file = open('metrics.txt', 'a')",
+        "torch.save(1, 'metrics.txt')",
+        "__import__('os').replace(__file__, 'metrics.txt')",
+        "__import__('os').remove('metrics.txt')",
+    ):
+        (here / "writes.py").write_text(text.replace("ACTION", action))
+        assert main([*command, "writes.py", "0.1"]) == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "Writes.fit_start (" in error and "writes.py, line " in error
+        assert "set writes_output = True in the class Writes" in error
+        declared = text.replace("(Callback):", "(Callback):\n    writes_output = True").replace("ACTION", action)
+        (here / "writes.py").write_text(declared)
+        assert main([*command, "writes.py", "0.1"]) == 0
+        capsys.readouterr()
+    (here / "writes.py").write_text("open('metrics.txt', 'w')")
+    assert main([*command, "writes.py"]) == 1
+    assert "writes.py, line 1, opens 'metrics.txt' for writing, a file that exists." in capsys.readouterr().err
+    assert (here / "metrics.txt").read_text() == "step,loss"
+    tells = "import os\nif 'COMPOSER_TRIAL' not in os.environ:\n    open('metrics.txt', 'w')\n"
+    (here / "writes.py").write_text(tells + PROGRAM + "open('metrics.txt', 'w')\n")
+    assert main([*command, "writes.py", "0.1"]) == 0
+    assert (here / "metrics.txt").read_text() == "step,loss"
+
+
+def test_a_run_that_was_killed_does_not_go_on_after_fit(here, capsys):
+    """Its checkpoints do not show that it ended; the step is beyond its end, and what follows fit is not run."""
+    (here / "killed").mkdir()
+    shutil.copy(here / "out/ep1-ba10-rank0.pt", here / "killed")
+    (here / "saves.py").write_text(PROGRAM + "open('after.txt', 'w')\n")
+    assert main(["replay", "killed", "--step", "40", "saves.py", "0.1"]) == 1
+    assert "Step 40 is not part of the run, which ends at batch 12" in capsys.readouterr().err
+    assert not (here / "after.txt").exists()
+
+
 def logged_losses(run: Path) -> dict[int, float]:
     """The losses in the log of the run, by step."""
     rows = [line.split(",") for line in next(run.rglob("*.csv")).read_text().splitlines()]
@@ -100,9 +156,10 @@ def test_in_this_process(here, capsys):
     assert capsys.readouterr().out != recorded
 
 
-def test_several_calls_of_fit(here):
+def test_several_calls_of_fit(here, capsys):
     """The checkpoint at the end of the first call, and one in the second; a run that another trainer precedes."""
-    steps = {step: replay_program(Target("script", "train.py", ("0.1",)), "out", step) for step in (12, 14, 16)}
+    target = Target("script", "train.py", ("0.1",))
+    steps = {step: replay_program(target, "out", step, last_fit=2) for step in (12, 14, 16)}
     starts = [record.start for record in steps.values()]
     assert starts == ["out/ep2-ba12-rank0.pt", "out/ep2-ba12-rank0.pt", "out/ep2-ba15-rank0.pt"]
     logged = logged_losses(here)
@@ -110,8 +167,13 @@ def test_several_calls_of_fit(here):
     first = PROGRAM.partition("trainer.fit(")[0].replace("lr=float(sys.argv[1])", "lr=0.01")
     (here / "after.py").write_text(f"{first}trainer.fit(duration='2ba')\n{PROGRAM}")
     with pytest.warns(ComposerWarning, match=r"changed since the run: train\.py is now after\.py, with other content"):
-        record = replay_program(Target("script", "after.py", ("0.1",), fit=2), "out", 16)
+        record = replay_program(Target("script", "after.py", ("0.1",), fit=2), "out", 16, last_fit=3)
     assert record.loss == steps[16].loss
+    for options in ([], ["--fit", "2"]):  # the checkpoints tell which calls are those of the trainer
+        assert main(["replay", "out", "--step", "16", "--json", *options]) == 0
+        assert json.loads(capsys.readouterr().out)["losses"] == dict(steps[16].losses)
+    assert main(["replay", "out", "--step", "16", "--json", "--fit", "2", "after.py", "0.1"]) == 1
+    assert "Step 16 is not part of the run" in capsys.readouterr().err
 
 
 def test_changed_programs(here, capsys):
@@ -136,7 +198,6 @@ def test_changed_programs(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["out", "--step", "18"], "ends at batch 18: its last step is 17"),
         (["out", "--step", "3", "--fit", "3"], "after 2 calls of Trainer.fit, before call 3"),
         (["out", "--step", "3", "--", "exits.py"], "exited with 4 before step 3"),
     ],
@@ -151,6 +212,9 @@ def test_errors(here, capsys, arguments, message):
     ("arguments", "message"),
     [
         (["nowhere", "--step", "3"], "no folder or checkpoint 'nowhere'"),
+        (["out", "--step", "18"], "ends at batch 18: its last step is 17"),
+        (["out/ep2-ba12-rank0.pt", "--step", "3"], "batch 12, which is after step 3. Give its folder, 'out'"),
+        (["out/ep2-ba12-rank0.pt", "--step", "7"], "an earlier checkpoint of the run, such as 'out/ep0-ba5-rank0.pt'"),
         (["out", "--step", "3", "nothing.txt"], "There is no script 'nothing.txt'"),
         (["out", "--step", "3", "trian.py"], "Did you mean 'train.py'?"),
         (["out", "--step", "3", "-m", "trian"], "There is no module 'trian'. Did you mean 'train'?"),
@@ -226,6 +290,7 @@ def test_recorded_programs_that_are_not_run(tmp_path, monkeypatch):
         ({"arguments": [3]}, "does not say which script"),
         ({"name": None}, "does not say which script"),
         ({"name": "trian.py"}, "no script 'trian.py'. Did you mean 'train.py'"),
+        ({"name": "old.py"}, "If the script has another name now, add it and its arguments"),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             program_of(CheckpointFacts("a.pt", 1, program={**good, **changed}))

@@ -113,6 +113,21 @@ def test_a_fork_writes_only_to_its_own_files(here) -> None:
     assert all("new" in name for name in added)
 
 
+def test_a_fork_opens_no_file_of_the_run_for_writing(here, capsys) -> None:
+    """Files of the folder in which both runs work are those of the script."""
+    Path("train.py").write_text(
+        PROGRAM + "Path('own.txt').write_text('fork')\nPath('out/own.txt').write_text('fork')\n"
+    )
+    Path("train.py").write_text("from pathlib import Path\n" + Path("train.py").read_text())
+    for path in ("own.txt", "out/own.txt"):
+        Path(path).write_text("run")
+    assert main(["fork", "out", "--at", "10", "--name", "new", "--folder", "new", "--", "train.py", "fork"]) == 1
+    assert (
+        "'out/own.txt' for writing, a file that exists. A fork changes no files of the run" in capsys.readouterr().err
+    )
+    assert [Path(path).read_text() for path in ("own.txt", "out/own.txt")] == ["fork", "run"]
+
+
 @pytest.mark.parametrize("name", ["CSVLogger", "CheckpointSaver", "ExportForInferenceCallback", "Profiler"])
 def test_paths_that_a_fork_would_share_are_named(here, capsys, name) -> None:
     before = files()

@@ -40,7 +40,7 @@ def test_columns_grow_and_no_row_is_lost(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     logger = CSVLogger(str(path))
     loop = Loop([logger]).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     for step in range(20):
         loop.logger.log_metrics({f"metric{step // 4}": step}, step=step)
         rows = rows_of(path)
@@ -53,7 +53,7 @@ def test_columns_grow_and_no_row_is_lost(tmp_path) -> None:
 def test_a_metric_logged_twice_at_a_step_gets_two_rows(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     loop = Loop([CSVLogger(str(path))]).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     for values in ({"a": 1}, {"b": 2}, {"a": 3}, {"b": 4, "c": 5}):
         loop.logger.log_metrics(values, step=7)
     loop.close()
@@ -168,7 +168,7 @@ def test_a_resumed_run_with_another_name_starts_a_new_file(tmp_path) -> None:
 
 def test_without_a_value_there_is_no_file(tmp_path) -> None:
     loop = Loop([CSVLogger(f"{tmp_path}/metrics.csv", "metrics.csv"), Uploads()]).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +183,7 @@ def test_nothing_is_read_between_intervals(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     logger = CSVLogger(str(path), flush_interval=3)
     loop = Loop([logger], "100ba", length=100).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.logger.deferred = True
     lengths = []
     for _ in range(7):

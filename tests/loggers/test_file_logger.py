@@ -37,7 +37,7 @@ def test_each_type_of_line(tmp_path) -> None:
     file.write("[mine]: ", "one\ntwo")
     print("printed")
     print("warned", file=sys.stderr)
-    loop.fire("after_load")
+    loop.fire("fit_start")
     assert file.filename == f"{tmp_path}/test/logs-rank0.txt"
     loop.close()
     assert (tmp_path / "test" / "logs-rank0.txt").read_text(encoding="utf-8").splitlines() == [
@@ -178,7 +178,7 @@ def test_an_uncaught_exception_leaves_a_complete_file(tmp_path) -> None:
     logger = Logger(state, file)
     engine = Engine(state, logger)
     engine.run_event("init")
-    engine.run_event("after_load")
+    engine.run_event("fit_start")
     logger.deferred = True
     logger.log_metrics({{"loss/train/total": torch.tensor(0.5)}})
     print("printed")
@@ -210,14 +210,14 @@ def test_a_resumed_run_continues_its_file(tmp_path) -> None:
     file = FileLogger(f"{tmp_path}/logs.txt")
     loop = Loop([file]).init()
     print("first")
-    loop.fire("after_load")
+    loop.fire("fit_start")
     saved = file.state_dict()
     loop.close()
     other = FileLogger(f"{tmp_path}/logs.txt")
     loop = Loop([other]).init()
     other.load_state_dict(saved)
     print("second")
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.close()
     assert (tmp_path / "logs.txt").read_text() == "[stdout]: first\n[stdout]: second\n"
 
@@ -232,7 +232,7 @@ def test_the_file_is_uploaded(tmp_path) -> None:
 
 def test_metrics_are_fetched_at_the_interval(tmp_path) -> None:
     loop = Loop([FileLogger(f"{tmp_path}/logs.txt", flush_interval=3)], "100ba", length=100).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.logger.deferred = True
     lengths = []
     for _ in range(7):
@@ -264,7 +264,7 @@ def test_print_does_not_raise_on_a_full_disk(tmp_path) -> None:
     file = FileLogger(f"{tmp_path}/logs.txt")
     logger = Logger(state, file)
     file.init(state, logger)
-    file.after_load(state, logger)
+    file.fit_start(state, logger)
     real, file.file = file.file, Full()
     print("text")
     with pytest.raises(OSError, match="No space left"):

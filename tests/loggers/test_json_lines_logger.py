@@ -78,7 +78,7 @@ def test_lines_logged_outside_of_loops_are_written_immediately(tmp_path) -> None
     loop = Loop([JSONLinesLogger(str(path))]).init()
     loop.logger.log_metrics({"early": 1})
     assert not path.exists()  # a checkpoint may tell that there is a file to go on with
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.logger.log_metrics({"late": 2})
     assert [line["values"] for line in lines_of(path)] == [{"early": 1}, {"late": 2}]
     loop.close()
@@ -88,7 +88,7 @@ def test_nothing_is_read_between_intervals(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     logger = JSONLinesLogger(str(path), flush_interval=3)
     loop = Loop([logger], "100ba", length=100).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.logger.deferred = True
     lengths = []
     for _ in range(7):
@@ -173,7 +173,7 @@ def test_bad_arguments() -> None:
 def test_a_failure_leaves_no_incomplete_line(tmp_path) -> None:
     path = tmp_path / "log.jsonl"
     loop = Loop([JSONLinesLogger(str(path))]).init()
-    loop.fire("after_load")
+    loop.fire("fit_start")
     loop.logger.log_metrics({"a": 1})
     with path.open("a") as file:
         file.write('{"kind": "metr')

@@ -48,7 +48,7 @@ def test_autoresume_continues_and_stops_when_complete(tmp_path) -> None:
     third.fit()
     assert torch.equal(weights(third), weights(straight))
     fourth = command()
-    with pytest.warns(ComposerWarning, match="this run is already complete"):
+    with pytest.warns(ComposerWarning, match="this call of fit is already complete"):
         fourth.fit()
     assert torch.equal(weights(fourth), weights(straight))
 

@@ -39,7 +39,7 @@ def program(folder: Path, calls: list[dict[str, Any]], *callbacks: Callback, **a
 def restarted(folder: Path, calls: list[dict[str, Any]], batch: int, **arguments: Any) -> Trainer:
     """The program, killed once after a batch."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
+        warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
         with pytest.raises(KeyboardInterrupt):
             program(folder, calls, Kill(batch), **arguments)
         return program(folder, calls, **arguments)

@@ -20,7 +20,7 @@ from tests.common import Regression, regression_data, trainer_of, weights
 from tests.ranks import Ranks
 from tests.trainer.resuming import Augmented, build, shuffled
 
-COMPLETE = "autoresume: this run is already complete"
+COMPLETE = "autoresume: this call of fit is already complete"
 
 
 class StopAt(Callback):
@@ -305,7 +305,7 @@ def on_ranks(folder: str, rank: int) -> list[Any]:
                 train = {name: float(value) for name, value in trainer.state.train_metric_values.items()}
                 found.append((int(trainer.state.timestamp.batch), weights(trainer).tolist(), values, train))
         told = [str(one.message) for one in caught]
-    assert any("this run is already complete, stopped by StopAt: it is enough" in text for text in told), told
+    assert any("this call of fit is already complete, stopped by StopAt: it is enough" in text for text in told), told
     return found
 
 

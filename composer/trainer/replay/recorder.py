@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import pdb
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -124,15 +126,26 @@ class StepRecorder(Callback):
 
 
 def open_prompt(trainer: Trainer, state: State, batch: Any, step: int) -> None:
-    """Stop in the Python debugger; ``c`` continues, and ``s`` steps into the code that follows.
+    """Stop in the Python debugger; ``c`` continues, ``s`` steps into the code that follows, and ``q`` ends.
 
     Args:
         trainer: The trainer.
         state: Its state, right before the step.
         batch: The batch, on the device.
         step: Number of batches trained before.
+
+    Raises:
+        BdbQuit: The user quits.
     """
-    pdb.Pdb(nosigint=True).set_trace()
+    # Code of its own, so that the prompt shows these names and nothing of the library.
+    name, lines = f"<before step {step}>", ["stop()\n", "'here: batch, state, trainer, step'  # c: continue, q: quit\n"]
+    linecache.cache[name] = sum(map(len, lines)), None, lines, name
+    names = {"trainer": trainer, "state": state, "batch": batch, "step": step}
+    exec(compile("".join(lines), name, "exec"), {"stop": _stop, **names})
+
+
+def _stop() -> None:
+    pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
 
 
 def _copied(tree: Any) -> Any:

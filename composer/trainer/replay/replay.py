@@ -14,13 +14,15 @@ from composer import dist, rng
 from composer._secrets.masking import mask_text
 from composer._text import plural
 from composer._version import __version__
-from composer.checkpoint.at_step import CheckpointFacts, History, history_of
+from composer.checkpoint.at_step import CheckpointFacts, History, history_of, run_folder
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
 from composer.storage.downloads import fetched
+from composer.storage.uris import is_remote, local_path
 from composer.trainer.fingerprint.expect import expect_start
+from composer.trainer.replay.file_guard import unchanged_files
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.recorder import StepRecorder, StepReplayed
 from composer.trainer.resume import LoadOptions, apply_checkpoint, read_for_run, savers_of
@@ -132,6 +134,8 @@ class Replay:
             FileNotFoundError: The folder has no checkpoints.
             ValueError: The step cannot be repeated exactly from there.
         """
+        for destination in self._run.logger.destinations:
+            destination.__discard__()  # such as hyperparameters, which would begin a new file
         state, own = self._run.state, self._run.state.timestamp.batch.value
         history = self._history()
         chosen = history.before
@@ -176,9 +180,16 @@ class Replay:
         self._expect_start(arguments)
         arguments.pop("spin_dataloaders", None)  # the run did not start its data again at the checkpoint
         self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=True)
-        with _silent(self._trainer, self._run, recorder), contextlib.suppress(StepReplayed), warnings.catch_warnings():
+        remedy = "Replays change no files: write to a new one."
+        own = "Replays change no files: set writes_output = True in the class {name}, so that it is left out."
+        with (
+            _silent(self._trainer, self._run, recorder),
+            contextlib.suppress(StepReplayed),
+            warnings.catch_warnings(),
+            unchanged_files(self._folders(), remedy, callback_remedy=own, own_thread=True),
+        ):
             # Of a program that calls fit repeatedly, some calls are complete.
-            warnings.filterwarnings("ignore", "autoresume: this run is already complete", ComposerWarning)
+            warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
             fit(**arguments)
 
     def _expect_start(self, arguments: dict[str, Any]) -> None:
@@ -190,6 +201,13 @@ class Replay:
             )
         elif arguments.get("train_dataloader") is not None:
             self._same_data = False  # data of a call after the one in which the checkpoint was saved
+
+    def _folders(self) -> list[str]:
+        """Return the local folders whose files may not change."""
+        name = self._run.state.run_name
+        folders = [format_name(saver.folder, name) for saver in savers_of(self._run.state)]
+        sources = folders if self._source is None else [run_folder(self._source)]
+        return [".", *(str(local_path(one)) for one in sources if not is_remote(one))]
 
     def _history(self) -> History:
         """Return the checkpoints of the run around the step; the same on all ranks."""
@@ -344,11 +362,7 @@ def _nothing_before(step: int, history: History, why: str) -> str:
     parts = [f"Step {step} cannot be replayed: the run has no complete checkpoint at or before it, and {why}."]
     if history.after is not None:
         parts.append(f"The first complete checkpoint is at batch {history.after.batch}.")
-    for path, missing in list(history.incomplete.items())[:3]:
-        parts.append(
-            f"{mask_text(path)!r} lacks {', '.join(missing)}: save without save_weights_only and save_ignore_keys."
-        )
-    for path, reason in list(history.unreadable.items())[:3]:
-        parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(reason)}")
-    parts.append("For the next run, save checkpoints more often (save_interval), and keep them.")
+    if history.problems:
+        parts.append(history.problems)
+    parts.append("Save checkpoints more often (save_interval), and keep them.")
     return " ".join(parts)
