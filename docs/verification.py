@@ -27,8 +27,8 @@ RULES: dict[str, str] = {
     "between the ranks; what a module, the loss, a method or a callback samples from its own generators differs too.",
     "evaluation": f"{_EXACT}, evaluating after each step.",
     "logging": f"{_EXACT}, with the progress bar, `LRMonitor`, `SpeedMonitor` and custom loggers that write nothing.",
-    "callbacks": f"{_EXACT}, without the callbacks. A callback that changes only parameters, buffers, gradients or "
-    "learning rates is expected.",
+    "callbacks": f"{_EXACT}, without the callbacks. A callback that changes only learning rates, buffers or parameters "
+    "that are not trained is expected.",
     "workers": f"{_EXACT}: 0 workers in place of the run's, or 2 in place of 0. Random augmentation is expected to "
     "differ.",
     "compile": f"{_ROUNDING}. The backend is `aot_eager` if the run does not compile.",

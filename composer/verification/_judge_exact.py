@@ -44,8 +44,9 @@ _UNSAVED = {
 # Largest relative difference that another order of additions makes in float32.
 _ROUNDING = 1e-5
 _GENERATORS = ("Generator", "Random", "RandomState")
-# What a callback changes on purpose, such as the weights of a teacher.
-_ON_PURPOSE = frozenset({"parameters", "buffers", "gradients", "learning rate"})
+# What a callback changes on purpose: the weights of a teacher, statistics, or a schedule. Gradients and the parameters
+# that are trained are changed by monitors as well, by mistake.
+_ON_PURPOSE = frozenset({"frozen parameters", "buffers", "learning rate"})
 # The remedy for requires_grad, which no checkpoint saves.
 _FREEZE = "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that resumed runs do too."
 # What differs, by the check of :func:`judge_effect`.

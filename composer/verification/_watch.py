@@ -179,7 +179,13 @@ class Watch(Callback):
             watched["training mode"] = digest([module.training for module in state.model.modules()])
             watched["buffers"] = digest(_tensor_digests(state.model.named_buffers()))
             watched["learning rate"] = digest(_learning_rates(state))
-            watched["parameters"] = digest(_tensor_digests(state.model.named_parameters()))
+            groups = (group for optimizer in state.optimizers for group in optimizer.param_groups)
+            trained = {id(each) for group in groups for each in group["params"]}
+            for label, wanted in (("parameters", True), ("frozen parameters", False)):
+                named = (
+                    (name, each) for name, each in state.model.named_parameters() if (id(each) in trained) is wanted
+                )
+                watched[label] = digest(_tensor_digests(named))
             watched["gradients"] = digest(_tensor_digests(_named_gradients(state)))
             watched["batch"] = digest(state.batch)
             watched["outputs"] = digest(state.outputs)

@@ -83,6 +83,7 @@ def test_the_prompt_is_in_no_code_of_the_library_and_ends_quietly(run):
 
 
 @pytest.mark.parametrize("command", [["replay", "out", "--step", "7"], ["blame", "out", "--step", "7"]])
+@pytest.mark.filterwarnings("ignore:The program has changed since the run")
 def test_files_of_the_run_are_not_opened_for_writing(here, capsys, monkeypatch, command):
     """By a callback that does not say that it writes, the program itself, or torch.save in C++."""
     writer = """
@@ -121,6 +122,7 @@ class Writes(Callback):
     assert (here / "metrics.txt").read_text() == "step,loss"
 
 
+@pytest.mark.filterwarnings("ignore:The program has changed since the run")
 def test_a_run_that_was_killed_does_not_go_on_after_fit(here, capsys):
     """Its checkpoints do not show that it ended; the step is beyond its end, and what follows fit is not run."""
     (here / "killed").mkdir()

@@ -113,6 +113,7 @@ def test_a_fork_writes_only_to_its_own_files(here) -> None:
     assert all("new" in name for name in added)
 
 
+@pytest.mark.filterwarnings("ignore:The program has changed since the run")
 def test_a_fork_opens_no_file_of_the_run_for_writing(here, capsys) -> None:
     """Files of the folder in which both runs work are those of the script."""
     Path("train.py").write_text(
