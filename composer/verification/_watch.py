@@ -179,8 +179,7 @@ class Watch(Callback):
             watched["training mode"] = digest([module.training for module in state.model.modules()])
             watched["buffers"] = digest(_tensor_digests(state.model.named_buffers()))
             watched["learning rate"] = digest(_learning_rates(state))
-            groups = (group for optimizer in state.optimizers for group in optimizer.param_groups)
-            trained = {id(each) for group in groups for each in group["params"]}
+            trained = {id(p) for each in state.optimizers for group in each.param_groups for p in group["params"]}
             for label, wanted in (("parameters", True), ("frozen parameters", False)):
                 named = (
                     (name, each) for name, each in state.model.named_parameters() if (id(each) in trained) is wanted
