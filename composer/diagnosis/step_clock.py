@@ -52,7 +52,8 @@ class StepClock:
     def leave(self) -> None:
         """End the part that was entered last; the one around it goes on."""
         self._advance()
-        self._parts.pop()
+        if len(self._parts) > 1:
+            self._parts.pop()
 
     def switch(self, part: str) -> None:
         """End the part that was entered last, and begin another in its place.
@@ -68,6 +69,17 @@ class StepClock:
         self._advance()
         self.steps.append(dict(self._times))
         self._times.clear()
+
+    def restart(self) -> None:
+        """Forget the time since the last step, and the parts that were entered but not left."""
+        self._times.clear()
+        self._parts = ["rest"]
+        self._since = self._clock()
+
+    def leave_all(self) -> None:
+        """End all parts that were entered, as after an exception that was handled."""
+        self._advance()
+        self._parts = ["rest"]
 
     def _advance(self) -> None:
         now = self._clock()
