@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import time
@@ -45,6 +46,7 @@ class DoctorProbe(Probe):
 
     def __init__(self, folder: Path, changed: tuple[str, ...] = (), edits: tuple[str, ...] = ()) -> None:
         super().__init__(folder)
+        gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
         self._changed, self._edits = changed, edits
         self._clock = StepClock()
         self._left_out: list[str] = []

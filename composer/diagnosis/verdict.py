@@ -30,7 +30,7 @@ _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due.
 _LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
-_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.2, 0.5
+_OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
 _OVERHEAD = 3.0
 # Cautious speeds of computation: a line that takes longer than with these does something else.
@@ -175,17 +175,21 @@ class _Judged:
 
     def _optimizer(self) -> Iterator[Verdict]:
         share = self._share(("optimizer",))
-        if not self._facts["optimizers"]:
+        optimizers = self._facts["optimizers"]
+        work = self._operators["parts"].get("optimizer", {})
+        own = [each for each in optimizers if not each["module"].startswith(("torch.", "composer."))]
+        unfused = [each for each in optimizers if "fused" in each["accepts"] and not each["fused"]]
+        is_many = work.get("small", 0) > 0.8 * work.get("count", 0) > 0
+        limit = _OWN_OPTIMIZER if own else _UNFUSED_OPTIMIZER if unfused else _OPTIMIZER
+        if share < limit or not (own or unfused or is_many):
             return
-        own = [each for each in self._facts["optimizers"] if not each["module"].startswith(("torch.", "composer."))]
-        limit = _OWN_OPTIMIZER if own else _OPTIMIZER
-        if share < limit:
-            return
-        name = (own or self._facts["optimizers"])[0]["name"]
-        count = self._operators["parts"].get("optimizer", {}).get("count", 0)
-        tensors = sum(each["tensors"] for each in self._facts["optimizers"])
-        evidence = (*self._evidence("optimizer"), f"{count:.0f} operators for {tensors} tensors in each step")
-        yield Verdict("optimizer", f"Bound by the optimizer: {name} takes {share:.0%} of the step.", share, name, evidence)
+        named = (own or unfused or optimizers)[0]
+        count, tensors = work.get("count", 0), sum(each["tensors"] for each in optimizers)
+        evidence = [*self._evidence("optimizer"), f"{count:.0f} operators for {tensors} tensors in each step"]
+        if unfused and not own:
+            evidence.append(f"{named['name']} has fused={named['fused']}")
+        text = f"Bound by the optimizer: {named['name']} takes {share:.0%} of the step."
+        yield Verdict("optimizer", text, share, named["name"], tuple(evidence))
 
     def _computation(self) -> Iterator[Verdict]:
         compute = self._share(_COMPUTE)
@@ -218,22 +222,22 @@ class _Judged:
         yield Verdict("host", f"Bound by the host, not by computation: {why}.", share, where, tuple(evidence))
 
     def _lines(self) -> Iterator[Verdict]:
-        """Yield the lines that take longer than what their operators compute."""
+        """Yield the functions that take longer than what their operators compute."""
         samples = max(1, self._result.get("samples", 0))
-        for each in self._result.get("lines", ()):
-            share = each["count"] / samples
-            if each["file"] is None or each["part"] not in (*_COMPUTE, "rest") or share < _LINE:
-                continue
-            seconds = share * self._step
-            for work in self._operators["lines"]:
-                if all(work[name] == each[name] for name in ("part", "file", "line")):
+        for part in (*_COMPUTE, "rest"):
+            for function, lines in _by_function(self._result.get("lines", ()), part).items():
+                share = sum(each["count"] for each in lines) / samples
+                if share < _LINE:
+                    continue
+                seconds = share * self._step
+                for work in _by_function(self._operators["lines"], part).get(function, ()):
                     seconds -= work["elements"] * _SECONDS_PER_ELEMENT + work["flops"] * _SECONDS_PER_FLOP
                     seconds -= work["count"] * _SECONDS_PER_LINE
-            rest = seconds / self._step
-            if rest >= _LINE:
-                where = _place(each)
-                text = f"Bound by the host: {where} takes {share:.0%} of the step in {each['part']}."
-                yield Verdict("host", text, rest, where, ("its operators explain little of that time",))
+                if seconds / self._step >= _LINE:
+                    where = _place(max(lines, key=lambda each: each["count"]))
+                    text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
+                    evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
+                    yield Verdict("host", text, seconds / self._step, where, evidence)
 
     def _share(self, parts: Sequence[str]) -> float:
         return sum(self._shares.get(part, 0.0) for part in parts)
@@ -247,15 +251,27 @@ class _Judged:
         return tuple(told)
 
 
+def _by_function(lines: Sequence[Mapping[str, Any]], part: str) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return the lines of a part by file and outermost function; lines outside of the user's code are left out."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in lines:
+        if each["part"] == part and each["file"] is not None:
+            found.setdefault((each["file"], each["in"].partition(".<locals>")[0]), []).append(each)
+    return found
+
+
 def _hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | None, float]:
-    """Return the line with most samples of a part, and its fraction of them; None outside of the user's code."""
-    lines = [each for each in result.get("lines", ()) if each["part"] == part]
-    own = [each for each in lines if each["file"] is not None]
-    if not own:
+    """Return the line of the function with most samples of a part, and the fraction of them in the function.
+
+    None outside of the user's code.
+    """
+    functions = _by_function(result.get("lines", ()), part).values()
+    if not functions:
         return None, 0.0
-    most = max(own, key=lambda each: each["count"])
-    return most, most["count"] / sum(each["count"] for each in lines)
+    total = sum(each["count"] for each in result["lines"] if each["part"] == part)
+    most = max(functions, key=lambda lines: sum(each["count"] for each in lines))
+    return max(most, key=lambda each: each["count"]), sum(each["count"] for each in most) / total
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    return f"{os.path.basename(line['file'])}:{line['line']} ({line['in']})"
+    return f"{os.path.basename(line['file'])}:{line['line']} ({line['in'].partition('.<locals>')[0]})"
