@@ -23,7 +23,7 @@ from composer.diagnosis.redirected_writes import redirect_writes
 from composer.diagnosis.run_facts import facts_of
 from composer.diagnosis.step_clock import StepClock
 from composer.diagnosis.step_timer import Finished, StepTimer
-from composer.diagnosis.user_lines import in_user_code
+from composer.diagnosis.user_lines import in_user_code, in_user_handler
 from composer.trees import ensure_tuple
 from composer.trials.probe import Probe
 
@@ -72,9 +72,8 @@ class DoctorProbe(Probe):
         main = threading.main_thread()
 
         def active() -> bool:
-            if threading.current_thread() is main:
-                return self._clock.part.startswith(("callback", "logger", "logging"))
-            return in_user_code(sys._getframe(2))
+            calls = in_user_handler if threading.current_thread() is main else in_user_code
+            return calls(sys._getframe(2))
 
         with redirect_writes(self.folder, active), contextlib.suppress(Finished):
             fit(**self._without_end(arguments))

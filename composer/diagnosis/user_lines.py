@@ -8,10 +8,11 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["in_user_code", "is_user_file", "user_line"]
+__all__ = ["in_user_code", "in_user_handler", "is_user_file", "user_line"]
 
 _PACKAGE = f"{Path(__file__).absolute().parents[1]}{os.sep}"
 _LOOP = f"{_PACKAGE}trainer{os.sep}"
+_ENGINE = tuple(f"{_PACKAGE}core{os.sep}{name}.py" for name in ("engine", "logger"))
 _LIBRARIES = tuple(
     f"{path}{os.sep}" for path in {*sysconfig.get_paths().values(), *map(os.path.realpath, sysconfig.get_paths().values())}
 )
@@ -61,5 +62,26 @@ def in_user_code(frame: FrameType | None) -> bool:
     while frame is not None:
         if is_user_file(frame.f_code.co_filename):
             return True
+        frame = frame.f_back
+    return False
+
+
+def in_user_handler(frame: FrameType | None) -> bool:
+    """Return whether the training loop calls a callback or logger of the user's code.
+
+    Args:
+        frame: The innermost frame.
+
+    >>> in_user_handler(None)
+    False
+    """
+    is_own = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_LOOP):
+            return False
+        if path in _ENGINE:
+            return is_own
+        is_own = is_own or is_user_file(path)
         frame = frame.f_back
     return False
