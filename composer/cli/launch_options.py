@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "blame": "rank the rows of data in a step of a run by loss and gradient norm",
     "checkpoint": "inspect and convert checkpoints",
+    "doctor": "find out why a program is slow, and measure what makes it faster",
     "fork": "train a run on from a step, as a new run with changed settings",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
@@ -40,6 +41,7 @@ _COMMANDS = [
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer verify", COMMANDS["verify"]),
+    ("composer doctor", COMMANDS["doctor"]),
     ("composer replay", COMMANDS["replay"]),
     ("composer blame", COMMANDS["blame"]),
     ("composer fork", COMMANDS["fork"]),

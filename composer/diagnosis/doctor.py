@@ -29,8 +29,12 @@ _BLOCKS = "composer.diagnosis.block_recorder:BlockRecorder"
 _MIN_STEPS = 5
 # A gain must be larger, whatever its interval.
 _MIN_GAIN = 0.03
+# A block of one process, and of each further one, which waits for the others.
 _BLOCK_SECONDS = 0.25
-_ROUNDS, _FIRST_ROUNDS = 8, 4
+# Rounds until nothing is open any more, or for so many seconds.
+_MIN_ROUNDS, _MAX_ROUNDS, _CONTEST_SECONDS = 5, 30, 20.0
+# Width of the interval, relative to its value, that is small enough.
+_WIDTH = 0.08
 
 
 def doctor(
@@ -176,23 +180,23 @@ class _Diagnosis:
         trials = {
             name: self._trial(f"block-{name.replace('+', '.')}", _BLOCKS, remedy, {}) for name, remedy in named.items()
         }
-        count = _block_steps(step, result["facts"]["data"].get("batches"))
+        count = _block_steps(step, result["facts"]["data"].get("batches"), self._ranks)
         with Contest(
             self._folder, trials, self._server, steps=count, warmup=max(4, count), limit=self._time_limit / 2
         ) as contest:
             racing = [name for name in trials if name not in contest.failed]
-            for number in range(_ROUNDS):
+            began = time.monotonic()
+            for number in range(1, _MAX_ROUNDS + 1):
                 racing = contest.play(racing)
                 if "base" not in racing or "again" not in racing:
                     raise RuntimeError(f"The unchanged run failed when it was measured again: {contest.failed}")
-                if number == _FIRST_ROUNDS - 1:
-                    for name in [*racing]:
-                        ratio = _ratio(contest, name)
-                        if name not in ("base", "again") and ratio.high < 1 + _MIN_GAIN:
-                            racing.remove(name)
-                            contest.drop(name)
-                    if len(racing) == 2:
-                        break
+                for name in [*racing] if number >= _MIN_ROUNDS else ():
+                    if name not in ("base", "again") and _is_decided(_ratio(contest, name)):
+                        racing.remove(name)
+                        contest.drop(name)
+                late = number >= _MIN_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS
+                if len(racing) == 2 or late:
+                    break
             noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])
             return noise, [self._tried(contest, one, noise) for one in remedies]
 
@@ -217,9 +221,14 @@ def _ratio(contest: Contest, name: str) -> Ratio:
     return paired_ratio([math.sqrt(one * two) for one, two, _ in pairs], after)
 
 
-def _block_steps(step: float, batches: int | None) -> int:
+def _is_decided(ratio: Ratio) -> bool:
+    """Return whether more rounds would change nothing: the remedy does not pay, or its gain is known well."""
+    return ratio.high < 1 + _MIN_GAIN or ratio.high - ratio.low < _WIDTH * ratio.value
+
+
+def _block_steps(step: float, batches: int | None, ranks: int) -> int:
     """Return the number of steps of a block: whole epochs if these are short, since each may end with an evaluation."""
-    steps = min(64, max(2, math.ceil(_BLOCK_SECONDS / step)))
+    steps = min(64, max(2, math.ceil(_BLOCK_SECONDS * ranks / step)))
     if steps > 2:
         steps = math.ceil(steps / 4) * 4  # workers deliver batches in bursts
     if batches and batches <= 2 * steps:

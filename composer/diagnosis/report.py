@@ -90,7 +90,7 @@ class Report:
         """Return the report in JSON types."""
         return {
             "ok": self.ok,
-            "verdict": dataclasses.asdict(self.verdict),
+            "verdict": {**dataclasses.asdict(self.verdict), "advice": self.verdict.advice},
             "seconds_per_step": self.step,
             "shares": dict(self.shares),
             "noise": None if self.noise is None else dataclasses.asdict(self.noise),
@@ -104,7 +104,8 @@ class Report:
 
     def __str__(self) -> str:
         """The report as text."""
-        lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence), ""]
+        lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
+        lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
         lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
         lines += [f"  {share:6.1%}  {_NAMES.get(part, part)}" for part, share in self.shares.items() if share >= 0.0005]
         if self.tried:

@@ -26,6 +26,20 @@ Cause = Literal[
     "optimizer",
 ]
 
+_ADVICE = {
+    "data": "Prepare what does not change once, outside of training; load in more workers; make {where} faster.",
+    "host": "Let fewer and larger operators do the work: larger batches, no Python loops over samples or steps; "
+    "see {where}.",
+    "synchronization": "Keep the value on the device, and read it rarely: log it, or read it every 100 batches.",
+    "communication": "Communicate less often (larger batches, gradient accumulation), and only what is needed.",
+    "evaluation": "Evaluate less often or on fewer batches: eval_interval, eval_subset_num_batches.",
+    "saving": "Save less often, or in the background: save_interval, save_async=True.",
+    "logging": "Log less often and less: flush_interval of the logger, fewer metrics; {where} takes most.",
+    "callback": "Let {where} act every 10 or 100 batches, or without loops over parameters in Python.",
+    "method": "Let {where} work on whole batches rather than on single samples, or every few batches.",
+    "metrics": "Compute metrics of training less often, or only in evaluation.",
+    "optimizer": "Use an implementation that steps all tensors at once: fused=True or foreach=True.",
+}
 _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due.
 _LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
@@ -57,6 +71,11 @@ class Verdict:
     share: float = 0.0
     where: str = ""
     evidence: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, apart from the remedies that are tried."""
+        return _ADVICE.get(self.cause, "").format(where=self.where or "it")
 
     @property
     def is_found(self) -> bool:
