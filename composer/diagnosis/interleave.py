@@ -152,5 +152,3 @@ class Contest:
     def _signal(running: Running, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(running.group, number)
-
-

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import io
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -16,6 +17,8 @@ __all__ = ["redirect_writes"]
 
 _WRITES = frozenset("wax+")
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+# A larger file is not copied before it is changed.
+_MAX_COPIED = 64 * 2**20
 _LOCAL = ("127.", "::1", "localhost")
 # Functions of os whose first argument is the path that they change.
 _CHANGES = ("mkdir", "rmdir", "remove", "unlink", "truncate", "utime", "chmod")
@@ -45,7 +48,10 @@ class _Redirection:
         moved = f"{self._folder}{os.sep}redirected{real}"
         if writes:
             self.used = True
-            _real_makedirs(os.path.dirname(moved), exist_ok=True)
+            _makedirs(moved.rpartition(os.sep)[0], exist_ok=True)
+            is_small = Path(real).is_file() and Path(real).stat().st_size < _MAX_COPIED
+            if is_small and not os.path.lexists(moved):
+                shutil.copyfile(real, moved)  # it may be appended to, renamed or removed
             return moved
         return moved if self.used and os.path.lexists(moved) else path
 
@@ -82,7 +88,7 @@ class _Redirection:
         return redirected
 
 
-_real_makedirs = os.makedirs
+_makedirs = os.makedirs
 _makes = threading.local()
 
 
@@ -100,6 +106,7 @@ def redirect_writes(folder: Path, active: Callable[[], bool]) -> Generator[None]
     >>> with tempfile.TemporaryDirectory() as folder, redirect_writes(Path(folder), lambda: True):
     ...     _ = Path("/no/such/folder.txt").write_text("kept")
     """
+
     def now() -> bool:
         if getattr(_makes, "busy", False):
             return False

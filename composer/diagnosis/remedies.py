@@ -26,7 +26,9 @@ class Remedy:
         exact: Whether it changes no number; others are reported separately, and never combined.
         group: Remedies of one group exclude each other.
 
-    >>> Remedy("workers-2", ("train_dataloader.num_workers=2",), lines="DataLoader(..., num_workers=2)").changed
+    >>> Remedy(
+    ...     "workers-2", ("train_dataloader.num_workers=2",), lines="DataLoader(..., num_workers=2)"
+    ... ).changed
     ('train_dataloader',)
     """
 
@@ -64,9 +66,7 @@ REMEDIES: dict[str, str] = {
 _ON_REQUEST = ("compile",)
 
 
-def applicable(
-    result: Mapping[str, Any], names: Sequence[str] | None = None
-) -> Iterator[Remedy]:
+def applicable(result: Mapping[str, Any], names: Sequence[str] | None = None) -> Iterator[Remedy]:
     """Yield the remedies that may help a measured run.
 
     Args:
@@ -75,7 +75,9 @@ def applicable(
 
     >>> data = {"is_loader": True, "workers": 0, "pinned": False, "tensors": False}
     >>> facts = {"device": "cpu", "cores": 2, "data": data, "optimizers": []}
-    >>> facts |= dict.fromkeys(("convolutions", "find_unused_parameters", "savers", "float64", "compiled"), False)
+    >>> facts |= dict.fromkeys(
+    ...     ("convolutions", "find_unused_parameters", "savers", "float64", "compiled"), False
+    ... )
     >>> facts |= {"loggers": [], "microbatch": None, "ranks": 1, "saves_in_background": True}
     >>> [one.name for one in applicable({"steps": [{"data": 1.0}], "facts": facts})]
     ['workers-1', 'workers-2']

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
@@ -32,7 +39,9 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
 
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
-    >>> facts = facts_of(Trainer(model=ComposerClassifier(nn.Linear(2, 2), num_classes=2), progress_bar=False))
+    >>> facts = facts_of(
+    ...     Trainer(model=ComposerClassifier(nn.Linear(2, 2), num_classes=2), progress_bar=False)
+    ... )
     >>> facts["parameters"], facts["float64"]
     (6, False)
     """
@@ -115,5 +124,3 @@ def _data(spec: Any) -> dict[str, Any]:
         and loader.batch_size is not None
         and type(loader.sampler) in (RandomSampler, SequentialSampler),
     }
-
-

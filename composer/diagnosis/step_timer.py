@@ -120,6 +120,7 @@ class StepTimer(Callback):
         ]
 
     def close(self, state: State, logger: Logger) -> None:
+        """Remove the hooks of the optimizers."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

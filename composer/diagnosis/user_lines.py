@@ -14,7 +14,8 @@ _PACKAGE = f"{Path(__file__).absolute().parents[1]}{os.sep}"
 _LOOP = f"{_PACKAGE}trainer{os.sep}"
 _ENGINE = tuple(f"{_PACKAGE}core{os.sep}{name}.py" for name in ("engine", "logger"))
 _LIBRARIES = tuple(
-    f"{path}{os.sep}" for path in {*sysconfig.get_paths().values(), *map(os.path.realpath, sysconfig.get_paths().values())}
+    f"{path}{os.sep}"
+    for path in {*sysconfig.get_paths().values(), *map(os.path.realpath, sysconfig.get_paths().values())}
 )
 
 

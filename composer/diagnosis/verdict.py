@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 __all__ = ["Cause", "Verdict", "judge", "shares_of"]
@@ -158,7 +158,9 @@ class _Judged:
         elif workers:
             evidence.append(f"num_workers={workers}, persistent_workers={facts.get('persistent')}")
         at = f", most of it in {where}" if where else ""
-        yield Verdict("data", f"Bound by data: waiting takes {share:.0%} of the step{at}.", share, where, tuple(evidence))
+        yield Verdict(
+            "data", f"Bound by data: waiting takes {share:.0%} of the step{at}.", share, where, tuple(evidence)
+        )
 
     def _outputs(self) -> Iterator[Verdict]:
         for part, text in (
@@ -293,4 +295,4 @@ def _hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | 
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    return f"{os.path.basename(line['file'])}:{line['line']} ({line['in'].partition('.<locals>')[0]})"
+    return f"{Path(line['file']).name}:{line['line']} ({line['in'].partition('.<locals>')[0]})"

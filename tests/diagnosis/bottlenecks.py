@@ -212,9 +212,7 @@ class ClipsInPython(Callback):
 def monitor_of_every_step() -> Trainer:
     net = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU()) for _ in range(20)])
     net.append(nn.Linear(64, CLASSES))
-    return trainer(
-        net, ready(64, 64), callbacks=[OptimizerMonitor(batch_log_interval=1)], loggers=[JSONLinesLogger()]
-    )
+    return trainer(net, ready(64, 64), callbacks=[OptimizerMonitor(batch_log_interval=1)], loggers=[JSONLinesLogger()])
 
 
 class WritesToDisk(LoggerDestination):

@@ -57,7 +57,9 @@ def from_memory() -> Trainer:
 
 @healthy
 def with_workers() -> Trainer:
-    return trainer(wide(hidden=1536), DataLoader(rows(4096), BATCH, shuffle=True, num_workers=1, persistent_workers=True))
+    return trainer(
+        wide(hidden=1536), DataLoader(rows(4096), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+    )
 
 
 @healthy
@@ -102,5 +104,3 @@ def with_a_callback() -> Trainer:
 def microbatched() -> Trainer:
     net = wide(hidden=1536)
     return trainer(net, optimizers=AdamW(net.parameters(), 1e-4, fused=True), device_train_microbatch_size=BATCH // 2)
-
-

@@ -126,7 +126,8 @@ def main() -> None:
         told = "" if best is None else f" | {best.remedy.name} {best.ratio}"
         if best is not None and given.gains:
             told += f", full run {full_gain(path, best, ranks, given.seconds):+.0%}"
-        print(f"{'ok  ' if right[-1] else 'BAD '} {name:<38}{verdict.cause:<14}{verdict.text}{told} | {report.seconds:.0f} s")
+        mark = "ok  " if right[-1] else "BAD "
+        print(f"{mark} {name:<38}{verdict.cause:<14}{verdict.text}{told} | {report.seconds:.0f} s")
         if not right[-1]:
             shares = {part: round(share, 3) for part, share in report.shares.items() if share > 0.01}
             print(f"     expected {cause} {where}; {shares}")

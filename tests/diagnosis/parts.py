@@ -49,9 +49,7 @@ class Blocks(Dataset[tuple[Tensor, Tensor]]):
     """Batches that are ready: a data set without cost."""
 
     def __init__(self, *shape: int, number: int = 32, dtype: torch.dtype = torch.float32) -> None:
-        self.batches = [
-            (torch.randn(*shape, dtype=dtype), torch.randint(CLASSES, (shape[0],))) for _ in range(number)
-        ]
+        self.batches = [(torch.randn(*shape, dtype=dtype), torch.randint(CLASSES, (shape[0],))) for _ in range(number)]
 
     def __len__(self) -> int:
         return len(self.batches)
