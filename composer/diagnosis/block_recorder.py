@@ -53,6 +53,8 @@ class BlockRecorder(DoctorProbe):
         folder: Folder of the trial, with the tokens.
         changed: See :class:`.DoctorProbe`.
         edits: See :class:`.DoctorProbe`.
+
+    >>> Trial("block-fused", target, "composer.diagnosis.block_recorder:BlockRecorder")  # doctest: +SKIP
     """
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

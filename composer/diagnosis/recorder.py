@@ -42,6 +42,8 @@ class DoctorProbe(Probe):
         folder: Folder of the trial.
         changed: Names of the arguments of the trainer that the trial changes.
         edits: Names of changes that are not assignments, see ``edits``.
+
+    >>> Trial("long", target, "composer.diagnosis.recorder:DoctorProbe")  # doctest: +SKIP
     """
 
     def __init__(self, folder: Path, changed: tuple[str, ...] = (), edits: tuple[str, ...] = ()) -> None:
@@ -103,6 +105,12 @@ class StepRecorder(DoctorProbe):
         seconds: Time after which to measure no more steps, if there are three.
         changed: See :class:`DoctorProbe`.
         edits: See :class:`DoctorProbe`.
+
+    >>> trial = Trial(  # doctest: +SKIP
+    ...     "measure", target, "composer.diagnosis.recorder:StepRecorder", {"steps": 20}
+    ... )
+    >>> Study(folder).run([trial])["measure"].result["steps"][0]  # doctest: +SKIP
+    {'data': 0.0012, 'forward': 0.0043, ...}
     """
 
     def __init__(

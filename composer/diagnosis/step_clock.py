@@ -18,14 +18,14 @@ class StepClock:
     Attributes:
         steps: The seconds of each part, for every step that has ended.
 
-    >>> ticks = iter([0.0, 1.0, 3.0, 4.0])
+    >>> ticks = iter([0.0, 1.0, 2.0, 4.0, 5.0])
     >>> clock = StepClock(lambda: next(ticks))
     >>> clock.enter("forward")
     >>> clock.enter("MixUp")
     >>> clock.leave()
     >>> clock.end_step()
     >>> clock.steps
-    [{'rest': 1.0, 'forward': 1.0..., 'MixUp': 2.0}]
+    [{'rest': 1.0, 'forward': 2.0, 'MixUp': 2.0}]
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -26,7 +26,7 @@ def is_user_file(path: str) -> bool:
     Args:
         path: The file name of the code.
 
-    >>> is_user_file(__file__), is_user_file("/home/me/train.py"), is_user_file("<string>")
+    >>> is_user_file(__file__), is_user_file("train.py"), is_user_file("<string>")
     (False, True, False)
     """
     installed = f"{os.sep}site-packages{os.sep}" in path or path.startswith((_PACKAGE, *_LIBRARIES))

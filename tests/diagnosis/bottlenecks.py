@@ -371,23 +371,12 @@ def needless_float64() -> Trainer:
     return trainer(wide().double(), ready(dtype=torch.float64))
 
 
-class Deep(nn.Module):
-    """Many small layers, all of which get a gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(150))
-        self.head = nn.Linear(64, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for layer in self.layers:
-            inputs = inputs + layer(inputs).tanh()
-        return self.head(inputs)
-
-
 @planted("communication", "find_unused_parameters", ranks=2)
 def needless_search_for_unused_parameters() -> Trainer:
-    return trainer(Deep(), ready(8, 64, number=200), find_unused_parameters=True)
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(150)]
+    return trainer(
+        nn.Sequential(*layers, nn.Linear(64, CLASSES)), ready(8, 64, number=200), find_unused_parameters=True
+    )
 
 
 def slow_transform(batch: Any) -> Any:

@@ -44,7 +44,7 @@ def test_nothing_is_wrong_if_computation_dominates() -> None:
 
 
 def test_the_line_of_the_users_code_is_named() -> None:
-    line = {"part": "data", "file": "/home/me/data.py", "line": 7, "in": "Rows.__getitem__"}
+    line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__"}
     lines = [{**line, "count": 90}, {"part": "data", "file": None, "line": None, "in": None, "count": 10}]
     verdict = judge(measured({**HEALTHY, "data": 2.0}, lines=lines, samples=100))
     assert verdict.where == "data.py:7 (Rows.__getitem__)"
@@ -62,7 +62,7 @@ def test_many_small_operators_are_bound_by_the_host() -> None:
 
 
 def test_a_line_without_operators_is_bound_by_the_host() -> None:
-    lines = [{"part": "loss", "file": "/home/me/train.py", "line": 3, "in": "loss", "count": 60}]
+    lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "count": 60}]
     verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, samples=100))
     assert (verdict.cause, verdict.where) == ("host", "train.py:3 (loss)")
     flops = {"parts": {}, "waits": [], "lines": [{**lines[0], "elements": 0, "flops": 2e9, "count": 1}]}
