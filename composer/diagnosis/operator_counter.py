@@ -78,10 +78,10 @@ class OperatorCounter(TorchDispatchMode):
         del types
         part, kwargs = self._part(), kwargs or {}
         packet = func.overloadpacket
-        name = packet.__name__
+        name: str = packet.__name__
         line = user_line(sys._getframe(1)) if part != "backward" else None
         if line is not None and not part.startswith(_ON_HOST) and _waits(name, args, kwargs):
-            self.waits[part, line, _NAMES.get(name, name)] += 1
+            self.waits[part, line, _NAMES.get(name) or name] += 1
         result = func(*args, **kwargs)
         elements = sum(_elements(each) for each in (*args, result))
         flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0

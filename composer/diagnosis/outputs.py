@@ -54,7 +54,7 @@ def restore_outputs(
         else:
             left_out.append(type(logger).__name__)
     restored["loggers"] = [*(arguments.get("loggers") or ()), *loggers]
-    callbacks = list(arguments.get("callbacks") or ())
+    callbacks: list[Any] = [*(arguments.get("callbacks") or ())]
     for callback in _instances("callbacks", given, Callback, left_out):
         if not callback.writes_output or any(callback is one for one in loggers):
             continue
