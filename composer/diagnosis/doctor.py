@@ -15,7 +15,7 @@ from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio, paired_ratio
 from composer.diagnosis.remedies import REMEDIES, Remedy, applicable, combination, would_save
 from composer.diagnosis.report import Report, Tried
-from composer.diagnosis.verdict import Verdict, judge, shares_of
+from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
 from composer.trials import ForkServer, Record, Study, Target, Trial
 from composer.trials.fork_server import can_fork
 
@@ -132,7 +132,7 @@ class _Diagnosis:
         verdict = _with_gains(verdict, tried)
         return Report(
             verdict,
-            sum(sum(step.values()) for step in result["steps"]) / len(result["steps"]),
+            sum(seconds_of(result).values()),
             shares_of(result),
             noise,
             tried,
@@ -175,7 +175,7 @@ class _Diagnosis:
 
     def _contest(self, result: Mapping[str, Any], remedies: Sequence[Remedy]) -> tuple[Ratio | None, list[Tried]]:
         """Measure remedies in turn with the unchanged run, which takes part twice."""
-        step = sum(sum(each.values()) for each in result["steps"]) / len(result["steps"])
+        step = sum(seconds_of(result).values())
         named = {"base": Remedy("base"), "again": Remedy("again")} | {one.name: one for one in remedies}
         trials = {
             name: self._trial(f"block-{name.replace('+', '.')}", _BLOCKS, remedy, {}) for name, remedy in named.items()
@@ -194,7 +194,7 @@ class _Diagnosis:
                     if name not in ("base", "again") and _is_decided(_ratio(contest, name)):
                         racing.remove(name)
                         contest.drop(name)
-                late = number >= _MIN_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS
+                late = number >= _MIN_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS * self._ranks
                 if len(racing) == 2 or late:
                     break
             noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["DoctorProbe", "StepRecorder"]
 
 _LONG = 10**9
+# Seconds within which nothing was saved, but only found not to be due.
+_CHECKS = 5e-4
 
 
 class DoctorProbe(Probe):
@@ -127,7 +129,8 @@ class StepRecorder(DoctorProbe):
         self._sampler = LineSampler(lambda: self._clock.part)
         self._counter = OperatorCounter(lambda: self._clock.part)
         self._stack = contextlib.ExitStack()
-        self._result: dict[str, Any] = {}
+        self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
+        self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,6 +165,8 @@ class StepRecorder(DoctorProbe):
         """Note a step, and go on to the next phase when there are enough."""
         assert self._timer is not None
         self._count += 1
+        if self._phase != "counted":
+            self._note_periodic(self._clock.steps[-1])
         now = time.perf_counter()
         late = self._agreed(now - self._began > self._seconds)
         if self._phase == "warmup":
@@ -187,6 +192,14 @@ class StepRecorder(DoctorProbe):
             self._stack.close()
             self._result["operators"] = self._counter.to_json(self._count)
             raise Finished
+
+    def _note_periodic(self, step: Mapping[str, float]) -> None:
+        """Count the evaluations and checkpoints, which are rarer than steps."""
+        for part, each in self._periodic.items():
+            each["steps"] += 1
+            if step.get(part, 0.0) > _CHECKS:
+                each["count"] += 1
+                each["seconds"] += step[part]
 
     def _next(self, phase: str) -> None:
         self._phase, self._count, self._began = phase, 0, time.perf_counter()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Cause", "Verdict", "judge", "shares_of"]
+__all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
 
 Cause = Literal[
     "none",
@@ -75,12 +75,35 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to do about it, apart from the remedies that are tried."""
-        return _ADVICE.get(self.cause, "").format(where=self.where or "it")
+        return _ADVICE.get(self.cause, "").format(where=self.where or "the program")
 
     @property
     def is_found(self) -> bool:
         """Whether something is wrong."""
         return self.cause != "none"
+
+
+def seconds_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of each part in a step, the largest first.
+
+    Evaluations and checkpoints that are rarer than every few steps are spread over all steps that were trained, as few
+    of them fall into those that were measured.
+
+    Args:
+        result: What :class:`.StepRecorder` measured.
+
+    >>> periodic = {"evaluation": {"count": 1, "seconds": 4.0, "steps": 8}}
+    >>> seconds_of({"steps": [{"forward": 1.0, "evaluation": 4.0}], "periodic": periodic})
+    {'forward': 1.0, 'evaluation': 0.5}
+    """
+    sums: defaultdict[str, float] = defaultdict(float)
+    for step in result["steps"]:
+        for part, seconds in step.items():
+            sums[part] += seconds / len(result["steps"])
+    for part, each in result.get("periodic", {}).items():
+        if 0 < each["count"] < each["steps"] / 4:
+            sums[part] = each["seconds"] / each["steps"]
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def shares_of(result: Mapping[str, Any]) -> dict[str, float]:
@@ -92,12 +115,9 @@ def shares_of(result: Mapping[str, Any]) -> dict[str, float]:
     >>> shares_of({"steps": [{"data": 3.0, "forward": 1.0}]})
     {'data': 0.75, 'forward': 0.25}
     """
-    sums: defaultdict[str, float] = defaultdict(float)
-    for step in result["steps"]:
-        for part, seconds in step.items():
-            sums[part] += seconds
-    total = sum(sums.values())
-    return {part: value / total for part, value in sorted(sums.items(), key=lambda item: -item[1])}
+    seconds = seconds_of(result)
+    total = sum(seconds.values())
+    return {part: value / total for part, value in seconds.items()}
 
 
 def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) -> Verdict:
@@ -122,7 +142,7 @@ class _Judged:
     def __init__(self, result: Mapping[str, Any], inline: Mapping[str, Any] | None) -> None:
         self._result, self._inline, self._facts = result, inline, result["facts"]
         self._shares = shares_of(result)
-        self._step = sum(sum(step.values()) for step in result["steps"]) / len(result["steps"])
+        self._step = sum(seconds_of(result).values())
         self._operators: Mapping[str, Any] = result.get("operators") or {"parts": {}, "lines": [], "waits": []}
 
     def candidates(self) -> Iterator[Verdict]:
