@@ -48,6 +48,7 @@ KEYWORDS: dict[str, list[str]] = {
     "guides/schedulers.md": ["learning rate schedule", "learning rate", "scheduler", "warmup"],
     "guides/trainer.md": ["trainer", "trainer arguments", "learning rate finder", "lr finder", "dry run"],
     "guides/your_own.md": ["extending", "custom algorithm", "custom callback", "custom logger"],
+    "guides/doctor.md": ["slow", "bottleneck", "profile", "GPU utilization", "composer doctor"],
     "guides/verify.md": ["verify", "nondeterminism", "reproducibility check", "composer verify"],
     "how_to/best_checkpoint.md": ["save best model", "best checkpoint", "best model"],
     "how_to/transfer_learning.md": ["transfer learning", "fine-tuning"],

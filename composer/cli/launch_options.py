@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "blame": "rank the samples of a training step by loss and gradient norm, to explain a spike",
     "checkpoint": "inspect and convert checkpoints",
+    "doctor": "find out why a program is slow, and measure what makes it faster",
     "fork": "continue training from any step of a run, as a new run with changed settings",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a script trains the same with other microbatches, ranks and restarts",
@@ -40,6 +41,7 @@ _COMMANDS = [
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
     ("composer verify", COMMANDS["verify"]),
+    ("composer doctor", COMMANDS["doctor"]),
     ("composer replay", COMMANDS["replay"]),
     ("composer blame", COMMANDS["blame"]),
     ("composer fork", COMMANDS["fork"]),

@@ -64,6 +64,11 @@ class Running:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
+    @property
+    def group(self) -> int:
+        """Process group of the trial, of its leader, ranks and data workers."""
+        return self._process.pid
+
     def poll(self) -> Record | None:
         """Return the record if the trial has ended, or has reached its time limit; None while it runs."""
         code = self._process.poll()

@@ -1,0 +1,118 @@
+"""``composer doctor``: find out why a training program is slow, and try remedies."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from typing import Any
+
+from composer.cli.launch_options import COMMANDS
+from composer.cli.usage import UsageError, usage_errors
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser.
+
+    Args:
+        commands: What ``add_subparsers`` of the parser returned.
+
+    >>> from composer.cli.usage import CommandParser
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> given = commands.choices["doctor"].parse(["--steps", "30", "train.py", "--lr", "0.1"])
+    >>> given.steps, given.program
+    (30, ['train.py', '--lr', '0.1'])
+    """
+    command = commands.add_parser(
+        "doctor",
+        help=COMMANDS["doctor"],
+        description="Find out why a training script is slow: train some steps as they are, show where their time goes, "
+        "name what limits the speed, and measure changes that may make it faster, in turn with the unchanged run. The "
+        "script needs no changes, and nothing is written to its folders or experiment trackers.",
+        usage="composer doctor [OPTION ...] SCRIPT [ARGUMENT ...]\n"
+        "       composer doctor [OPTION ...] -m MODULE [ARGUMENT ...]\n"
+        "       composer doctor [OPTION ...] train CONFIG.yaml",
+        epilog="Exit code: 0 if nothing is wrong, 1 if something is, or the script fails, 2 for a wrong command line.",
+    )
+    command.num_positionals = 0
+    command.add_argument("--steps", type=int, default=20, metavar="N", help="number of steps to measure (default 20)")
+    command.add_argument(
+        "--remedies", metavar="NAME,...", help="the remedies to try (default: all that start quickly), or none"
+    )
+    command.add_argument("--list", action="store_true", help="list the remedies")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.add_argument("--folder", help="keep the records and logs of the trials here")
+    command.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change an argument of the Trainer first, such as train_dataloader.num_workers=4; repeatable",
+    )
+    command.add_argument(
+        "--time-limit", type=float, default=300.0, metavar="SECONDS", help="time limit of a trial (default 300)"
+    )
+    command.add_argument(
+        "--fit",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which call of Trainer.fit to measure, for scripts with several (default 1)",
+    )
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(given: argparse.Namespace) -> None:
+    from composer._text import one_of, positive
+    from composer.diagnosis.doctor import doctor
+    from composer.diagnosis.remedies import REMEDIES
+    from composer.trials.target import Target
+    from composer.trials.termination import Terminated, terminate_cleanly
+
+    if given.list:
+        for name, text in REMEDIES.items():
+            sys.stdout.write(f"{name:<16}{text}\n")
+        return
+    remedies = None
+    with usage_errors():
+        if given.remedies is not None:
+            names = [name for name in given.remedies.split(",") if name not in ("", "none")]
+            remedies = [one_of("--remedies", name, list(REMEDIES)) for name in names]
+        positive("--time-limit", given.time_limit)
+        target = Target.from_command(given.program or (), given.fit)
+    try:
+        with terminate_cleanly():
+            report = doctor(
+                target,
+                steps=given.steps,
+                remedies=remedies,
+                changes=given.set,
+                ranks=given.ranks,
+                folder=given.folder,
+                time_limit=given.time_limit,
+                progress=_say,
+            )
+    except ValueError as error:  # of the arguments: trials report the errors of the program
+        raise UsageError(str(error)) from error
+    except KeyboardInterrupt as interruption:
+        signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
+        sys.stderr.write("composer: interrupted; all runs were ended.\n")
+        raise SystemExit(128 + signum) from None
+    if given.json:
+        json.dump(report.to_json(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(f"{report}\n")
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _say(text: str) -> None:
+    """Show on stderr what has been measured."""
+    sys.stderr.write(f"composer doctor: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,248 @@
+"""Find out why a training program is slow: measure its steps, name the cause, and try remedies."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer._text import one_of
+from composer.diagnosis.interleave import Contest
+from composer.diagnosis.paired import Ratio, paired_ratio
+from composer.diagnosis.remedies import REMEDIES, Remedy, applicable, combination, would_save
+from composer.diagnosis.report import Report, Tried
+from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.trials import ForkServer, Record, Study, Target, Trial
+from composer.trials.fork_server import can_fork
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["doctor"]
+
+_RECORDER = "composer.diagnosis.recorder:StepRecorder"
+_BLOCKS = "composer.diagnosis.block_recorder:BlockRecorder"
+_MIN_STEPS = 5
+# A gain must be larger, whatever its interval.
+_MIN_GAIN = 0.03
+# A block of one process, and of each further one, which waits for the others.
+_BLOCK_SECONDS = 0.25
+# Rounds until nothing is open any more, or for so many seconds.
+_MIN_ROUNDS, _MAX_ROUNDS, _CONTEST_SECONDS = 5, 30, 20.0
+# Width of the interval, relative to its value, that is small enough.
+_WIDTH = 0.08
+
+
+def doctor(
+    program: Callable[[], Trainer] | Target | Sequence[str],
+    *,
+    steps: int = 20,
+    remedies: Sequence[str] | None = None,
+    changes: Sequence[str] = (),
+    ranks: int = 1,
+    folder: str | Path | None = None,
+    time_limit: float = 300.0,
+    fit: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Measure some steps of a training program as it is, say what bounds its speed, and try remedies.
+
+    The remedies that change no number are measured in turn with the unchanged run, a block of steps each, so that what
+    else the computer does hits all of them alike. The program writes into a temporary folder, and its data are read as
+    they are.
+
+    Args:
+        program: A function that returns a trainer which is not fitted yet; or a command line such as
+            ``["train.py", "--lr", "0.1"]``.
+        steps: Number of steps to measure.
+        remedies: Names of the remedies to try, of :data:`.REMEDIES`; an empty sequence tries none, None all that start
+            quickly.
+        changes: Assignments to diagnose the program with, such as ``"train_dataloader.num_workers=4"``.
+        ranks: Number of processes.
+        folder: Folder for the trials; None uses a temporary one.
+        time_limit: Seconds after which a trial is terminated.
+        fit: Which call of ``fit`` of the program is meant, from 1.
+        progress: Called with a line whenever something has been measured.
+
+    Returns:
+        The report; ``report.ok`` says whether nothing is wrong.
+
+    Raises:
+        ValueError: An argument is out of range, or a remedy does not exist.
+        RuntimeError: The program does not train; the error has its traceback.
+
+    >>> doctor(["train.py"], steps=1)
+    Traceback (most recent call last):
+    ValueError: steps must be at least 5; got 1.
+    """
+    if steps < _MIN_STEPS:
+        raise ValueError(f"steps must be at least {_MIN_STEPS}; got {steps}.")
+    chosen = None if remedies is None else [one_of("remedies", name, list(REMEDIES)) for name in remedies]
+    if isinstance(program, Target):
+        target = program
+    elif callable(program):
+        target = Target.from_function(program, fit)
+    else:
+        target = Target.from_command(program, fit)
+    with tempfile.TemporaryDirectory(prefix="composer-doctor-") as temporary:
+        where = Path(temporary if folder is None else folder)
+        modules = [path.partition(":")[0] for path in (_RECORDER, _BLOCKS)]
+        with ForkServer(modules) if can_fork() else contextlib.nullcontext() as server:
+            made = _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server)
+            return made.report()
+
+
+class _Diagnosis:
+    """One call of :func:`doctor`; its arguments are those of the function, and the server that forks the trials."""
+
+    def __init__(
+        self,
+        target: Target,
+        folder: Path,
+        steps: int,
+        chosen: Sequence[str] | None,
+        changes: Sequence[str],
+        ranks: int,
+        time_limit: float,
+        progress: Callable[[str], None] | None,
+        server: ForkServer | None,
+    ) -> None:
+        self._target, self._folder, self._steps, self._chosen = target, folder, steps, chosen
+        self._changes, self._ranks, self._time_limit = tuple(changes), ranks, time_limit
+        self._progress, self._server = progress, server
+
+    def report(self) -> Report:
+        """Measure, judge, and try the remedies."""
+        start = time.monotonic()
+        result = self._measure("measure", ())
+        self._say(f"measured {len(result['steps'])} steps")
+        inline = None
+        data = result["facts"]["data"]
+        if data.get("workers") and shares_of(result).get("data", 0.0) > 0.1:
+            with contextlib.suppress(RuntimeError):  # the evidence is poorer without it
+                inline = self._measure("inline", ("train_dataloader.num_workers=0",))
+        verdict = judge(result, inline)
+        self._say(verdict.text)
+        found = list(applicable(result, self._chosen))
+        noise, tried, combined = self._try(result, found) if found else (None, [], None)
+        verdict = _with_gains(verdict, tried)
+        return Report(
+            verdict,
+            sum(seconds_of(result).values()),
+            shares_of(result),
+            noise,
+            tried,
+            combined,
+            would_save(result),
+            (result.get("operators") or {}).get("waits", ()),
+            result["facts"],
+            time.monotonic() - start,
+        )
+
+    def _measure(self, name: str, changes: tuple[str, ...]) -> Mapping[str, Any]:
+        trial = self._trial(name, _RECORDER, Remedy(name, changes), {"steps": self._steps})
+        record: Record = Study(self._folder, server=self._server).run([trial])[name]
+        if not record.is_completed:
+            raise RuntimeError(f"The program does not train: {record.error}\n{record.details}")
+        return record.result
+
+    def _trial(self, name: str, probe: str, remedy: Remedy, arguments: Mapping[str, Any]) -> Trial:
+        own = Remedy("", self._changes).changed
+        given = {**arguments, "changed": [*own, *remedy.changed], "edits": list(remedy.edits)}
+        changes = (*self._changes, *remedy.changes)
+        return Trial(name, self._target, probe, given, changes, ranks=self._ranks, time_limit=self._time_limit)
+
+    def _try(
+        self, result: Mapping[str, Any], remedies: Sequence[Remedy]
+    ) -> tuple[Ratio | None, list[Tried], Tried | None]:
+        """Measure remedies, and the combination of those that pay."""
+        size = 2 if result["facts"]["device"] != "cpu" else 6
+        tried: list[Tried] = []
+        noise: Ratio | None = None
+        for begin in range(0, len(remedies), size):
+            noise, found = self._contest(result, remedies[begin : begin + size])
+            tried += found
+        paying = [(one.remedy, one.ratio.gain) for one in tried if one.pays and one.ratio is not None]
+        together = combination(paying)
+        if together is None:
+            return noise, tried, None
+        _, found = self._contest(result, [together])
+        return noise, tried, found[0]
+
+    def _contest(self, result: Mapping[str, Any], remedies: Sequence[Remedy]) -> tuple[Ratio | None, list[Tried]]:
+        """Measure remedies in turn with the unchanged run, which takes part twice."""
+        step = sum(seconds_of(result).values())
+        named = {"base": Remedy("base"), "again": Remedy("again")} | {one.name: one for one in remedies}
+        trials = {
+            name: self._trial(f"block-{name.replace('+', '.')}", _BLOCKS, remedy, {}) for name, remedy in named.items()
+        }
+        count = _block_steps(step, result["facts"]["data"].get("batches"), self._ranks)
+        with Contest(
+            self._folder, trials, self._server, steps=count, warmup=max(4, count), limit=self._time_limit / 2
+        ) as contest:
+            racing = [name for name in trials if name not in contest.failed]
+            began = time.monotonic()
+            for number in range(1, _MAX_ROUNDS + 1):
+                racing = contest.play(racing)
+                if "base" not in racing or "again" not in racing:
+                    raise RuntimeError(f"The unchanged run failed when it was measured again: {contest.failed}")
+                for name in [*racing] if number >= _MIN_ROUNDS else ():
+                    if name not in ("base", "again") and _is_decided(_ratio(contest, name)):
+                        racing.remove(name)
+                        contest.drop(name)
+                late = number >= _MIN_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS * self._ranks
+                if len(racing) == 2 or late:
+                    break
+            noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])
+            return noise, [self._tried(contest, one, noise) for one in remedies]
+
+    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio) -> Tried:
+        if remedy.name in contest.failed or not contest.blocks[remedy.name]:
+            self._say(f"{remedy.name}: does not run")
+            return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
+        ratio = _ratio(contest, remedy.name)
+        pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
+        self._say(f"{remedy.name}: {ratio}")
+        return Tried(remedy, ratio, pays=pays)
+
+    def _say(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress(text)
+
+
+def _ratio(contest: Contest, name: str) -> Ratio:
+    """Return how many times as fast a variant is as the unchanged run, which is measured twice in each round."""
+    after = contest.blocks[name]
+    pairs = zip(contest.blocks["base"], contest.blocks["again"], after, strict=False)
+    return paired_ratio([math.sqrt(one * two) for one, two, _ in pairs], after)
+
+
+def _is_decided(ratio: Ratio) -> bool:
+    """Return whether more rounds would change nothing: the remedy does not pay, or its gain is known well."""
+    return ratio.high < 1 + _MIN_GAIN or ratio.high - ratio.low < _WIDTH * ratio.value
+
+
+def _block_steps(step: float, batches: int | None, ranks: int) -> int:
+    """Return the number of steps of a block: whole epochs if these are short, since each may end with an evaluation."""
+    steps = min(64, max(2, math.ceil(_BLOCK_SECONDS * ranks / step)))
+    if steps > 2:
+        steps = math.ceil(steps / 4) * 4  # workers deliver batches in bursts
+    if batches and batches <= 2 * steps:
+        return batches * math.ceil(steps / batches)
+    return steps
+
+
+def _with_gains(verdict: Verdict, tried: Sequence[Tried]) -> Verdict:
+    """Return the verdict after the remedies: only a measurement shows what the search for unused parameters takes."""
+    for one in tried:
+        if one.remedy.name == "find_unused" and one.pays and one.ratio is not None:
+            share = 1 - 1 / one.ratio.value
+            if not verdict.is_found or share > verdict.share or verdict.cause == "host":
+                text = f"Bound by communication: the search for unused parameters takes {share:.0%} of the step."
+                evidence = (f"without find_unused_parameters the run is faster by {one.ratio}",)
+                return Verdict("communication", text, share, "find_unused_parameters", evidence)
+    return verdict

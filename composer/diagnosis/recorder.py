@@ -1,0 +1,220 @@
+"""The probe that measures a run as it is: the split of its steps, lines of the user's code, operators, and facts."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.lr_scheduler import OneCycleLR
+
+from composer import dist
+from composer.core.time import Time
+from composer.diagnosis.edits import edit
+from composer.diagnosis.line_sampler import LineSampler
+from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
+from composer.diagnosis.outputs import restore_outputs
+from composer.diagnosis.redirected_writes import redirect_writes
+from composer.diagnosis.run_facts import facts_of
+from composer.diagnosis.step_clock import StepClock
+from composer.diagnosis.step_timer import Finished, StepTimer
+from composer.diagnosis.user_lines import in_user_code, in_user_handler
+from composer.trees import ensure_tuple
+from composer.trials.probe import Probe
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["DoctorProbe", "StepRecorder"]
+
+_LONG = 10**9
+# Seconds within which nothing was saved, but only found not to be due.
+_CHECKS = 5e-4
+
+
+class DoctorProbe(Probe):
+    """Base class of the probes: trains without end, with the outputs of the program in the folder of the trial.
+
+    Args:
+        folder: Folder of the trial.
+        changed: Names of the arguments of the trainer that the trial changes.
+        edits: Names of changes that are not assignments, see ``edits``.
+
+    >>> Trial("long", target, "composer.diagnosis.recorder:DoctorProbe")  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Path, changed: tuple[str, ...] = (), edits: tuple[str, ...] = ()) -> None:
+        super().__init__(folder)
+        gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
+        self._changed, self._edits = changed, edits
+        self._clock = StepClock()
+        self._left_out: list[str] = []
+
+    def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer with its outputs, the timer, and no end."""
+        restored, self._left_out = restore_outputs(arguments, given, self.folder, self._changed)
+        for name in self._edits:
+            restored = edit(name, restored)
+        if restored.get("max_duration") is not None:
+            restored["max_duration"] = _endless(restored["max_duration"])
+        return self._without_end(restored)
+
+    def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Train until :class:`.Finished` is raised."""
+        if arguments.get("duration") is not None:
+            arguments["duration"] = _endless(arguments["duration"])
+        elif trainer.state.max_duration is not None:
+            trainer.state.max_duration = _endless(trainer.state.max_duration)
+        for name in self._edits:
+            arguments = edit(name, arguments)
+        self.begin(trainer)
+        main = threading.main_thread()
+
+        def active() -> bool:
+            calls = in_user_handler if threading.current_thread() is main else in_user_code
+            return calls(sys._getframe(2))
+
+        with redirect_writes(self.folder, active), contextlib.suppress(Finished):
+            fit(**self._without_end(arguments))
+
+    def begin(self, trainer: Trainer) -> None:
+        """Prepare before ``fit``.
+
+        Args:
+            trainer: The trainer.
+        """
+
+    def _without_end(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments without schedules that raise after their last step."""
+        given = arguments.get("schedulers")
+        if given is not None and any(isinstance(one, OneCycleLR) for one in ensure_tuple(given)):
+            kept = [one for one in ensure_tuple(given) if not isinstance(one, OneCycleLR)]
+            return {**arguments, "schedulers": kept or None}
+        return arguments
+
+
+class StepRecorder(DoctorProbe):
+    """Measures some steps, samples the lines of the same number again, and counts the operators of two.
+
+    Args:
+        folder: Folder of the trial.
+        steps: Number of steps to measure.
+        seconds: Time after which to measure no more steps, if there are three.
+        changed: See :class:`DoctorProbe`.
+        edits: See :class:`DoctorProbe`.
+
+    >>> trial = Trial(  # doctest: +SKIP
+    ...     "measure", target, "composer.diagnosis.recorder:StepRecorder", {"steps": 20}
+    ... )
+    >>> Study(folder).run([trial])["measure"].result["steps"][0]  # doctest: +SKIP
+    {'data': 0.0012, 'forward': 0.0043, ...}
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        steps: int = 20,
+        seconds: float = 6.0,
+        changed: tuple[str, ...] = (),
+        edits: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(folder, changed, edits)
+        self._steps, self._seconds = steps, seconds
+        self._phase, self._count = "warmup", 0
+        self._sampler = LineSampler(lambda: self._clock.part)
+        self._counter = OperatorCounter(lambda: self._clock.part)
+        self._stack = contextlib.ExitStack()
+        self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
+        self._result: dict[str, Any] = {"periodic": self._periodic}
+        self._timer: StepTimer | None = None
+
+    def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer with the timer."""
+        restored = super().init(arguments, given)
+        self._timer = StepTimer(self._clock, self._ended, fused=restored.get("compile_config") is not None)
+        restored["callbacks"] = [self._timer, *restored["callbacks"]]
+        return restored
+
+    def begin(self, trainer: Trainer) -> None:
+        """Watch the trainer."""
+        self._timer = next(callback for callback in trainer.state.callbacks if isinstance(callback, StepTimer))
+        self._trainer = trainer
+        self._timer.watch(trainer)
+        self._began = time.perf_counter()
+        self._clock.restart()
+
+    def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
+        """Train until everything is measured."""
+        super().fit(trainer, fit, arguments)
+        self._stack.close()
+        if not self._result.get("steps"):
+            raise RuntimeError(f"The program ended after {len(self._clock.steps)} steps, too few to measure.")
+        self._result["facts"] = {**facts_of(trainer), "left_out": self._left_out}
+        self._result["seconds_per_operator"] = seconds_per_operator()
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the split of the steps, the lines, the operators and the facts."""
+        return self._result
+
+    def _ended(self) -> None:
+        """Note a step, and go on to the next phase when there are enough."""
+        assert self._timer is not None
+        self._count += 1
+        if self._phase != "counted":
+            self._note_periodic(self._clock.steps[-1])
+        now = time.perf_counter()
+        late = self._agreed(now - self._began > self._seconds)
+        if self._phase == "warmup":
+            if self._count >= 3 + self._prefetched() or (late and self._count >= 2):
+                self._next("timed")
+                self._forwards = self._timer.forwards
+        elif self._phase == "timed":
+            if self._count >= self._steps or (late and self._count >= 3):
+                self._result["steps"] = self._clock.steps[:]
+                self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
+                self._next("sampled")
+                self._stack.enter_context(self._sampler)
+        elif self._phase == "sampled":
+            if self._count >= 4 * self._steps or (late and self._count >= 2):
+                self._stack.close()
+                self._result["lines"] = self._sampler.to_json()
+                self._result["samples"] = self._sampler.total
+                if self._trainer._run.forward_and_loss is not None:  # pyright: ignore[reportPrivateUsage]
+                    raise Finished  # operators of a compiled model cannot be counted
+                self._next("counted")
+                self._stack.enter_context(self._counter)
+        elif self._count >= 2:
+            self._stack.close()
+            self._result["operators"] = self._counter.to_json(self._count)
+            raise Finished
+
+    def _note_periodic(self, step: Mapping[str, float]) -> None:
+        """Count the evaluations and checkpoints, which are rarer than steps."""
+        for part, each in self._periodic.items():
+            each["steps"] += 1
+            if step.get(part, 0.0) > _CHECKS:
+                each["count"] += 1
+                each["seconds"] += step[part]
+
+    def _next(self, phase: str) -> None:
+        self._phase, self._count, self._began = phase, 0, time.perf_counter()
+        self._clock.steps.clear()
+
+    def _prefetched(self) -> int:
+        """Return the number of batches that were loaded before the first step."""
+        loader: Any = getattr(self._trainer.state.train_phase.loader, "dataloader", None)
+        return min(32, getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0))
+
+    def _agreed(self, late: bool) -> bool:
+        """Return whether any rank is late: all ranks must end after the same step."""
+        return late if dist.get_world_size() == 1 else dist.largest(int(late)) > 0
+
+
+def _endless(duration: Any) -> Time:
+    """Return a duration without end in the unit of another."""
+    return Time(_LONG, Time.from_input(duration, "ep").unit)

@@ -1,0 +1,126 @@
+"""Facts about a run that decide which remedies apply: its data, model, optimizers, outputs and device."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import resource
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from composer import dist
+from composer._cpus import cpu_quota, usable_cpus
+from composer.core.data_spec import DataSpec
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["facts_of"]
+
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+def facts_of(trainer: Trainer) -> dict[str, Any]:
+    """Return the facts in JSON types.
+
+    Args:
+        trainer: The trainer, during or after ``fit``.
+
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> facts = facts_of(
+    ...     Trainer(model=ComposerClassifier(nn.Linear(2, 2), num_classes=2), progress_bar=False)
+    ... )
+    >>> facts["parameters"], facts["float64"]
+    (6, False)
+    """
+    state = trainer.state
+    run = trainer._run  # pyright: ignore[reportPrivateUsage]
+    parameters = list(state.model.parameters())
+    numbers = sum(p.numel() for p in parameters)
+    doubles = sum(p.numel() for p in parameters if p.dtype == torch.float64)
+    sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "device": state.device.torch_device.type,
+        "ranks": dist.get_world_size(),
+        "cores": max(1, round(min(len(usable_cpus()), cpu_quota() or math.inf))),
+        "threads": torch.get_num_threads(),
+        "memory": sizes * (1 if sys.platform == "darwin" else 1024),
+        "precision": str(getattr(state.precision, "value", state.precision)),
+        "parameters": numbers,
+        "float64": doubles * 2 > numbers,
+        "convolutions": any(isinstance(module, _CONVOLUTIONS) for module in state.model.modules()),
+        "channels_last": any(type(a).__name__ == "ChannelsLast" for a in state.algorithms)
+        or any(_is_channels_last(p) for p in parameters),
+        "compiled": run.forward_and_loss is not None,
+        "anomaly": torch.is_anomaly_enabled(),
+        "microbatch": state.device_train_microbatch_size,
+        "find_unused_parameters": bool(getattr(run.strategy, "_find_unused", False)),
+        "evaluators": [evaluator.label for evaluator in state.evaluators],
+        "loggers": [type(logger).__name__ for logger in trainer.logger.destinations],
+        "savers": sum(type(c).__name__ == "CheckpointSaver" for c in state.callbacks),
+        "saves_in_background": all(
+            getattr(c, "asynchronous", True) for c in state.callbacks if type(c).__name__ == "CheckpointSaver"
+        ),
+        "optimizers": [_optimizer(one) for one in state.optimizers],
+        "data": _data(state.train_phase.loader),
+    }
+
+
+def _is_channels_last(parameter: Any) -> bool:
+    return (
+        parameter.dim() == 4
+        and min(parameter.shape[1:]) > 1
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        and not parameter.is_contiguous()
+    )
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    accepted = inspect.signature(type(optimizer)).parameters
+    group = optimizer.param_groups[0]
+    return {
+        "name": type(optimizer).__name__,
+        "module": type(optimizer).__module__,
+        "tensors": sum(len(each["params"]) for each in optimizer.param_groups),
+        **{name: group.get(name) for name in ("foreach", "fused") if name in accepted},
+        "accepts": [name for name in ("foreach", "fused") if name in accepted and name in group],
+    }
+
+
+def _data(spec: Any) -> dict[str, Any]:
+    loader = spec.dataloader if isinstance(spec, DataSpec) else getattr(spec, "dataloader", spec)
+    facts: dict[str, Any] = {"loader": type(loader).__name__, "is_loader": type(loader) is DataLoader}
+    if type(loader) is not DataLoader:
+        return facts
+    dataset: Any = loader.dataset
+    try:
+        batches: int | None = len(loader)
+    except TypeError:
+        batches = None
+    return {
+        **facts,
+        "dataset": type(dataset).__name__,
+        "iterable": isinstance(dataset, IterableDataset),
+        "workers": loader.num_workers,
+        "persistent": loader.persistent_workers,
+        "prefetch": loader.prefetch_factor,
+        "pinned": loader.pin_memory,
+        "batch_size": loader.batch_size,
+        "batches": batches,
+        "tensors": type(dataset) is TensorDataset
+        and loader.collate_fn is default_collate
+        and loader.batch_size is not None
+        and type(loader.sampler) in (RandomSampler, SequentialSampler),
+    }

@@ -1,0 +1,87 @@
+"""A clock that splits the wall time of a thread among the parts of a training step, without overlaps or gaps."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+__all__ = ["StepClock"]
+
+
+class StepClock:
+    """Adds up the wall time by part. At any moment one part runs: the one that was entered last.
+
+    Args:
+        clock: Returns the time in seconds.
+
+    Attributes:
+        steps: The seconds of each part, for every step that has ended.
+
+    >>> ticks = iter([0.0, 1.0, 2.0, 4.0, 5.0])
+    >>> clock = StepClock(lambda: next(ticks))
+    >>> clock.enter("forward")
+    >>> clock.enter("MixUp")
+    >>> clock.leave()
+    >>> clock.end_step()
+    >>> clock.steps
+    [{'rest': 1.0, 'forward': 2.0, 'MixUp': 2.0}]
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.steps: list[dict[str, float]] = []
+        self._clock = clock
+        self._parts = ["rest"]
+        self._times: defaultdict[str, float] = defaultdict(float)
+        self._since = clock()
+
+    @property
+    def part(self) -> str:
+        """The part that runs."""
+        return self._parts[-1]
+
+    def enter(self, part: str) -> None:
+        """Begin a part within the present one, whose time stops.
+
+        Args:
+            part: Its name.
+        """
+        self._advance()
+        self._parts.append(part)
+
+    def leave(self) -> None:
+        """End the part that was entered last; the one around it goes on."""
+        self._advance()
+        if len(self._parts) > 1:
+            self._parts.pop()
+
+    def switch(self, part: str) -> None:
+        """End the part that was entered last, and begin another in its place.
+
+        Args:
+            part: Its name.
+        """
+        self._advance()
+        self._parts[-1] = part
+
+    def end_step(self) -> None:
+        """End a step: the times from here on are those of the next one."""
+        self._advance()
+        self.steps.append(dict(self._times))
+        self._times.clear()
+
+    def restart(self) -> None:
+        """Forget the time since the last step, and the parts that were entered but not left."""
+        self._times.clear()
+        self._parts = ["rest"]
+        self._since = self._clock()
+
+    def leave_all(self) -> None:
+        """End all parts that were entered, as after an exception that was handled."""
+        self._advance()
+        self._parts = ["rest"]
+
+    def _advance(self) -> None:
+        now = self._clock()
+        self._times[self._parts[-1]] += now - self._since
+        self._since = now

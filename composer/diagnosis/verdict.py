@@ -1,0 +1,319 @@
+"""The verdict: what bounds the speed of a run, in one line, with the evidence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
+
+Cause = Literal[
+    "none",
+    "data",
+    "host",
+    "synchronization",
+    "compute",
+    "communication",
+    "evaluation",
+    "saving",
+    "logging",
+    "callback",
+    "method",
+    "metrics",
+    "optimizer",
+]
+
+_ADVICE = {
+    "data": "Prepare what does not change once, outside of training; load in more workers; make {where} faster.",
+    "host": "Let fewer and larger operators do the work: larger batches, no Python loops over samples or steps; "
+    "see {where}.",
+    "synchronization": "Keep the value on the device, and read it rarely: log it, or read it every 100 batches.",
+    "communication": "Communicate less often (larger batches, gradient accumulation), and only what is needed.",
+    "evaluation": "Evaluate less often or on fewer batches: eval_interval, eval_subset_num_batches.",
+    "saving": "Save less often, or in the background: save_interval, save_async=True.",
+    "logging": "Log less often and less: flush_interval of the logger, fewer metrics; {where} takes most.",
+    "callback": "Let {where} act every 10 or 100 batches, or without loops over parameters in Python.",
+    "method": "Let {where} work on whole batches rather than on single samples, or every few batches.",
+    "metrics": "Compute metrics of training less often, or only in evaluation.",
+    "optimizer": "Use an implementation that steps all tensors at once: fused=True or foreach=True.",
+}
+_COMPUTE = ("forward", "loss", "backward")
+# Fractions of a step from which a part is more than its due.
+_LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
+_CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
+_OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
+# Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
+_OVERHEAD = 3.0
+# Cautious speeds of computation: a line that takes longer than with these does something else.
+_SECONDS_PER_ELEMENT, _SECONDS_PER_FLOP, _SECONDS_PER_LINE = 4e-9, 4e-10, 30e-6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What bounds the speed of a run.
+
+    Args:
+        cause: The cause, of :data:`Cause`; "none" if nothing is wrong.
+        text: The verdict in one line.
+        share: The fraction of the time of a step that it takes.
+        where: The line of the user's code, callback, method or logger; empty if there is none.
+        evidence: What speaks for it.
+
+    >>> Verdict("data", "Bound by data.", 0.8).is_found
+    True
+    """
+
+    cause: Cause
+    text: str
+    share: float = 0.0
+    where: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, apart from the remedies that are tried."""
+        return _ADVICE.get(self.cause, "").format(where=self.where or "the program")
+
+    @property
+    def is_found(self) -> bool:
+        """Whether something is wrong."""
+        return self.cause != "none"
+
+
+def seconds_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of each part in a step, the largest first.
+
+    Evaluations and checkpoints that are rarer than every few steps are spread over all steps that were trained, as few
+    of them fall into those that were measured.
+
+    Args:
+        result: What :class:`.StepRecorder` measured.
+
+    >>> periodic = {"evaluation": {"count": 1, "seconds": 4.0, "steps": 8}}
+    >>> seconds_of({"steps": [{"forward": 1.0, "evaluation": 4.0}], "periodic": periodic})
+    {'forward': 1.0, 'evaluation': 0.5}
+    """
+    sums: defaultdict[str, float] = defaultdict(float)
+    for step in result["steps"]:
+        for part, seconds in step.items():
+            sums[part] += seconds / len(result["steps"])
+    for part, each in result.get("periodic", {}).items():
+        if 0 < each["count"] < each["steps"] / 4:
+            sums[part] = each["seconds"] / each["steps"]
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def shares_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fraction of the time of each part of a step, the largest first.
+
+    Args:
+        result: What :class:`.StepRecorder` measured.
+
+    >>> shares_of({"steps": [{"data": 3.0, "forward": 1.0}]})
+    {'data': 0.75, 'forward': 0.25}
+    """
+    seconds = seconds_of(result)
+    total = sum(seconds.values())
+    return {part: value / total for part, value in seconds.items()}
+
+
+def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) -> Verdict:
+    """Return the verdict of a measured run.
+
+    Args:
+        result: What :class:`.StepRecorder` measured.
+        inline: The same without data workers, in which lines of the data show; None if the run has none.
+
+    >>> steps, facts = [{"forward": 1.0, "backward": 2.0}], {"data": {"workers": 0}, "float64": False}
+    >>> judge({"steps": steps, "facts": {**facts, "anomaly": False, "optimizers": []}}).cause
+    'none'
+    """
+    judged = _Judged(result, inline)
+    found = sorted(judged.candidates(), key=lambda verdict: -verdict.share)
+    return found[0] if found else judged.healthy()
+
+
+class _Judged:
+    """A run to judge; its arguments are those of :func:`judge`."""
+
+    def __init__(self, result: Mapping[str, Any], inline: Mapping[str, Any] | None) -> None:
+        self._result, self._inline, self._facts = result, inline, result["facts"]
+        self._shares = shares_of(result)
+        self._step = sum(seconds_of(result).values())
+        self._operators: Mapping[str, Any] = result.get("operators") or {"parts": {}, "lines": [], "waits": []}
+
+    def candidates(self) -> Iterator[Verdict]:
+        """Yield everything that takes more than its due."""
+        yield from self._data()
+        yield from self._outputs()
+        yield from self._handlers()
+        yield from self._optimizer()
+        yield from self._computation()
+        yield from self._lines()
+
+    def healthy(self) -> Verdict:
+        """Return the verdict if nothing is wrong."""
+        compute = self._share(_COMPUTE)
+        text = f"Nothing is wrong: forward, loss and backward take {compute:.0%} of the step."
+        return Verdict("none", text, compute)
+
+    def _data(self) -> Iterator[Verdict]:
+        share = self._share(("data", "transfer"))
+        facts = self._facts["data"]
+        # Workers deliver batches in bursts: a step waits for the first of each, and a later one does not.
+        if share < _LIMITS["data"] + (0.1 if facts.get("workers") else 0.0):
+            return
+        evidence = [f"a step waits {share * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms for its batch"]
+        source = self._result if self._inline is None else self._inline
+        line, fraction = _hottest(source, "data")
+        where = ""
+        if line is not None and fraction > 0.25:
+            where = _place(line)
+            evidence.append(f"{fraction:.0%} of the samples of the loading are in {where}")
+        workers = facts.get("workers")
+        if workers == 0:
+            evidence.append("num_workers=0: the batch is made between two steps")
+        elif workers:
+            evidence.append(f"num_workers={workers}, persistent_workers={facts.get('persistent')}")
+        at = f", most of it in {where}" if where else ""
+        yield Verdict(
+            "data", f"Bound by data: waiting takes {share:.0%} of the step{at}.", share, where, tuple(evidence)
+        )
+
+    def _outputs(self) -> Iterator[Verdict]:
+        for part, text in (
+            ("evaluation", "Bound by evaluation: it takes"),
+            ("saving", "Bound by saving checkpoints: it takes"),
+            ("metrics", "Bound by metrics of training: computing them takes"),
+        ):
+            share = self._share((part,))
+            if share >= _LIMITS[part]:
+                cause: Any = part
+                yield Verdict(cause, f"{text} {share:.0%} of the time.", share, "", self._evidence(part))
+        loggers = {part: share for part, share in self._shares.items() if part.startswith(("logger ", "logging"))}
+        share = sum(loggers.values())
+        if share >= _LIMITS["logging"]:
+            name = max(loggers, key=lambda part: loggers[part]).removeprefix("logger ")
+            told = f", most of it {name}" if name != "logging" else ""
+            evidence = [each for part in loggers for each in self._evidence(part)]
+            text = f"Bound by logging: it takes {share:.0%} of the step{told}."
+            yield Verdict("logging", text, share, name, tuple(evidence))
+
+    def _handlers(self) -> Iterator[Verdict]:
+        for part, share in self._shares.items():
+            role, _, name = part.partition(" ")
+            if role not in ("callback", "method"):
+                continue
+            line, _ = _hottest(self._result, part)
+            limit = _CALLBACK if role == "callback" else _METHOD if line is None else _OWN_METHOD
+            if share >= limit:
+                at = f" in {_place(line)}" if line is not None else ""
+                text = f"Bound by the {role} {name}: it takes {share:.0%} of the step{at}."
+                cause: Any = role
+                yield Verdict(cause, text, share, name, self._evidence(part))
+
+    def _optimizer(self) -> Iterator[Verdict]:
+        share = self._share(("optimizer",))
+        optimizers = self._facts["optimizers"]
+        work = self._operators["parts"].get("optimizer", {})
+        own = [each for each in optimizers if not each["module"].startswith(("torch.", "composer."))]
+        unfused = [each for each in optimizers if "fused" in each["accepts"] and not each["fused"]]
+        is_many = work.get("small", 0) > 0.8 * work.get("count", 0) > 0
+        limit = _OWN_OPTIMIZER if own else _UNFUSED_OPTIMIZER if unfused else _OPTIMIZER
+        if share < limit or not (own or unfused or is_many):
+            return
+        named = (own or unfused or optimizers)[0]
+        count, tensors = work.get("count", 0), sum(each["tensors"] for each in optimizers)
+        evidence = [*self._evidence("optimizer"), f"{count:.0f} operators for {tensors} tensors in each step"]
+        if unfused and not own:
+            evidence.append(f"{named['name']} has fused={named['fused']}")
+        text = f"Bound by the optimizer: {named['name']} takes {share:.0%} of the step."
+        yield Verdict("optimizer", text, share, named["name"], tuple(evidence))
+
+    def _computation(self) -> Iterator[Verdict]:
+        compute = self._share(_COMPUTE)
+        seconds = compute * self._step
+        if self._facts["anomaly"] and compute > 0.3:
+            text = f"Bound by the host: anomaly detection is on, and backward takes {self._share(('backward',)):.0%}."
+            yield Verdict("host", text, compute, "torch.autograd.set_detect_anomaly")
+        if self._facts["float64"] and compute > 0.4:
+            text = f"Bound by compute in float64: forward, loss and backward take {compute:.0%} of the step."
+            evidence = ("most parameters are float64, which takes twice the memory and more than twice the time",)
+            yield Verdict("compute", text, compute, "float64", evidence)
+        works = [self._operators["parts"].get(part, {}) for part in _COMPUTE]
+        small, count = (sum(work.get(name, 0) for work in works) for name in ("small", "count"))
+        overhead = small * _OVERHEAD * self._result.get("seconds_per_operator", 0.0)
+        if not count or overhead < _HOST * seconds or small < 0.8 * count:
+            return
+        share = self._share((*_COMPUTE, "rest", "metrics", "optimizer"))
+        evidence = [
+            f"forward, loss and backward are {count:.0f} operators a step, {small:.0f} of them on small tensors: "
+            f"{seconds / count * 1e6:.0f} us each"
+        ]
+        lines = [each for each in self._operators["lines"] if each["part"] in ("forward", "loss")]
+        most = max(lines, key=lambda each: each["count"], default=None)
+        where, why = "", "the batches are small"
+        if self._result.get("forwards", 1) >= 4:
+            why = where = f"{self._result['forwards']:.0f} microbatches"
+        elif most is not None and most["count"] >= 24 and most["count"] > 0.3 * sum(each["count"] for each in lines):
+            where = _place(most)
+            why = f"{where} calls {most['count']:.0f} operators a step"
+        yield Verdict("host", f"Bound by the host, not by computation: {why}.", share, where, tuple(evidence))
+
+    def _lines(self) -> Iterator[Verdict]:
+        """Yield the functions that take longer than what their operators compute."""
+        samples = max(1, self._result.get("samples", 0))
+        for part in (*_COMPUTE, "rest"):
+            for function, lines in _by_function(self._result.get("lines", ()), part).items():
+                share = sum(each["count"] for each in lines) / samples
+                if share < _LINE:
+                    continue
+                seconds = share * self._step
+                for work in _by_function(self._operators["lines"], part).get(function, ()):
+                    seconds -= work["elements"] * _SECONDS_PER_ELEMENT + work["flops"] * _SECONDS_PER_FLOP
+                    seconds -= work["count"] * _SECONDS_PER_LINE
+                if seconds / self._step >= _LINE:
+                    where = _place(max(lines, key=lambda each: each["count"]))
+                    text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
+                    evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
+                    yield Verdict("host", text, seconds / self._step, where, evidence)
+
+    def _share(self, parts: Sequence[str]) -> float:
+        return sum(self._shares.get(part, 0.0) for part in parts)
+
+    def _evidence(self, part: str) -> tuple[str, ...]:
+        """Return the time of a part, and its hottest line."""
+        told = [f"{part}: {self._shares.get(part, 0.0) * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms of a step"]
+        line, fraction = _hottest(self._result, part)
+        if line is not None:
+            told.append(f"{fraction:.0%} of its samples are in {_place(line)}")
+        return tuple(told)
+
+
+def _by_function(lines: Sequence[Mapping[str, Any]], part: str) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return the lines of a part by file and outermost function; lines outside of the user's code are left out."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in lines:
+        if each["part"] == part and each["file"] is not None:
+            found.setdefault((each["file"], each["in"].partition(".<locals>")[0]), []).append(each)
+    return found
+
+
+def _hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | None, float]:
+    """Return the line of the function with most samples of a part, and the fraction of them in the function.
+
+    None outside of the user's code.
+    """
+    functions = _by_function(result.get("lines", ()), part).values()
+    if not functions:
+        return None, 0.0
+    total = sum(each["count"] for each in result["lines"] if each["part"] == part)
+    most = max(functions, key=lambda lines: sum(each["count"] for each in lines))
+    return max(most, key=lambda each: each["count"]), sum(each["count"] for each in most) / total
+
+
+def _place(line: Mapping[str, Any]) -> str:
+    return f"{Path(line['file']).name}:{line['line']} ({line['in'].partition('.<locals>')[0]})"

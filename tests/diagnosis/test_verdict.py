@@ -1,0 +1,83 @@
+"""The verdict of measured steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer.diagnosis.verdict import judge, shares_of
+
+FACTS: dict[str, Any] = {"data": {"workers": 0}, "float64": False, "anomaly": False, "optimizers": []}
+HEALTHY = {"forward": 0.3, "backward": 0.5, "data": 0.05, "optimizer": 0.1, "rest": 0.05}
+
+
+def measured(parts: dict[str, float], facts: Any = (), **others: Any) -> dict[str, Any]:
+    """What a recorder returns."""
+    return {"steps": [parts, parts], "facts": FACTS | dict(facts), **others}
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [
+        ("data", "data"),
+        ("callback Slow", "callback"),
+        ("method Slow", "method"),
+        ("logger Slow", "logging"),
+        ("logging", "logging"),
+        ("evaluation", "evaluation"),
+        ("saving", "saving"),
+        ("metrics", "metrics"),
+    ],
+)
+def test_a_part_that_takes_half_of_the_step_is_the_cause(part: str, cause: str) -> None:
+    verdict = judge(measured({**HEALTHY, part: 1.0}))
+    assert verdict.cause == cause
+    assert 0.4 < verdict.share < 0.6
+    assert verdict.advice
+
+
+def test_nothing_is_wrong_if_computation_dominates() -> None:
+    verdict = judge(measured(HEALTHY))
+    assert not verdict.is_found
+    assert "80%" in verdict.text
+
+
+def test_the_line_of_the_users_code_is_named() -> None:
+    line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__"}
+    lines = [{**line, "count": 90}, {"part": "data", "file": None, "line": None, "in": None, "count": 10}]
+    verdict = judge(measured({**HEALTHY, "data": 2.0}, lines=lines, samples=100))
+    assert verdict.where == "data.py:7 (Rows.__getitem__)"
+    assert any("90%" in each for each in verdict.evidence)
+
+
+def test_many_small_operators_are_bound_by_the_host() -> None:
+    work = {"count": 1000, "small": 1000, "elements": 10_000, "flops": 0}
+    operators = {"parts": {"forward": work, "backward": work}, "lines": [], "waits": []}
+    steps = {"forward": 0.01, "backward": 0.01}
+    assert judge(measured(steps, operators=operators, seconds_per_operator=3e-6)).cause == "host"
+    few = {name: {**each, "small": 100} for name, each in operators["parts"].items()}
+    told = {**operators, "parts": few}
+    assert judge(measured(steps, operators=told, seconds_per_operator=3e-6)).cause == "none"
+
+
+def test_a_line_without_operators_is_bound_by_the_host() -> None:
+    lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "count": 60}]
+    verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, samples=100))
+    assert (verdict.cause, verdict.where) == ("host", "train.py:3 (loss)")
+    flops = {"parts": {}, "waits": [], "lines": [{**lines[0], "elements": 0, "flops": 2e9, "count": 1}]}
+    told = measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, samples=100, operators=flops)
+    assert judge(told).cause == "none"  # it computes
+
+
+def test_an_optimizer_in_python_and_one_that_is_not_fused() -> None:
+    parts = {**HEALTHY, "optimizer": 0.8}
+    own = {"name": "Mine", "module": "__main__", "tensors": 2, "accepts": []}
+    torchs = {"name": "AdamW", "module": "torch.optim.adamw", "tensors": 2, "accepts": ["fused"], "fused": None}
+    assert judge(measured(parts, {"optimizers": [own]})).where == "Mine"
+    assert judge(measured(parts, {"optimizers": [torchs]})).where == "AdamW"
+    assert judge(measured(parts, {"optimizers": [{**torchs, "fused": True}]})).cause == "none"
+
+
+def test_shares_add_up() -> None:
+    assert sum(shares_of(measured(HEALTHY)).values()) == pytest.approx(1)
