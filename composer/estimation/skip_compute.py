@@ -158,7 +158,6 @@ class SkipCompute(TorchDispatchMode):
             self._known[key] = found
         return found
 
-
     def _positions(self, index: Tensor | None) -> Tensor | None:
         """Return the positions of a mask whose values are known, and any other index as it is."""
         if index is None or index.dtype != torch.bool or index.ndim != 1 or not self._is_known(index):
@@ -193,9 +192,7 @@ def _value(dtype: torch.dtype) -> bool | int | float:
 def _is_view(func: Any) -> bool:
     """Return whether the outputs of an operator are views of its inputs."""
     returned = func._schema.returns
-    return bool(returned) and all(
-        each.alias_info is not None and not each.alias_info.is_write for each in returned
-    )
+    return bool(returned) and all(each.alias_info is not None and not each.alias_info.is_write for each in returned)
 
 
 def _is_large(func: Any, args: Sequence[Any]) -> bool:

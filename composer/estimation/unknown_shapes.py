@@ -43,12 +43,20 @@ def _masked_select(tensor: Tensor, mask: Tensor) -> Tensor:
 
 def _unique(tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     del args, kwargs
-    return _like(tensor, tensor.numel(), dtype=tensor.dtype), _like(tensor, *tensor.shape), _like(tensor, tensor.numel())
+    return (
+        _like(tensor, tensor.numel(), dtype=tensor.dtype),
+        _like(tensor, *tensor.shape),
+        _like(tensor, tensor.numel()),
+    )
 
 
 def _unique_dim(tensor: Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     del args, kwargs
-    return _like(tensor, *tensor.shape, dtype=tensor.dtype), _like(tensor, tensor.shape[dim]), _like(tensor, tensor.shape[dim])
+    return (
+        _like(tensor, *tensor.shape, dtype=tensor.dtype),
+        _like(tensor, tensor.shape[dim]),
+        _like(tensor, tensor.shape[dim]),
+    )
 
 
 def _bincount(tensor: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
