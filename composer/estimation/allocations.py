@@ -20,8 +20,8 @@ class Allocation:
 
     Args:
         nbytes: Its size in bytes.
-        stage: The stage of the training that allocated it, such as "forward".
-        module: Name of the module whose forward pass allocated it; empty outside of modules.
+        stage: The stage of the training that allocated it, such as "forward", or the name of the algorithm or callback.
+        module: Name of the module whose forward or backward pass allocated it; empty outside of modules.
         role: What it holds, such as "parameters"; empty as long as it is not known.
 
     >>> Allocation(4096, stage="forward", module="layers.0")
@@ -43,6 +43,7 @@ class AllocationLog:
         events: Indices into ``allocations``, each with whether the memory is allocated or released.
         stage: The stage of the training, which is set by whoever knows it.
         modules: Names of the modules that are running, innermost last.
+        backward: Name of the module whose backward pass is running.
 
     >>> log = AllocationLog()
     >>> tensor = torch.zeros(1024)
@@ -56,6 +57,7 @@ class AllocationLog:
     events: list[tuple[int, bool]] = field(default_factory=list[tuple[int, bool]])
     stage: str = ""
     modules: list[str] = field(default_factory=list[str])
+    backward: str = ""
     _ended: set[int] = field(default_factory=set[int], repr=False)
     _live: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = field(
         default_factory=lambda: weakref.WeakKeyDictionary[torch.UntypedStorage, int](), repr=False
@@ -77,6 +79,18 @@ class AllocationLog:
                 weakref.finalize(storage, self._end, index)
             if role:
                 self.allocations[index].role = role
+
+    def keep(self, tensor: Tensor, owner: str) -> None:
+        """Note who keeps memory of which no role is known; memory that is not in the log is left out.
+
+        Args:
+            tensor: The tensor.
+            owner: Name of an algorithm or optimizer, which becomes the stage that allocated it.
+        """
+        for local in local_tensors(tensor):
+            index = self._live.get(local.untyped_storage())
+            if index is not None and not self.allocations[index].role:
+                self.allocations[index].stage = owner
 
     def add_temporary(self, nbytes: int) -> None:
         """Note memory that a kernel allocates and releases before it returns.
@@ -137,7 +151,7 @@ class AllocationLog:
 
     def _begin(self, nbytes: int) -> int:
         index = len(self.allocations)
-        self.allocations.append(Allocation(nbytes, self.stage, self.modules[-1] if self.modules else ""))
+        self.allocations.append(Allocation(nbytes, self.stage, self.modules[-1] if self.modules else self.backward))
         self.events.append((index, True))
         return index
 

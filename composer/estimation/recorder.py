@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,11 @@ from torch import nn
 
 from composer.estimation.allocations import Allocation, AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
+from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
+from composer.hparams.class_paths import find, full_path
+from composer.trees import ensure_tuple
 from composer.trials.probe import Probe
 
 if TYPE_CHECKING:
@@ -22,13 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryRecorder"]
 
-# The role of memory of which only the stage that allocated it is known.
+# The role of memory of which only the stage that allocated it is known; other stages are names of methods.
 _ROLES = {
     "forward": "activations",
     "loss": "activations",
     "evaluation": "activations",
     "backward": "temporary",
     "optimizer": "temporary",
+    "": "other",
 }
 
 
@@ -38,11 +42,16 @@ class MemoryRecorder(Probe):
     Args:
         folder: Folder of the trial.
         steps: Number of steps; the last is at the end of the run.
+        precision: The precision of programs that give none; None for that of the CPU.
+        optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
     """
 
-    def __init__(self, folder: Path, steps: int = 3) -> None:
+    def __init__(
+        self, folder: Path, steps: int = 3, precision: str | None = None, optimizer: str | None = None
+    ) -> None:
         super().__init__(folder)
-        self._steps = steps
+        self._steps, self._precision, self._optimizer = steps, precision, optimizer
+        self._facts: dict[str, Any] = {}
         self._log = AllocationLog()
         self._stack = ExitStack()
         torch.compiler.set_stance("force_eager")
@@ -52,6 +61,11 @@ class MemoryRecorder(Probe):
         del given
         model: nn.Module = arguments["model"]
         values = [*model.parameters(), *model.buffers()]
+        self._facts = {"blocks": num_blocks(model), "fsdp": fsdp_argument(arguments)}
+        if arguments["precision"] is None:
+            arguments["precision"] = self._precision
+        if self._optimizer is not None:
+            arguments["optimizers"] = find(full_path(self._optimizer))(_trained(arguments), lr=1e-3)
         self._stack.close()
         self._log = AllocationLog()
         self._stack.enter_context(skip_compute(self._log, values, temporary_memory))
@@ -61,21 +75,24 @@ class MemoryRecorder(Probe):
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train the steps."""
         with self._stack:
-            try:
+            with suppress(Finished):
                 fit(**arguments)
-            except Finished:
-                return
+            stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
+            self._facts |= run_facts(trainer.state, stages.batch_size)
 
     def result(self) -> Mapping[str, Any]:
-        """Return the peak and what it is made of, in bytes."""
+        """Return the peak and what it is made of, in bytes, and facts of the run."""
         peak, event = self._log.peak()
         roles: Counter[str] = Counter()
         modules: Counter[str] = Counter()
+        methods: Counter[str] = Counter()
         for each in self._log.live(event):
             role = _role(each)
             roles[role] += each.nbytes
             if role == "activations":
                 modules[each.module] += each.nbytes
+            elif role == "algorithms":
+                methods[each.stage] += each.nbytes
         last = self._log.allocations[self._log.events[event][0]]
         return {
             "peak": peak,
@@ -83,8 +100,18 @@ class MemoryRecorder(Probe):
             "module": last.module,
             "roles": dict(roles),
             "activations": dict(modules),
+            "algorithms": dict(methods),
+            "facts": self._facts,
         }
 
 
 def _role(allocation: Allocation) -> str:
-    return allocation.role or _ROLES.get(allocation.stage, "other")
+    return allocation.role or _ROLES.get(allocation.stage, "algorithms")
+
+
+def _trained(arguments: Mapping[str, Any]) -> list[nn.Parameter]:
+    """Return the parameters that the optimizers of a program train; all of the model without optimizers."""
+    optimizers = ensure_tuple(arguments["optimizers"])
+    if not optimizers:
+        return list(arguments["model"].parameters())
+    return [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]

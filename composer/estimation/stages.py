@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from composer.core.callback import Callback
+from composer.core.event import Event
+from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
@@ -20,6 +22,9 @@ from composer.estimation.allocations import AllocationLog
 from composer.trees import leaves
 
 __all__ = ["Finished", "Stages"]
+
+# Attributes of optimizers whose tensors have a role.
+_NOTED = frozenset({"state", "param_groups", "defaults"})
 
 
 class Finished(Exception):  # noqa: N818 - not an error
@@ -37,9 +42,15 @@ class Stages(Callback):
     The first steps are those of the beginning of the run. For the last one, the time of the run is set to that of its
     last batch, so that methods such as progressive resizing need the memory that they need at the end.
 
+    After the last step, each evaluator runs one batch. While an algorithm or another callback acts, its name is the
+    stage.
+
     Args:
         log: Gets the stages, modules and roles.
         steps: Number of steps, at least 2.
+
+    Attributes:
+        batch_size: Number of samples in the largest batch.
 
     >>> Stages(AllocationLog(), steps=3).steps
     3
@@ -47,14 +58,22 @@ class Stages(Callback):
 
     def __init__(self, log: AllocationLog, steps: int) -> None:
         self.log, self.steps = log, steps
+        self.batch_size = 0
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
         self._done = 0
+
+    def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Wrap the handlers of algorithms and other callbacks, whose names tell what they allocate."""
+        del event
+        return tuple(handler if owner_of(handler) in (None, self) else self._named(handler) for handler in handlers)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to note what the memory holds."""
         del logger
         self._note_model(state)
+        for evaluator in state.evaluators:
+            evaluator.eval_interval, evaluator.subset_num_batches = self._evaluates, 1
         for register, hook in (
             (register_module_forward_pre_hook, self._enter),
             (register_optimizer_step_pre_hook, self._before_step),
@@ -66,6 +85,8 @@ class Stages(Callback):
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Note the memory of the batch."""
         del logger
+        count = state.train_phase.loader.get_num_samples_in_batch
+        self.batch_size = max(self.batch_size, int(count(state.batch)))
         for leaf in leaves(state.batch):
             if isinstance(leaf, torch.Tensor):
                 self.log.add(leaf, "batch")
@@ -93,6 +114,7 @@ class Stages(Callback):
     def after_backward(self, state: State, logger: Logger) -> None:
         """End it."""
         self._begin("")
+        self.log.backward = ""
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Begin an evaluation."""
@@ -102,19 +124,55 @@ class Stages(Callback):
         """End it."""
         self._begin("")
 
+    def eval_after_all(self, state: State, logger: Logger) -> None:
+        """End the training after the evaluation."""
+        del state, logger
+        if self._done >= self.steps:
+            self._finish()
+
     def batch_end(self, state: State, logger: Logger) -> None:
         """End the training, or set the time for the last step."""
         del logger
+        self._note_owners(state)
         self._note_model(state)
         self._done += 1
-        if self._done >= self.steps:
-            self._hooks.close()
-            raise Finished
+        if self._done >= self.steps and not state.evaluators:
+            self._finish()
         if self._done == self.steps - 1:
             state.timestamp = _last_batch(state)
 
+    def _evaluates(self, state: State, event: Event) -> bool:
+        """Return whether to evaluate: after the last step."""
+        del state
+        return event is Event.FIT_END or (event is Event.BATCH_END and self._done >= self.steps)
+
+    def _finish(self) -> None:
+        self._hooks.close()
+        raise Finished
+
+    def _named(self, handler: Handler) -> Handler:
+        """Wrap a handler so that the stage is the name of its algorithm or callback."""
+        owner = owner_of(handler)
+
+        def named(state: State, logger: Logger) -> object:
+            outer, self.log.stage = self.log.stage, type(owner).__name__
+            try:
+                return handler(state, logger)
+            finally:
+                self.log.stage = outer
+
+        return owned(named, owner)
+
     def _begin(self, stage: str) -> None:
         self.log.stage = stage
+
+    def _note_owners(self, state: State) -> None:
+        """Note what algorithms keep, and custom optimizers beside their state."""
+        for one in (*state.algorithms, *state.optimizers):
+            kept = {name: value for name, value in vars(one).items() if name not in _NOTED}
+            for leaf in leaves(kept):
+                if isinstance(leaf, torch.Tensor):
+                    self.log.keep(leaf, type(one).__name__)
 
     def _note_model(self, state: State) -> None:
         """Note the parameters and buffers, which methods and sharding can replace."""
@@ -129,9 +187,18 @@ class Stages(Callback):
         self.log.modules.append(self._names.get(module, ""))
 
     def _leave(self, module: nn.Module, args: Any, outputs: Any) -> None:
-        del module, args, outputs
+        del args
         if self.log.modules:
             self.log.modules.pop()
+        name = self._names.get(module, "")
+        for leaf in leaves(outputs):
+            node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
+            # A module that returns what another one has returned is not the one whose gradients are computed.
+            if node is not None and node.metadata.setdefault("composer.module", name) is name:
+                node.register_prehook(lambda gradients: self._reach(name))
+
+    def _reach(self, name: str) -> None:
+        self.log.backward = name
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs

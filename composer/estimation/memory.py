@@ -1,0 +1,161 @@
+"""The memory of a configuration as a trial measured it, the sizes as text, and activations summed over modules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Memory", "by_module", "size_text"]
+
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The peak of allocated memory, and what it is made of, in bytes.
+
+    Args:
+        peak: The largest amount of memory that is allocated at a time.
+        stage: The stage of the training that reaches it, such as "backward", or the name of an algorithm.
+        module: The module whose forward or backward pass reaches it; empty outside of modules.
+        roles: What the peak is made of.
+        activations: Activations at the peak by the name of the module that allocated them.
+        algorithms: Memory of algorithms and callbacks at the peak by name.
+        facts: What is known of the run, such as the batch size.
+
+    >>> Memory(96, "forward", "layers.0", {"parameters": 64, "activations": 32}).needed
+    96
+    """
+
+    peak: int
+    stage: str = ""
+    module: str = ""
+    roles: Mapping[str, int] = field(default_factory=dict[str, int])
+    activations: Mapping[str, int] = field(default_factory=dict[str, int])
+    algorithms: Mapping[str, int] = field(default_factory=dict[str, int])
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def from_result(cls, result: Mapping[str, Any]) -> Memory:
+        """Return the memory that a trial measured.
+
+        Args:
+            result: What :class:`.MemoryRecorder` returned.
+        """
+        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
+
+    @property
+    def needed(self) -> int:
+        """Bytes that a device must have."""
+        return self.peak
+
+    @property
+    def per_microbatch(self) -> int:
+        """Bytes of the peak that grow with the microbatch."""
+        return sum(self.roles.get(role, 0) for role in ("activations", "temporary"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the memory in JSON types."""
+        return {
+            "peak": self.peak,
+            "stage": self.stage,
+            "module": self.module,
+            "composition": dict(self.roles),
+            "activations": dict(self.activations),
+            "algorithms": dict(self.algorithms),
+        }
+
+
+def size_text(nbytes: float) -> str:
+    """Return a size as in the messages of PyTorch.
+
+    Args:
+        nbytes: The size in bytes.
+
+    >>> size_text(2**31), size_text(3 * 2**19), size_text(100)
+    ('2.00 GiB', '1.50 MiB', '100 bytes')
+    """
+    for unit, scale in _UNITS:
+        if abs(nbytes) >= scale:
+            return f"{nbytes / scale:,.2f} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def by_module(sizes: Mapping[str, int], limit: int) -> list[tuple[str, int]]:
+    """Sum sizes over modules to a depth at which a list is short, the largest first.
+
+    Equal blocks, such as ``layers.0`` to ``layers.11``, are one entry ``layers.*``. The largest entry is replaced by
+    its children, and what the module allocates itself, as long as the list stays within the limit.
+
+    Args:
+        sizes: Bytes by module name.
+        limit: The largest number of entries.
+
+    >>> by_module(
+    ...     {"embed": 8, "layers.0.up": 40, "layers.0.down": 10, "layers.1.up": 40, "layers.1.down": 10}, 3
+    ... )
+    [('layers.*.up', 80), ('layers.*.down', 20), ('embed', 8)]
+    >>> by_module(
+    ...     {"embed": 8, "layers.0.up": 40, "layers.0.down": 10, "layers.1.up": 40, "layers.1.down": 10}, 2
+    ... )
+    [('layers.*', 100), ('embed', 8)]
+    """
+    totals: dict[tuple[str, ...], int] = defaultdict(int)
+    for name, size in _with_equal_blocks_joined(sizes).items():
+        totals[tuple(name.split(".")) if name else ()] += size
+    found: dict[tuple[str, ...], int] = {(): sum(totals.values())}
+    own: dict[tuple[str, ...], int] = {}  # what modules with children allocate themselves
+    while True:
+        for path in sorted(found, key=lambda path: -found[path]):
+            inner = _children(path, totals)
+            itself = {path: totals[path]} if totals.get(path) else {}
+            if inner and len(found) - 1 + len(own) + len(inner) + len(itself) <= max(limit, 1):
+                del found[path]
+                found |= inner
+                own |= itself
+                break
+        else:
+            break
+    named = [(".".join(path), size) for path, size in found.items()]
+    named += [(f"{'.'.join(path)} itself" if path else "", size) for path, size in own.items()]
+    return sorted(((name, size) for name, size in named if size), key=lambda entry: -entry[1])
+
+
+def _children(path: tuple[str, ...], totals: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
+    """Return the sums of the children of a module."""
+    found: dict[tuple[str, ...], int] = defaultdict(int)
+    for each, size in totals.items():
+        if len(each) > len(path) and each[: len(path)] == path:
+            found[each[: len(path) + 1]] += size
+    return dict(found)
+
+
+def _with_equal_blocks_joined(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Replace the numbers of blocks by ``*`` where two or more blocks have the same children."""
+    joined = dict(sizes)
+    while True:
+        # Prefix of a container -> number of the block -> names of its children.
+        blocks: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for name in joined:
+            parts = name.split(".")
+            for i, part in enumerate(parts):
+                if part.isdecimal():
+                    blocks[".".join(parts[:i])][part].add(".".join(parts[i + 1 :]))
+        chosen = next((found for found in sorted(blocks, key=len) if _are_equal(blocks[found])), None)
+        if chosen is None:
+            return joined
+        prefix = f"{chosen}." if chosen else ""
+        result: dict[str, int] = defaultdict(int)
+        for name, size in joined.items():
+            head, _, rest = name.removeprefix(prefix).partition(".")
+            is_block = name.startswith(prefix) and head.isdecimal()
+            result[f"{prefix}*{'.' if rest else ''}{rest}" if is_block else name] += size
+        joined = dict(result)
+
+
+def _are_equal(blocks: Mapping[str, set[str]]) -> bool:
+    """Return whether blocks are equal, and have children."""
+    names = list(blocks.values())
+    return len(names) > 1 and all(each == names[0] for each in names) and names[0] != {""}
