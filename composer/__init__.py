@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from composer.core.time import Time as Time
     from composer.core.time import TimeUnit as TimeUnit
     from composer.core.timestamp import Timestamp as Timestamp
+    from composer.estimation.estimate import estimate as estimate
     from composer.trainer import Trainer as Trainer
     from composer.verification.verify import verify as verify
 else:
@@ -68,6 +69,7 @@ else:
             "callbacks": "composer.callbacks",
             "core": "composer.core",
             "devices": "composer.devices",
+            "estimate": "composer.estimation.estimate",
             "functional": "composer.functional",
             "loggers": "composer.loggers",
             "loss": "composer.loss",

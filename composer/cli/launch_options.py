@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "blame": "rank the rows of data in a step of a run by loss and gradient norm",
     "checkpoint": "inspect and convert checkpoints",
+    "estimate": "estimate the memory that a program needs, and what makes it fit on a device",
     "fork": "train a run on from a step, as a new run with changed settings",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a program trains the same on any number of ranks, microbatches and restarts",
@@ -39,6 +40,7 @@ _COMMANDS = [
     ("composer train", "launch a run that is described by a YAML file; see composer train --help"),
     ("composer checkpoint inspect", "show the contents of a checkpoint"),
     ("composer checkpoint convert", "convert a checkpoint to another format"),
+    ("composer estimate", COMMANDS["estimate"]),
     ("composer verify", COMMANDS["verify"]),
     ("composer replay", COMMANDS["replay"]),
     ("composer blame", COMMANDS["blame"]),

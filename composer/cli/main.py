@@ -29,12 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
-    from composer.cli import blame, checkpoint, env, fork, replay, verify
+    from composer.cli import blame, checkpoint, env, estimate, fork, replay, verify
 
     parser = argparse.ArgumentParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     checkpoint.add_to(commands)
     env.add_to(commands)
+    estimate.add_to(commands)
     verify.add_to(commands)
     replay.add_to(commands)
     blame.add_to(commands)

@@ -2,8 +2,12 @@
 
 The modules, in reading order:
 
-- ``estimate``: the function behind the command: one trial for each configuration, and the report.
-- ``recorder``: what a trial does: trains a few steps without computing, and adds up the memory.
+- ``estimate``, ``grid``: the functions behind the command: for one configuration, and for a table of them.
+- ``configuration``, ``devices``: what a trial changes about the program, and the memory that there is.
+- ``measuring``: one trial for each configuration, and the search for the largest microbatch.
+- ``remedies``: the changes that lower the memory.
+- ``memory``, ``report``: what a trial measured, and the report.
+- ``recorder``, ``run_facts``: what a trial does: trains a few steps without computing, and adds up the memory.
 - ``skip_compute``: the dispatch mode that gives tensors their shapes and no values.
 - ``unknown_shapes``: operators whose shapes depend on values.
 - ``kernel_memory``: what kernels allocate while they run.
@@ -11,3 +15,19 @@ The modules, in reading order:
 """
 
 from __future__ import annotations
+
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "Device": "composer.estimation.devices",
+        "Grid": "composer.estimation.grid",
+        "Memory": "composer.estimation.memory",
+        "Remedy": "composer.estimation.remedies",
+        "Report": "composer.estimation.report",
+        "estimate": "composer.estimation.estimate",
+        "estimate_grid": "composer.estimation.grid",
+        "find_device": "composer.estimation.devices",
+    },
+)

@@ -28,6 +28,7 @@ class Configuration:
         processes: Number of processes.
         strategy: One of :data:`STRATEGIES`; empty for that of the program.
         microbatch: Number of samples in a microbatch; 0 for that of the program.
+        eval_microbatch: Number of samples in a microbatch of evaluators; 0 for that of the program.
         precision: The precision; empty for that of the program.
         optimizer: Class name of another optimizer; empty for those of the program.
         fsdp: Settings of FSDP to add, such as ``(("activation_checkpointing", 2),)``.
@@ -46,6 +47,7 @@ class Configuration:
     processes: int = 1
     strategy: str = ""
     microbatch: int = 0
+    eval_microbatch: int = 0
     precision: str = ""
     optimizer: str = ""
     fsdp: tuple[tuple[str, Any], ...] = ()
@@ -74,6 +76,7 @@ class Configuration:
         parts = [f"processes-{self.processes}"] if self.processes > 1 else []
         parts += [self.strategy] if self.strategy else []
         parts += [f"microbatch-{self.microbatch}"] if self.microbatch else []
+        parts += [f"evaluation-{self.eval_microbatch}"] if self.eval_microbatch else []
         parts += [self.precision] if self.precision else []
         parts += [self.optimizer] if self.optimizer else []
         parts += [f"{_SHORT.get(key, key)}-{value}" for key, value in self.fsdp]
@@ -96,6 +99,8 @@ class Configuration:
     def lines(self) -> list[str]:
         """Return the arguments to write into the program, such as ``device_train_microbatch_size=8``."""
         written = [each for each in self.assignments() if not each.endswith("=None")]
+        if self.eval_microbatch:
+            written.append(f"Evaluator(..., device_eval_microbatch_size={self.eval_microbatch})")
         if self.optimizer:
             written.append(f"optimizers={self.optimizer}(model.parameters(), ...)")
         return written

@@ -89,7 +89,7 @@ def estimate(
         memory = measured.measure(base)
         report = Report(on, base, memory, modules=modules)
         if remedies and report.ok:
-            report = dataclasses.replace(report, largest=find_largest(measured, base, memory, on))
+            report = dataclasses.replace(report, largest=find_largest(measured, base, on))
         elif remedies:
             report = _with_remedies(report, measured)
     return dataclasses.replace(report, seconds=time.monotonic() - start)
@@ -140,7 +140,7 @@ def as_configuration(
         name = Assignment.parse(text).path.partition(".")[0]
         if name not in names:
             raise ValueError(f"{text}: Trainer has no argument {name!r}.{did_you_mean(name, names)}")
-    return Configuration(processes, strategy or "", microbatch or 0, precision or "", changes=tuple(changes))
+    return Configuration(processes, strategy or "", microbatch or 0, precision=precision or "", changes=tuple(changes))
 
 
 @contextlib.contextmanager
@@ -163,6 +163,12 @@ def measurements(
         time_limit: Seconds of a trial.
         fit: The call of ``fit``.
         progress: Whether to show the progress.
+
+    >>> with measurements(
+    ...     ["train.py"], as_device("16GB"), None, None, 60.0, 1, True
+    ... ) as measured:  # doctest: +SKIP
+    ...     measured.measure(Configuration(microbatch=8)).peak
+    181458848
     """
     if isinstance(program, Target):
         target = program
@@ -178,35 +184,45 @@ def measurements(
         yield Measurements(target, where, precision, at_once, time_limit, progress=progress, server=server)
 
 
-def find_largest(
-    measured: Measurements, base: Configuration, memory: Memory, device: Device
-) -> tuple[int, Memory] | None:
+def find_largest(measured: Measurements, base: Configuration, device: Device) -> tuple[int, Memory] | None:
     """Return the largest microbatch that fits and its memory; None if not even one sample fits.
 
     Args:
         measured: Measures configurations.
-        base: The configuration.
-        memory: Its memory.
+        base: The configuration, which was measured.
         device: The device.
+
+    >>> find_largest(measured, Configuration(), as_device("16GB"))[0]  # doctest: +SKIP
+    48
     """
 
     def measure(size: int) -> Memory | None:
         changed = dataclasses.replace(base, microbatch=size)
         found = measured([changed])[changed]
+        if isinstance(found, Memory) and found.needed > device.memory and found.stage == "evaluation":
+            changed = dataclasses.replace(changed, eval_microbatch=size)
+            found = measured([changed])[changed]
         return found if isinstance(found, Memory) else None
 
-    facts = memory.facts
-    return largest_microbatch(measure, facts["batch_size"], facts["microbatch"], memory, device.memory)
+    memory = measured.measure(base)
+    # Sizes at which the evaluation does not fit are tried with microbatches there too.
+    known = {
+        size: found
+        for size, found in measured.microbatches(base).items()
+        if found is None or found.needed <= device.memory or found.stage != "evaluation"
+    }
+    known = known or {memory.facts["microbatch"]: measure(memory.facts["microbatch"])}
+    return largest_microbatch(measure, memory.facts["batch_size"], known, device.memory)
 
 
 def _with_remedies(report: Report, measured: Measurements) -> Report:
     """Return a report with the largest microbatch, and the changes that lower the memory, each measured."""
     base, facts, device = report.configuration, report.memory.facts, report.device
-    tried = list(candidates(base, facts, on_accelerator=device.is_accelerator))
+    tried = list(candidates(base, report.memory, on_accelerator=device.is_accelerator))
     first = strongest(tried)
     size = first_guess(facts["batch_size"], facts["microbatch"], report.memory, device.memory)
     measured([dataclasses.replace(base, microbatch=size), *(each.configuration for each in first)])  # at the same time
-    largest = find_largest(measured, base, report.memory, device)
+    largest = find_largest(measured, base, device)
     found = [_measured(each, measured, device) for each in first]
     fitting = {each.kind for each in found if each.fits}
     first += [each for each in tried if each not in first and each.kind in fitting]
@@ -214,8 +230,11 @@ def _with_remedies(report: Report, measured: Measurements) -> Report:
     measured([each.configuration for each in tried])
     if largest is not None:
         count = -(-facts["batch_size"] // largest[0])
-        changed = dataclasses.replace(base, microbatch=largest[0])
-        tried.insert(0, Remedy("microbatch", f"{count} smaller passes for each step", changed, base=base))
+        evaluation = largest[1].facts["eval_microbatch"]
+        evaluation = 0 if evaluation == facts["eval_microbatch"] else evaluation
+        changed = dataclasses.replace(base, microbatch=largest[0], eval_microbatch=evaluation)
+        first_place = int(bool(tried) and tried[0].kind == "evaluation")  # which costs the training nothing
+        tried.insert(first_place, Remedy("microbatch", f"{count} smaller passes for each step", changed, base=base))
     found = chosen([_measured(each, measured, device) for each in tried], report.memory)
     both = None
     if not any(each.fits for each in found):

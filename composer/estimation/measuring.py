@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -79,8 +80,27 @@ class Measurements:
             raise RuntimeError(f"The program does not train: {found.error}\n{found.details}".rstrip())
         return found
 
+    def microbatches(self, configuration: Configuration) -> dict[int, Memory | None]:
+        """Return the memory of a configuration by microbatch size as far as it was measured, None for failed trials.
+
+        Args:
+            configuration: The configuration.
+        """
+        found: dict[int, Memory | None] = {}
+        for each, memory in self._known.items():
+            if dataclasses.replace(each, microbatch=configuration.microbatch) == configuration:
+                if isinstance(memory, Memory):
+                    found[memory.facts["microbatch"]] = memory
+                elif each.microbatch:
+                    found[each.microbatch] = None
+        return found
+
     def _trial(self, configuration: Configuration) -> Trial:
-        arguments = {"precision": self._precision, "optimizer": configuration.optimizer or None}
+        arguments = {
+            "precision": self._precision,
+            "optimizer": configuration.optimizer or None,
+            "eval_microbatch": configuration.eval_microbatch or None,
+        }
         if configuration.processes > 1:
             arguments["processes"] = configuration.processes
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -100,7 +120,7 @@ def _described(record: Record) -> str:
 
 
 def largest_microbatch(
-    measure: Callable[[int], Memory | None], batch_size: int, size: int, memory: Memory, limit: int
+    measure: Callable[[int], Memory | None], batch_size: int, measured: Mapping[int, Memory | None], limit: int
 ) -> tuple[int, Memory] | None:
     """Return the largest microbatch that fits and its memory; None if that of one sample does not fit.
 
@@ -110,16 +130,15 @@ def largest_microbatch(
     Args:
         measure: Returns the memory of a microbatch size, or None if the trial fails, which counts as not fitting.
         batch_size: The largest size.
-        size: A size that was measured.
-        memory: Its memory.
+        measured: Memory by microbatch size of at least one size, None for one whose trial failed.
         limit: Bytes that the device has.
 
     >>> line = lambda size: Memory(100 + 10 * size, roles={"activations": 10 * size})
-    >>> largest_microbatch(line, 64, 64, line(64), 300)[0]
+    >>> largest_microbatch(line, 64, {64: line(64)}, 300)[0]
     20
-    >>> largest_microbatch(line, 64, 64, line(64), 50)
+    >>> largest_microbatch(line, 64, {64: line(64)}, 50)
     """
-    known: dict[int, Memory | None] = {size: memory}
+    known = dict(measured)
     for _ in range(_SEARCH_TRIALS):
         below = max((each for each, found in known.items() if found and found.needed <= limit), default=0)
         above = min(
@@ -158,6 +177,8 @@ def first_guess(batch_size: int, size: int, memory: Memory, limit: int) -> int:
 def _guess(known: Mapping[int, Memory | None], batch_size: int, limit: int) -> int:
     """Return the size whose memory reaches the limit, on a line through known sizes."""
     found = {size: each for size, each in known.items() if each is not None}
+    if not found:
+        return min(known) // 2
     # A full batch is another case: with microbatches, gradients are there in the forward pass.
     split = sorted((size for size in found if size < batch_size), key=lambda size: abs(found[size].needed - limit))
     if len(split) >= 2:

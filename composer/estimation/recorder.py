@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
 from composer.hparams.class_paths import find, full_path
+from composer.trainer import microbatch
 from composer.trees import ensure_tuple
 from composer.trials.probe import Probe
 
@@ -36,6 +38,10 @@ _ROLES = {
 }
 
 
+# The first has no gradients from microbatches before it; the second and the third have the same memory.
+_MICROBATCHES = 3
+
+
 class MemoryRecorder(Probe):
     """Trains some steps without computing, and adds up the memory.
 
@@ -44,12 +50,19 @@ class MemoryRecorder(Probe):
         steps: Number of steps; the last is at the end of the run.
         precision: The precision of programs that give none; None for that of the CPU.
         optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
+        eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
     """
 
     def __init__(
-        self, folder: Path, steps: int = 3, precision: str | None = None, optimizer: str | None = None
+        self,
+        folder: Path,
+        steps: int = 3,
+        precision: str | None = None,
+        optimizer: str | None = None,
+        eval_microbatch: int | None = None,
     ) -> None:
         super().__init__(folder)
+        self._eval_microbatch = eval_microbatch
         self._steps, self._precision, self._optimizer = steps, precision, optimizer
         self._facts: dict[str, Any] = {}
         self._log = AllocationLog()
@@ -69,12 +82,12 @@ class MemoryRecorder(Probe):
         self._stack.close()
         self._log = AllocationLog()
         self._stack.enter_context(skip_compute(self._log, values, temporary_memory))
-        arguments["callbacks"] = [*arguments["callbacks"], Stages(self._log, self._steps)]
+        arguments["callbacks"] = [*arguments["callbacks"], Stages(self._log, self._steps, self._eval_microbatch)]
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train the steps."""
-        with self._stack:
+        with self._stack, _few_microbatches():
             with suppress(Finished):
                 fit(**arguments)
             stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
@@ -103,6 +116,17 @@ class MemoryRecorder(Probe):
             "algorithms": dict(methods),
             "facts": self._facts,
         }
+
+
+@contextmanager
+def _few_microbatches() -> Generator[None]:
+    """Run the first microbatches of each batch only: the others need no more memory."""
+    run = microbatch.run_microbatches
+    microbatch.run_microbatches = partial(run, max_microbatches=_MICROBATCHES)
+    try:
+        yield
+    finally:
+        microbatch.run_microbatches = run
 
 
 def _role(allocation: Allocation) -> str:

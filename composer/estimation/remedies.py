@@ -23,8 +23,8 @@ class Remedy:
     """A change of a program that lowers its memory.
 
     Args:
-        kind: What is changed: "microbatch", "checkpointing", "sharding", "offloading", "kernels", "precision" or
-            "optimizer".
+        kind: What is changed: "microbatch", "evaluation", "checkpointing", "sharding", "offloading", "kernels",
+            "precision" or "optimizer".
         cost: What it costs in time, in words.
         configuration: The changed program.
         keeps_results: Whether the training computes the same up to rounding.
@@ -65,19 +65,25 @@ class Remedy:
         }
 
 
-def candidates(base: Configuration, facts: Mapping[str, Any], *, on_accelerator: bool) -> Iterator[Remedy]:
+def candidates(base: Configuration, memory: Memory, *, on_accelerator: bool) -> Iterator[Remedy]:
     """Yield the changes to try besides the microbatch, those that cost least first.
 
     Args:
         base: The configuration that does not fit.
-        facts: What is known of the run.
+        memory: Its memory.
         on_accelerator: Whether the device is not the CPU.
 
     >>> facts = {"blocks": 4, "kernels": [{}], "optimizers": ["SGD"], "precision": "fp32"}
-    >>> [remedy.line for remedy in candidates(Configuration(), facts, on_accelerator=False)][:2]
+    >>> memory = Memory(2**30, facts=facts)
+    >>> [remedy.line for remedy in candidates(Configuration(), memory, on_accelerator=False)][:2]
     ["parallelism_config={'fsdp': {'activation_checkpointing': 'selective'}}", ...]
     """
+    facts = memory.facts
     base = dataclasses.replace(base, fsdp_argument=facts.get("fsdp", ""))
+    if memory.stage == "evaluation":
+        size = max(1, min(facts["microbatch"], facts["batch_size"] // 4))
+        changed = dataclasses.replace(base, eval_microbatch=size)
+        yield Remedy("evaluation", "smaller passes in the evaluation", changed, base=base)
     kernels = [each for each in facts["kernels"] if each]
     has_kernels = len(kernels) == len(facts["kernels"])
     if has_kernels and not all(each.get("fused") for each in kernels):
@@ -109,10 +115,8 @@ def strongest(remedies: Sequence[Remedy]) -> list[Remedy]:
         remedies: The remedies in their order; of activation checkpointing, the last lowers memory most.
 
     >>> facts = {"blocks": 4, "kernels": [{}], "optimizers": ["SGD"], "precision": "fp32"}
-    >>> [
-    ...     remedy.line
-    ...     for remedy in strongest(list(candidates(Configuration(), facts, on_accelerator=False)))
-    ... ]
+    >>> tried = list(candidates(Configuration(), Memory(2**30, facts=facts), on_accelerator=False))
+    >>> [remedy.line for remedy in strongest(tried)]
     ["parallelism_config={'fsdp': {'activation_checkpointing': 1}}", 'precision=amp_bf16']
     """
     last = {each.kind: each for each in remedies}
@@ -149,7 +153,7 @@ def together(base: Configuration, facts: Mapping[str, Any]) -> Remedy:
     'device_train_microbatch_size=1'
     """
     base = dataclasses.replace(base, fsdp_argument=facts.get("fsdp", ""))
-    changed = dataclasses.replace(base, microbatch=1)
+    changed = dataclasses.replace(base, microbatch=1, eval_microbatch=1 if facts.get("evaluators") else 0)
     if base.processes > 1 and not base.strategy and not base.fsdp_argument:
         changed = dataclasses.replace(changed, strategy="fsdp")
     if facts["blocks"]:

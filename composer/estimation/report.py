@@ -171,8 +171,8 @@ class Report:
             yield "these changes alone do not:"
             yield from _table(others)
         if self.together is not None:
-            fits = "makes it fit" if self.together.fits else "does not make it fit"
-            yield f"all that keep the results together {fits}:"
+            fits = "fit" if self.together.fits else "do not fit either"
+            yield f"all changes that keep the results, with microbatches of one sample, {fits}:"
             yield from _table([self.together])
 
 

@@ -36,6 +36,7 @@ def run_facts(state: State, batch_size: int) -> dict[str, Any]:
         # Whether the optimizers have kernels to choose from, and the choice; None leaves it to torch.
         "kernels": [_kernels(optimizer.defaults) for optimizer in state.optimizers],
         "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
+        "eval_microbatch": max((each.microbatch_size or 0 for each in state.evaluators), default=0),
         "evaluators": [evaluator.label for evaluator in state.evaluators],
     }
 

@@ -48,6 +48,7 @@ class Stages(Callback):
     Args:
         log: Gets the stages, modules and roles.
         steps: Number of steps, at least 2.
+        eval_microbatch: Number of samples in a microbatch of evaluators; None leaves it.
 
     Attributes:
         batch_size: Number of samples in the largest batch.
@@ -56,8 +57,9 @@ class Stages(Callback):
     3
     """
 
-    def __init__(self, log: AllocationLog, steps: int) -> None:
+    def __init__(self, log: AllocationLog, steps: int, eval_microbatch: int | None = None) -> None:
         self.log, self.steps = log, steps
+        self._eval_microbatch = eval_microbatch
         self.batch_size = 0
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
@@ -74,6 +76,8 @@ class Stages(Callback):
         self._note_model(state)
         for evaluator in state.evaluators:
             evaluator.eval_interval, evaluator.subset_num_batches = self._evaluates, 1
+            if self._eval_microbatch is not None:
+                evaluator.microbatch_size, evaluator.auto_microbatching = self._eval_microbatch, False
         for register, hook in (
             (register_module_forward_pre_hook, self._enter),
             (register_optimizer_step_pre_hook, self._before_step),
