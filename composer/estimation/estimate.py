@@ -181,7 +181,8 @@ def measurements(
         where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="composer-estimate-")))
         server = stack.enter_context(ForkServer([PROBE.partition(":")[0]])) if can_fork() else None
         where = where if folder is None else Path(folder)
-        yield Measurements(target, where, precision, at_once, time_limit, progress=progress, server=server)
+        on = device.is_accelerator
+        yield Measurements(target, where, precision, at_once, time_limit, has_host=on, progress=progress, server=server)
 
 
 def find_largest(measured: Measurements, base: Configuration, device: Device) -> tuple[int, Memory] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +86,7 @@ def size_text(nbytes: float) -> str:
 def by_module(sizes: Mapping[str, int], limit: int) -> list[tuple[str, int]]:
     """Sum sizes over modules to a depth at which a list is short, the largest first.
 
-    Equal blocks, such as ``layers.0`` to ``layers.11``, are one entry ``layers.*``. The largest entry is replaced by
+    Equal blocks, such as ``layers.0`` to ``layers.11``, are one entry ``layers.0-11``. The largest entry is replaced by
     its children, and what the module allocates itself, as long as the list stays within the limit.
 
     Args:
@@ -96,11 +96,11 @@ def by_module(sizes: Mapping[str, int], limit: int) -> list[tuple[str, int]]:
     >>> by_module(
     ...     {"embed": 8, "layers.0.up": 40, "layers.0.down": 10, "layers.1.up": 40, "layers.1.down": 10}, 3
     ... )
-    [('layers.*.up', 80), ('layers.*.down', 20), ('embed', 8)]
+    [('layers.0-1.up', 80), ('layers.0-1.down', 20), ('embed', 8)]
     >>> by_module(
     ...     {"embed": 8, "layers.0.up": 40, "layers.0.down": 10, "layers.1.up": 40, "layers.1.down": 10}, 2
     ... )
-    [('layers.*', 100), ('embed', 8)]
+    [('layers.0-1', 100), ('embed', 8)]
     """
     totals: dict[tuple[str, ...], int] = defaultdict(int)
     for name, size in _with_equal_blocks_joined(sizes).items():
@@ -133,29 +133,44 @@ def _children(path: tuple[str, ...], totals: Mapping[tuple[str, ...], int]) -> d
 
 
 def _with_equal_blocks_joined(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Replace the numbers of blocks by ``*`` where two or more blocks have the same children."""
+    """Replace the numbers of blocks by a range where two or more blocks have nearly the same children."""
     joined = dict(sizes)
     while True:
-        # Prefix of a container -> number of the block -> names of its children.
+        # Name of a container -> number of the block -> names of its children.
         blocks: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for name in joined:
             parts = name.split(".")
             for i, part in enumerate(parts):
                 if part.isdecimal():
                     blocks[".".join(parts[:i])][part].add(".".join(parts[i + 1 :]))
-        chosen = next((found for found in sorted(blocks, key=len) if _are_equal(blocks[found])), None)
-        if chosen is None:
+        alike = {container: _alike(blocks[container]) for container in sorted(blocks, key=len)}
+        container = next((container for container, numbers in alike.items() if len(numbers) > 1), None)
+        if container is None:
             return joined
-        prefix = f"{chosen}." if chosen else ""
+        prefix, numbers = f"{container}." if container else "", alike[container]
         result: dict[str, int] = defaultdict(int)
         for name, size in joined.items():
-            head, _, rest = name.removeprefix(prefix).partition(".")
-            is_block = name.startswith(prefix) and head.isdecimal()
-            result[f"{prefix}*{'.' if rest else ''}{rest}" if is_block else name] += size
+            head, dot, rest = name.removeprefix(prefix).partition(".")
+            is_block = name.startswith(prefix) and head in numbers
+            result[f"{prefix}{_ranges(numbers)}{dot}{rest}" if is_block else name] += size
         joined = dict(result)
 
 
-def _are_equal(blocks: Mapping[str, set[str]]) -> bool:
-    """Return whether blocks are equal, and have children."""
-    names = list(blocks.values())
-    return len(names) > 1 and all(each == names[0] for each in names) and names[0] != {""}
+def _alike(blocks: Mapping[str, set[str]]) -> list[str]:
+    """Return the numbers of the blocks that have children, more than half of them those of the usual block."""
+    usual = Counter(frozenset(names) for names in blocks.values() if names != {""}).most_common(1)
+    if not usual:
+        return []
+    names = usual[0][0]
+    return sorted((number for number, own in blocks.items() if 2 * len(own & names) > len(own | names)), key=int)
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """Return numbers as text: 0-3 for 0 to 3."""
+    runs: list[list[int]] = []
+    for number in map(int, numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -18,6 +18,7 @@ from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
 from composer.hparams.class_paths import find, full_path
+from composer.parallel import activation_checkpointing
 from composer.trainer import microbatch
 from composer.trees import ensure_tuple
 from composer.trials.probe import Probe
@@ -51,6 +52,7 @@ class MemoryRecorder(Probe):
         precision: The precision of programs that give none; None for that of the CPU.
         optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
         eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
+        has_host: Whether the device is an accelerator, so that offloaded activations are in the memory of the host.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class MemoryRecorder(Probe):
         precision: str | None = None,
         optimizer: str | None = None,
         eval_microbatch: int | None = None,
+        has_host: bool = False,
     ) -> None:
         super().__init__(folder)
         self._eval_microbatch = eval_microbatch
@@ -68,6 +71,8 @@ class MemoryRecorder(Probe):
         self._log = AllocationLog()
         self._stack = ExitStack()
         torch.compiler.set_stance("force_eager")
+        if has_host:
+            activation_checkpointing.HOST = torch.device("meta")  # whose memory is not in the log
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer, from which on nothing is computed."""

@@ -103,8 +103,10 @@ class SkipCompute(TorchDispatchMode):
             return _value(inputs[0].dtype)
         if func in _RUN or _is_view(func) or (known and not _is_large(func, args)):
             outputs = func(*args, **kwargs)
-            for local in local_tensors(outputs):
-                self.log.add(local)
+            # A view of memory that is not in the log, such as a data set on the host, allocates nothing.
+            if not _is_view(func) or any(map(self.log.knows, inputs)):
+                for local in local_tensors(outputs):
+                    self.log.add(local)
         elif func.namespace in _COLLECTIVES:  # their processes are simulated too
             outputs = func(*args, **kwargs)
             self.omit_values([outputs])

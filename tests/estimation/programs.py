@@ -12,7 +12,7 @@ from composer import Trainer
 from composer.algorithms import EMA, SAM
 from composer.models import ComposerClassifier
 
-WIDTH, BLOCKS, BATCH = 64, 4, 32
+WIDTH, BLOCKS, BATCH = 64, 6, 32
 
 
 class Block(nn.Module):
@@ -23,11 +23,11 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
+        return x + self.down(nn.functional.gelu(self.up(x)))
 
 
 def trainer(**arguments: Any) -> Trainer:
-    """A trainer of four blocks on sequences of 64 vectors."""
+    """A trainer of six blocks on sequences of 64 vectors."""
     torch.manual_seed(0)
     net = nn.Sequential(*[Block() for _ in range(BLOCKS)], nn.Flatten(), nn.Linear(64 * WIDTH, 4))
     model = ComposerClassifier(net, num_classes=4)

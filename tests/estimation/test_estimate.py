@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
@@ -33,7 +34,7 @@ def test_composition_of_a_program_that_fits() -> None:
     assert memory.algorithms["EMA"] == memory.algorithms["SAMOptimizer"] == parameters
     assert sum(memory.activations.values()) == memory.roles["activations"]
     assert sum(size for _, size in report.activations) == memory.roles["activations"]
-    assert report.activations[0][0] == "module.* itself"  # relu and the sum have no module of their own
+    assert report.activations[0][0] == "module.0-5 itself"
     assert memory.stage == "backward" and memory.module.startswith("module.")
     told = json.loads(json.dumps(report.to_json()))
     assert told["fits"] and told["composition"] == memory.roles and told["largest_microbatch"] == BATCH
@@ -42,13 +43,13 @@ def test_composition_of_a_program_that_fits() -> None:
 def test_text_is_aligned() -> None:
     report = composer.estimate(programs.plain, device="1GiB", precision="fp32", modules=3, progress=False)
     head, where, run, _, *rest = str(report).splitlines()
-    assert re.fullmatch(r"fits: the peak is [\d.]+ MiB, [\d.]+ % of 1\.00 GiB; [\d.]+ MiB remain", head)
+    assert re.fullmatch(r"fits: the peak is [\d.]+ MiB, [\d.]+ % of 1\.00 GiB; [\d.,]+ MiB remain", head)
     assert where.startswith("reached in the backward pass of module.")
     assert run == f"1 process, fp32, AdamW, batches of {BATCH}"
     table = rest[: rest.index("")]
     assert len({len(line) for line in table}) == 1
     assert [line.split("  ")[0] for line in table if not line.startswith(" ")] == [
-        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary", "other")
+        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary")
     ]
     assert sum(line.startswith(" ") for line in table) <= 3
     shares = [float(line.split()[-2]) for line in table if not line.startswith(" ")]
@@ -60,8 +61,6 @@ def test_text_is_aligned() -> None:
 def too_large(server) -> Report:
     """The estimate for a device that lacks a quarter of the memory."""
     with pytest.MonkeyPatch.context() as patch:
-        import contextlib
-
         patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
         peak = composer.estimate(programs.plain, device="1GiB", precision="fp32", remedies=False, progress=False)
         limit = f"{round(0.75 * peak.memory.peak / 1000) / 1000}MB"
@@ -89,6 +88,7 @@ def test_remedies(too_large) -> None:
     assert found["microbatch"].line == f"device_train_microbatch_size={too_large.largest_microbatch}"
     assert "'activation_checkpointing'" in found["checkpointing"].line
     assert not found["precision"].keeps_results
+    assert "'activation_cpu_offload': True" in found["offloading"].line
     text = str(too_large)
     assert text.startswith("does not fit: the peak is ")
     assert "each of these changes makes it fit, the one that costs least time first:" in text
@@ -98,11 +98,11 @@ def test_remedies(too_large) -> None:
 def test_evaluation_needs_the_most() -> None:
     report = composer.estimate(programs.evaluated, device="1GiB", precision="fp32", remedies=False, progress=False)
     assert report.memory.stage == "evaluation"
-    limit = f"{report.memory.peak - 1000}B".replace("B", "")
-    tight = composer.estimate(programs.evaluated, device=f"{int(limit) / 1e6:.6f}MB", precision="fp32", progress=False)
+    limit = f"{(report.memory.peak - 1000) / 1e6:.6f}MB"
+    tight = composer.estimate(programs.evaluated, device=limit, precision="fp32", progress=False)
     assert not tight.ok
     assert tight.remedies[0].line == "Evaluator(..., device_eval_microbatch_size=2)"
-    assert tight.remedies[0].fits and tight.remedies[0].memory.stage != "evaluation"
+    assert tight.remedies[0].fits
     assert tight.largest_microbatch is not None and tight.largest_microbatch > 2
 
 

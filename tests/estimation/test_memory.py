@@ -16,7 +16,12 @@ def test_layers_that_differ_are_not_joined() -> None:
 
 def test_nested_blocks_are_joined() -> None:
     sizes = {f"stages.{i}.blocks.{j}.conv": 1 for i in range(3) for j in range(4)}
-    assert by_module(sizes, 5) == [("stages.*.blocks.*.conv", 12)]
+    assert by_module(sizes, 5) == [("stages.0-2.blocks.0-3.conv", 12)]
+
+
+def test_blocks_beside_other_layers_are_joined() -> None:
+    sizes = {"0": 1, **{f"{i}.{name}": 1 for i in (1, 2, 3, 5) for name in ("up", "down")}, "3.norm": 1, "4": 1}
+    assert by_module(sizes, 4) == [("1-3,5", 9), ("0", 1), ("4", 1)]
 
 
 def test_module_and_its_children() -> None:
