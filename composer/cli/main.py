@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
 from composer._secrets.masking import mask_text
+from composer._text import did_you_mean
 from composer.cli import launcher
 from composer.cli.launch_options import COMMANDS
 
@@ -42,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fork.add_to(commands)
     # What follows "--" is a program with its own options.
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = parser.parse_args(arguments[:end])
+    given, unknown = parser.parse_known_args(arguments[:end])
+    if unknown:
+        options = re.findall(r"--[\w-]+", commands.choices[arguments[0]].format_help())
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}.{did_you_mean(unknown[0], options)}")
     if end < len(arguments):
         if not hasattr(given, "program"):
             parser.error(f"composer {arguments[0]} takes no program after --.")

@@ -53,6 +53,10 @@ class MemoryRecorder(Probe):
         optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
         eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
         has_host: Whether the device is an accelerator, so that offloaded activations are in the memory of the host.
+
+    >>> from composer.trials import Target, Trial
+    >>> Trial("one", Target("script", "train.py"), "composer.estimation.recorder:MemoryRecorder").ranks
+    1
     """
 
     def __init__(

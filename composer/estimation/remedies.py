@@ -129,6 +129,15 @@ def chosen(measured: Sequence[Remedy], memory: Memory) -> list[Remedy]:
     Args:
         measured: The remedies in their order, with their memory.
         memory: The memory without them; those that do not lower it are left out.
+
+    >>> higher, lower, lowest = Memory(90), Memory(60), Memory(50)
+    >>> found = [
+    ...     Remedy("kernels", "", Configuration(), memory=higher),
+    ...     Remedy("checkpointing", "", Configuration(), memory=lower, fits=True),
+    ...     Remedy("checkpointing", "", Configuration(), memory=lowest, fits=True),
+    ... ]
+    >>> [(remedy.kind, remedy.memory.peak) for remedy in chosen(found, Memory(80))]
+    [('checkpointing', 60)]
     """
     measured = [each for each in measured if each.memory is None or each.memory.needed < memory.needed]
     found: list[Remedy] = []

@@ -87,7 +87,7 @@ def test_program_that_fails(folder: Path, capsys) -> None:
         (["--set", "precison=fp32"], "Did you mean 'precision'?"),
         (["--grid", "--device", "1GiB,H100"], "Did you mean 'H100-80GB'?"),
         (["--microbatch", "x"], "invalid int value"),
-        (["--devise", "1GiB"], "unrecognized arguments: --devise"),
+        (["--devise", "1GiB"], "unrecognized arguments: --devise. Did you mean '--device'?"),
     ],
 )
 def test_invalid_options(words, message, capsys) -> None:

@@ -49,7 +49,7 @@ def test_text_is_aligned() -> None:
     table = rest[: rest.index("")]
     assert len({len(line) for line in table}) == 1
     assert [line.split("  ")[0] for line in table if not line.startswith(" ")] == [
-        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary")
+        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary", "other")
     ]
     assert sum(line.startswith(" ") for line in table) <= 3
     shares = [float(line.split()[-2]) for line in table if not line.startswith(" ")]
