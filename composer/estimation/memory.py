@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,25 +152,22 @@ def _with_equal_blocks_joined(sizes: Mapping[str, int]) -> dict[str, int]:
         for name, size in joined.items():
             head, dot, rest = name.removeprefix(prefix).partition(".")
             is_block = name.startswith(prefix) and head in numbers
-            result[f"{prefix}{_ranges(numbers)}{dot}{rest}" if is_block else name] += size
+            result[f"{prefix}{numbers[0]}-{numbers[-1]}{dot}{rest}" if is_block else name] += size
         joined = dict(result)
 
 
 def _alike(blocks: Mapping[str, set[str]]) -> list[str]:
-    """Return the numbers of the blocks that have children, more than half of them those of the usual block."""
+    """Return the numbers of consecutive blocks that have children, more than half of them those of the usual block."""
     usual = Counter(frozenset(names) for names in blocks.values() if names != {""}).most_common(1)
     if not usual:
         return []
     names = usual[0][0]
-    return sorted((number for number, own in blocks.items() if 2 * len(own & names) > len(own | names)), key=int)
-
-
-def _ranges(numbers: Sequence[str]) -> str:
-    """Return numbers as text: 0-3 for 0 to 3."""
-    runs: list[list[int]] = []
-    for number in map(int, numbers):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    runs: list[list[str]] = [[]]
+    for number in sorted(blocks, key=int):
+        own = blocks[number]
+        if 2 * len(own & names) <= len(own | names):
+            continue
+        if runs[-1] and int(runs[-1][-1]) != int(number) - 1:
+            runs.append([])
+        runs[-1].append(number)
+    return max(runs, key=len)

@@ -163,7 +163,7 @@ def together(base: Configuration, facts: Mapping[str, Any]) -> Remedy:
     """
     base = dataclasses.replace(base, fsdp_argument=facts.get("fsdp", ""))
     changed = dataclasses.replace(base, microbatch=1, eval_microbatch=1 if facts.get("evaluators") else 0)
-    if base.processes > 1 and not base.strategy and not base.fsdp_argument:
+    if base.processes > 1 and base.strategy in ("", "ddp") and not base.fsdp_argument:
         changed = dataclasses.replace(changed, strategy="fsdp")
     if facts["blocks"]:
         changed = changed.with_fsdp(activation_checkpointing=True)

@@ -131,7 +131,8 @@ class Report:
             parts.append(" and ".join(facts["optimizers"]))
         if "microbatch" in facts:
             batch, size = facts["batch_size"], facts["microbatch"]
-            parts.append(f"batches of {batch}" + (f" in microbatches of {size}" if size < batch else ""))
+            each = "" if given.processes == 1 else " for each process"
+            parts.append(f"batches of {batch}{each}" + (f" in microbatches of {size}" if size < batch else ""))
         return ", ".join(parts)
 
     def _composition(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -198,7 +198,10 @@ class Stages(Callback):
         for leaf in leaves(outputs):
             node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
             # A module that returns what another one has returned is not the one whose gradients are computed.
-            if node is not None and node.metadata.setdefault("composer.module", name) is name:
+            if node is None:
+                continue
+            metadata = cast("dict[str, str]", node.metadata)
+            if metadata.setdefault("composer.module", name) is name:
                 node.register_prehook(lambda gradients: self._reach(name))
 
     def _reach(self, name: str) -> None:

@@ -21,7 +21,7 @@ def test_nested_blocks_are_joined() -> None:
 
 def test_blocks_beside_other_layers_are_joined() -> None:
     sizes = {"0": 1, **{f"{i}.{name}": 1 for i in (1, 2, 3, 5) for name in ("up", "down")}, "3.norm": 1, "4": 1}
-    assert by_module(sizes, 4) == [("1-3,5", 9), ("0", 1), ("4", 1)]
+    assert by_module(sizes, 4) == [("1-3", 7), ("5", 2), ("0", 1), ("4", 1)]
 
 
 def test_module_and_its_children() -> None:
