@@ -3,7 +3,7 @@
 The modules, in reading order:
 
 - ``estimate``, ``grid``: the functions behind the command: for one configuration, and for a table of them.
-- ``configuration``, ``devices``: what a trial changes about the program, and the memory that there is.
+- ``configuration``, ``machine``: what a trial changes about the program, and the memory that there is.
 - ``measuring``: one trial for each configuration, and the search for the largest microbatch.
 - ``remedies``: the changes that lower the memory.
 - ``memory``, ``report``: what a trial measured, and the report.
@@ -21,13 +21,13 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "Device": "composer.estimation.devices",
+        "Device": "composer.estimation.machine",
         "Grid": "composer.estimation.grid",
         "Memory": "composer.estimation.memory",
         "Remedy": "composer.estimation.remedies",
         "Report": "composer.estimation.report",
         "estimate": "composer.estimation.estimate",
         "estimate_grid": "composer.estimation.grid",
-        "find_device": "composer.estimation.devices",
+        "find_device": "composer.estimation.machine",
     },
 )

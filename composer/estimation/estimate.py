@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from composer._text import did_you_mean, member_of, positive
 from composer.estimation.configuration import Configuration
-from composer.estimation.devices import Device, find_device, present_device
+from composer.estimation.machine import Device, find_device, present_device
 from composer.estimation.measuring import PROBE, Measurements, first_guess, largest_microbatch
 from composer.estimation.memory import Memory
 from composer.estimation.remedies import Remedy, candidates, chosen, strongest, together
@@ -182,7 +182,7 @@ def measurements(
         server = stack.enter_context(ForkServer([PROBE.partition(":")[0]])) if can_fork() else None
         where = where if folder is None else Path(folder)
         on = device.is_accelerator
-        yield Measurements(target, where, precision, at_once, time_limit, has_host=on, progress=progress, server=server)
+        yield Measurements(target, where, precision, at_once, time_limit, cuda=on, progress=progress, server=server)
 
 
 def find_largest(measured: Measurements, base: Configuration, device: Device) -> tuple[int, Memory] | None:
@@ -200,7 +200,7 @@ def find_largest(measured: Measurements, base: Configuration, device: Device) ->
     def measure(size: int) -> Memory | None:
         changed = dataclasses.replace(base, microbatch=size)
         found = measured([changed])[changed]
-        if isinstance(found, Memory) and found.needed > device.memory and found.stage == "evaluation":
+        if isinstance(found, Memory) and found.needed > device.available and found.stage == "evaluation":
             changed = dataclasses.replace(changed, eval_microbatch=size)
             found = measured([changed])[changed]
         return found if isinstance(found, Memory) else None
@@ -210,10 +210,10 @@ def find_largest(measured: Measurements, base: Configuration, device: Device) ->
     known = {
         size: found
         for size, found in measured.microbatches(base).items()
-        if found is None or found.needed <= device.memory or found.stage != "evaluation"
+        if found is None or found.needed <= device.available or found.stage != "evaluation"
     }
     known = known or {memory.facts["microbatch"]: measure(memory.facts["microbatch"])}
-    return largest_microbatch(measure, memory.facts["batch_size"], known, device.memory)
+    return largest_microbatch(measure, memory.facts["batch_size"], known, device.available)
 
 
 def _with_remedies(report: Report, measured: Measurements) -> Report:
@@ -221,7 +221,7 @@ def _with_remedies(report: Report, measured: Measurements) -> Report:
     base, facts, device = report.configuration, report.memory.facts, report.device
     tried = list(candidates(base, report.memory, on_accelerator=device.is_accelerator))
     first = strongest(tried)
-    size = first_guess(facts["batch_size"], facts["microbatch"], report.memory, device.memory)
+    size = first_guess(facts["batch_size"], facts["microbatch"], report.memory, device.available)
     measured([dataclasses.replace(base, microbatch=size), *(each.configuration for each in first)])  # at the same time
     largest = find_largest(measured, base, device)
     found = [_measured(each, measured, device) for each in first]
@@ -247,5 +247,5 @@ def _measured(remedy: Remedy, measured: Measurements, device: Device) -> Remedy:
     """Return a remedy with the memory that it gives."""
     found = measured([remedy.configuration])[remedy.configuration]
     if isinstance(found, Memory):
-        return dataclasses.replace(remedy, memory=found, fits=found.needed <= device.memory)
+        return dataclasses.replace(remedy, memory=found, fits=found.needed <= device.available)
     return dataclasses.replace(remedy, error=found.error)

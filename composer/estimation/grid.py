@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer.estimation.configuration import Configuration
-from composer.estimation.devices import DEVICES, Device
 from composer.estimation.estimate import as_configuration, as_device, find_largest, measurements
+from composer.estimation.machine import DEVICES, Device
 from composer.estimation.memory import Memory, size_text
 from composer.trials import Record, Target
 
@@ -62,7 +62,7 @@ class Grid:
                         "memory": device.memory,
                         "processes": number,
                         "peak": memory.needed if is_known else None,
-                        "fits": is_known and memory.needed <= device.memory,
+                        "fits": is_known and memory.needed <= device.available,
                         "largest_microbatch": self.largest.get((device.name, number)) or None,
                         "error": "" if is_known else memory,
                     }

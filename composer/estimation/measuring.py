@@ -25,7 +25,7 @@ class Measurements:
         target: The program.
         folder: Folder of the records.
         default_precision: The precision of a program that gives none.
-        has_host: Whether the device is an accelerator, whose host has memory of its own.
+        cuda: Whether the device is an accelerator, whose host has memory of its own.
         parallel: Number of trials that run at the same time.
         time_limit: Seconds after which a trial is terminated.
         progress: Whether to show the progress on stderr.
@@ -45,13 +45,13 @@ class Measurements:
         parallel: int = 1,
         time_limit: float = 600.0,
         *,
-        has_host: bool = False,
+        cuda: bool = False,
         progress: bool = False,
         server: ForkServer | None = None,
     ) -> None:
         self._target, self._folder, self._precision = target, folder, default_precision
         self._parallel, self._time_limit, self._progress, self._server = parallel, time_limit, progress, server
-        self._has_host = has_host
+        self._cuda = cuda
         self._known: dict[Configuration, Memory | Record] = {}
 
     def __call__(self, configurations: Sequence[Configuration]) -> Mapping[Configuration, Memory | Record]:
@@ -103,7 +103,7 @@ class Measurements:
             "precision": self._precision,
             "optimizer": configuration.optimizer or None,
             "eval_microbatch": configuration.eval_microbatch or None,
-            "has_host": self._has_host or None,
+            "cuda": self._cuda or None,
         }
         if configuration.processes > 1:
             arguments["processes"] = configuration.processes

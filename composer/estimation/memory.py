@@ -18,6 +18,7 @@ class Memory:
 
     Args:
         peak: The largest amount of memory that is allocated at a time.
+        reserved: The largest amount that the allocator takes from the device for it; 0 if it keeps nothing.
         stage: The stage of the training that reaches it, such as "backward", or the name of an algorithm.
         module: The module whose forward or backward pass reaches it; empty outside of modules.
         roles: What the peak is made of.
@@ -36,6 +37,7 @@ class Memory:
     activations: Mapping[str, int] = field(default_factory=dict[str, int])
     algorithms: Mapping[str, int] = field(default_factory=dict[str, int])
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reserved: int = 0
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> Memory:
@@ -48,8 +50,8 @@ class Memory:
 
     @property
     def needed(self) -> int:
-        """Bytes that a device must have."""
-        return self.peak
+        """Bytes that must be available."""
+        return max(self.peak, self.reserved)
 
     @property
     def per_microbatch(self) -> int:
@@ -60,6 +62,7 @@ class Memory:
         """Return the memory in JSON types."""
         return {
             "peak": self.peak,
+            "reserved": self.reserved,
             "stage": self.stage,
             "module": self.module,
             "composition": dict(self.roles),

@@ -52,7 +52,8 @@ class MemoryRecorder(Probe):
         precision: The precision of programs that give none; None for that of the CPU.
         optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
         eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
-        has_host: Whether the device is an accelerator, so that offloaded activations are in the memory of the host.
+        cuda: Whether the tensors, which are on the CPU, stand for those of a GPU, so that offloaded activations are in
+            other memory.
 
     >>> from composer.trials import Target, Trial
     >>> Trial("one", Target("script", "train.py"), "composer.estimation.recorder:MemoryRecorder").ranks
@@ -66,7 +67,7 @@ class MemoryRecorder(Probe):
         precision: str | None = None,
         optimizer: str | None = None,
         eval_microbatch: int | None = None,
-        has_host: bool = False,
+        cuda: bool = False,
     ) -> None:
         super().__init__(folder)
         self._eval_microbatch = eval_microbatch
@@ -75,7 +76,7 @@ class MemoryRecorder(Probe):
         self._log = AllocationLog()
         self._stack = ExitStack()
         torch.compiler.set_stance("force_eager")
-        if has_host:
+        if cuda:
             activation_checkpointing.HOST = torch.device("meta")  # whose memory is not in the log
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

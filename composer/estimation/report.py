@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer.estimation.configuration import Configuration
-from composer.estimation.devices import Device
+from composer.estimation.machine import Device
 from composer.estimation.memory import Memory, by_module, size_text
 from composer.estimation.remedies import Remedy
 
@@ -74,7 +74,7 @@ class Report:
     @property
     def margin(self) -> int:
         """Bytes of the device that remain free at the peak; negative if it does not fit."""
-        return self.device.memory - self.memory.needed
+        return self.device.available - self.memory.needed
 
     @property
     def largest_microbatch(self) -> int | None:
@@ -112,10 +112,10 @@ class Report:
 
     def _head(self) -> Iterator[str]:
         memory, device = self.memory, self.device
-        share = 100 * memory.needed / device.memory
+        share = 100 * (memory.needed + device.context) / device.memory
         verdict = "fits" if self.ok else "does not fit"
         margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
-        yield f"{verdict}: the peak is {size_text(memory.needed)}, {share:.3g} % of {_named(device)}; {margin}"
+        yield f"{verdict}: the peak is {size_text(memory.needed + device.context)}, {share:.3g} % of {_named(device)}; {margin}"
         where = _STAGES.get(memory.stage, memory.stage)
         yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
         yield self._run()
@@ -136,7 +136,8 @@ class Report:
         return ", ".join(parts)
 
     def _composition(self) -> Iterator[str]:
-        roles = self.memory.roles
+        memory = self.memory
+        roles = {**memory.roles, "allocator": memory.needed - memory.peak, "context": self.device.context}
         total = max(sum(roles.values()), 1)
         rows: list[tuple[str, int]] = []
         for role in [*_ROLES, *(role for role in roles if role not in _ROLES)]:

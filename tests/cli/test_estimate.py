@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from composer.cli.main import main
+from composer.estimation import Device
+from composer.estimation.estimate import as_device
 from composer.trials import ForkServer
 from composer.trials.fork_server import can_fork
 
+DEVICES = {"tiny": Device("tiny", 1000), "large": Device("large", 2**30)}
 PROGRAM = """
 import sys, torch
 from composer import Trainer
@@ -32,6 +35,8 @@ def folder(tmp_path_factory):
     (path / "train.py").write_text(PROGRAM)
     with ForkServer(["composer.estimation.recorder"]) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+        for module in ("estimate", "grid"):
+            patch.setattr(f"composer.estimation.{module}.as_device", lambda name: DEVICES.get(name) or as_device(name))
         patch.chdir(path)
         yield path
 
@@ -45,7 +50,7 @@ def exit_code(*words: str) -> int:
 
 
 def test_fits(folder: Path, capsys) -> None:
-    assert exit_code("--device", "1GiB", "train.py", "64") == 0
+    assert exit_code("--device", "large", "train.py", "64") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("fits: the peak is ")
     assert printed.err.splitlines()[0].startswith("program ")
@@ -54,27 +59,27 @@ def test_fits(folder: Path, capsys) -> None:
 
 def test_does_not_fit(folder: Path, capsys) -> None:
     records = str(folder.parent / "records")
-    assert exit_code("--device", "0.001MB", "--json", "--folder", records, "--set", "seed=1", "train.py", "64") == 1
+    assert exit_code("--device", "tiny", "--json", "--folder", records, "--set", "seed=1", "train.py", "64") == 1
     printed = capsys.readouterr()
     told = json.loads(printed.out)
     assert not told["fits"] and told["margin"] < 0 and told["changes"] == ["seed=1"]
     # The same command goes on with the records.
-    assert exit_code("--device", "0.001MB", "--json", "--folder", records, "--set", "seed=1", "train.py", "64") == 1
+    assert exit_code("--device", "tiny", "--json", "--folder", records, "--set", "seed=1", "train.py", "64") == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["peak"] == told["peak"]
     assert all("(measured before)" in line or "failed" in line for line in printed.err.splitlines())
 
 
 def test_grid(folder: Path, capsys) -> None:
-    assert exit_code("--grid", "--device", "0.001MB,1GiB", "--processes", "1", "train.py", "64") == 0
+    assert exit_code("--grid", "--device", "tiny,large", "--processes", "1", "train.py", "64") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[2:4]] == ["-", "4"]
-    assert exit_code("--grid", "--device", "0.001MB", "--processes", "1", "--json", "train.py", "64") == 1
+    assert exit_code("--grid", "--device", "tiny", "--processes", "1", "--json", "train.py", "64") == 1
     assert json.loads(capsys.readouterr().out)["cells"][0]["largest_microbatch"] is None
 
 
 def test_program_that_fails(folder: Path, capsys) -> None:
-    assert exit_code("--device", "1GiB", "train.py") == 1
+    assert exit_code("--device", "large", "train.py") == 1
     assert "composer: The program does not train: IndexError: list index out of range" in capsys.readouterr().err
 
 

@@ -9,9 +9,11 @@ import re
 import pytest
 
 import composer
-from composer.estimation import Report, estimate_grid
+from composer.estimation import Device, Report, estimate_grid
 from tests.estimation import programs
 from tests.estimation.programs import BATCH
+
+LARGE = Device("large", 2**30)
 
 pytestmark = pytest.mark.usefixtures("one_server")
 
@@ -21,7 +23,7 @@ def bytes_of_parameters() -> int:
 
 
 def test_composition_of_a_program_that_fits() -> None:
-    report = composer.estimate(programs.with_methods, device="1GiB", precision="fp32", progress=False)
+    report = composer.estimate(programs.with_methods, device=LARGE, precision="fp32", progress=False)
     memory, parameters = report.memory, bytes_of_parameters()
     assert report.ok
     assert report.margin == 2**30 - memory.peak
@@ -41,9 +43,9 @@ def test_composition_of_a_program_that_fits() -> None:
 
 
 def test_text_is_aligned() -> None:
-    report = composer.estimate(programs.plain, device="1GiB", precision="fp32", modules=3, progress=False)
+    report = composer.estimate(programs.plain, device=LARGE, precision="fp32", modules=3, progress=False)
     head, where, run, _, *rest = str(report).splitlines()
-    assert re.fullmatch(r"fits: the peak is [\d.]+ MiB, [\d.]+ % of 1\.00 GiB; [\d.,]+ MiB remain", head)
+    assert re.fullmatch(r"fits: the peak is [\d.]+ MiB, [\d.]+ % of 1\.00 GiB \(large\); [\d.,]+ MiB remain", head)
     assert where.startswith("reached in the backward pass of module.")
     assert run == f"1 process, fp32, AdamW, batches of {BATCH}"
     table = rest[: rest.index("")]
@@ -62,8 +64,8 @@ def too_large(server) -> Report:
     """The estimate for a device that lacks a quarter of the memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
-        peak = composer.estimate(programs.plain, device="1GiB", precision="fp32", remedies=False, progress=False)
-        limit = f"{round(0.75 * peak.memory.peak / 1000) / 1000}MB"
+        peak = composer.estimate(programs.plain, device=LARGE, precision="fp32", remedies=False, progress=False)
+        limit = Device("small", round(0.75 * peak.memory.peak))
         return composer.estimate(programs.plain, device=limit, precision="fp32", progress=False)
 
 
@@ -73,7 +75,7 @@ def test_largest_microbatch(too_large) -> None:
     assert too_large.largest[1].facts["microbatch"] == size
     assert too_large.largest[1].needed <= too_large.device.memory
     more = composer.estimate(
-        programs.plain, device="1GiB", precision="fp32", microbatch=size + 1, remedies=False, progress=False
+        programs.plain, device=LARGE, precision="fp32", microbatch=size + 1, remedies=False, progress=False
     )
     assert more.memory.needed > too_large.device.memory
 
@@ -96,9 +98,9 @@ def test_remedies(too_large) -> None:
 
 
 def test_evaluation_needs_the_most() -> None:
-    report = composer.estimate(programs.evaluated, device="1GiB", precision="fp32", remedies=False, progress=False)
+    report = composer.estimate(programs.evaluated, device=LARGE, precision="fp32", remedies=False, progress=False)
     assert report.memory.stage == "evaluation"
-    limit = f"{(report.memory.peak - 1000) / 1e6:.6f}MB"
+    limit = Device("small", report.memory.peak - 1000)
     tight = composer.estimate(programs.evaluated, device=limit, precision="fp32", progress=False)
     assert not tight.ok
     assert tight.remedies[0].line == "Evaluator(..., device_eval_microbatch_size=2)"
@@ -107,7 +109,7 @@ def test_evaluation_needs_the_most() -> None:
 
 
 def test_nothing_makes_it_fit() -> None:
-    report = composer.estimate(programs.plain, device="0.1MB", precision="fp32", progress=False)
+    report = composer.estimate(programs.plain, device=Device("small", 100_000), precision="fp32", progress=False)
     assert report.largest_microbatch is None
     assert not any(remedy.fits for remedy in report.remedies)
     assert report.together is not None and not report.together.fits
@@ -120,7 +122,7 @@ def test_nothing_makes_it_fit() -> None:
 def test_changes_are_applied() -> None:
     report = composer.estimate(
         programs.plain,
-        device="1GiB",
+        device=LARGE,
         changes=["algorithms+=EMA()", "train_dataloader.batch_size=8"],
         remedies=False,
         progress=False,
@@ -131,22 +133,26 @@ def test_changes_are_applied() -> None:
 
 def test_grid() -> None:
     grid = estimate_grid(
-        programs.plain, devices=["0.001MB", "4MB", "1GiB"], processes=[1], precision="fp32", progress=False
+        programs.plain,
+        devices=[Device("tiny", 1000), Device("small", 4_000_000), Device("large", 2**30)],
+        processes=[1],
+        precision="fp32",
+        progress=False,
     )
     assert grid.ok
-    assert grid.largest["0.001MB", 1] == 0 < grid.largest["4MB", 1] < grid.largest["1GiB", 1] == BATCH
+    assert grid.largest["tiny", 1] == 0 < grid.largest["small", 1] < grid.largest["large", 1] == BATCH
     lines = str(grid).splitlines()
     assert lines[0].split() == ["processes", "1"]
-    assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["4MB", 1]), str(BATCH)]
+    assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["small", 1]), str(BATCH)]
     cells = json.loads(json.dumps(grid.to_json()))["cells"]
     assert [cell["fits"] for cell in cells] == [False, False, True]
 
 
 def test_program_that_does_not_train() -> None:
     with pytest.raises(RuntimeError, match="The program does not train: ZeroDivisionError: no trainer"):
-        composer.estimate(programs.failing, device="1GiB", progress=False)
+        composer.estimate(programs.failing, device=LARGE, progress=False)
     with pytest.raises(RuntimeError, match="The program does not train: ZeroDivisionError: no trainer"):
-        estimate_grid(programs.failing, devices=["1GiB"], processes=[1], progress=False)
+        estimate_grid(programs.failing, devices=[LARGE], processes=[1], progress=False)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +173,4 @@ def test_program_that_does_not_train() -> None:
 )
 def test_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        composer.estimate(["train.py"], **{"device": "1GiB", **arguments})
+        composer.estimate(["train.py"], **{"device": LARGE, **arguments})

@@ -23,18 +23,22 @@ class Device:
     Args:
         name: Its name.
         memory: Its memory in bytes.
+        context: Bytes of it that the driver and libraries take.
+        is_accelerator: Whether it is something other than the CPU.
 
-    >>> Device("H100-80GB", 80 * 10**9)
-    Device(name='H100-80GB', memory=80000000000)
+    >>> Device("H100-80GB", 80 * 10**9, context=2**29).available
+    79463129088
     """
 
     name: str
     memory: int
+    context: int = 0
+    is_accelerator: bool = True
 
     @property
-    def is_accelerator(self) -> bool:
-        """Whether it is something other than the CPU."""
-        return self.name != "CPU"
+    def available(self) -> int:
+        """Bytes that remain for the tensors of a program."""
+        return self.memory - self.context
 
 
 DEVICES = {
@@ -56,7 +60,7 @@ def find_device(name: str) -> Device:
         ValueError: It is neither.
 
     >>> find_device("h100-80gb"), find_device("2GiB").memory
-    (Device(name='H100-80GB', memory=80000000000), 2147483648)
+    (Device(name='H100-80GB', memory=80000000000, context=0, is_accelerator=True), 2147483648)
     >>> find_device("H100-80G")
     Traceback (most recent call last):
     ValueError: device must be a size such as '80GB', or one of ..., but got 'H100-80G'. Did you mean 'H100-80GB'?
@@ -82,4 +86,4 @@ def present_device() -> Device:
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         return Device(properties.name, properties.total_memory)
-    return Device("CPU", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return Device("CPU", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), is_accelerator=False)
