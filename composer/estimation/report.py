@@ -115,7 +115,8 @@ class Report:
         share = 100 * (memory.needed + device.context) / device.memory
         verdict = "fits" if self.ok else "does not fit"
         margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
-        yield f"{verdict}: the peak is {size_text(memory.needed + device.context)}, {share:.3g} % of {_named(device)}; {margin}"
+        peak = size_text(memory.needed + device.context)
+        yield f"{verdict}: the peak is {peak}, {share:.3g} % of {_named(device)}; {margin}"
         where = _STAGES.get(memory.stage, memory.stage)
         yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
         yield self._run()
