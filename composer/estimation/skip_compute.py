@@ -3,8 +3,8 @@
 The parameters of the model are declared to have no values, and so has everything that is computed from them. Operators
 with such inputs are not run: their outputs are allocated with the shapes that the operator's fake implementation gives,
 and never written, so that the system assigns no physical memory to large ones. Tensors with values, such as batches and
-masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP and
-FSDP work as in training.
+masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP
+and FSDP work as in training.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from composer.estimation.allocations import AllocationLog, local_tensors
+from composer.estimation.communication import communication_noted, copy_in, is_copy_in, is_fsdp_copy
 from composer.estimation.unknown_shapes import largest_outputs
 
 __all__ = ["SkipCompute", "skip_compute"]
@@ -41,7 +42,6 @@ _RUN = frozenset(
         aten.set_.source_Storage_storage_offset,
     }
 )
-_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
 _ITEM = aten._local_scalar_dense.default
 # Factories of tensors with more elements are not run: they would write to the memory.
 _LARGE = 2**20
@@ -105,11 +105,18 @@ class SkipCompute(TorchDispatchMode):
             outputs = func(*args, **kwargs)
             for local in local_tensors(outputs):
                 self.log.add(local)
-        elif func.namespace in _COLLECTIVES:  # their processes are simulated too
+        elif func.namespace == "c10d":  # of a process group that is not simulated
             outputs = func(*args, **kwargs)
             self.omit_values([outputs])
+        elif func.namespace == "_c10d_functional" and func._opname == "wait_tensor":
+            outputs = args[0]
+        elif is_copy_in(func):
+            self.omit_values([args[1]])
+            outputs = copy_in(*args, **kwargs)
         else:
             outputs = self._skip(func, args, kwargs)
+            if is_fsdp_copy(func):
+                self.log.add_roles([kwargs["out"]], "communication")
         if self._temporary is not None and inputs:
             self.log.add_temporary(self._temporary(func, inputs, list(local_tensors(outputs))))
         return outputs
@@ -229,7 +236,7 @@ def skip_compute(
     # FSDP frees parameters by resizing their storage, which no operator tells.
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
     try:
-        with mode:
+        with mode, communication_noted(log):
             yield mode
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
