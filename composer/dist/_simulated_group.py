@@ -19,8 +19,8 @@ __all__ = ["BACKEND", "Completed", "Observer", "observers", "register_backend"]
 BACKEND: Final = "simulated"
 _Op: Any = torch_dist.ReduceOp
 
-# Called with the name and the tensors of each collective.
-Observer = Callable[[str, Sequence[Tensor]], None]
+# Called with the name, the inputs and the outputs of each collective.
+Observer = Callable[[str, Sequence[Tensor], Sequence[Tensor]], None]
 observers: list[Observer] = []
 
 
@@ -100,12 +100,12 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Completed:
         del opts
-        return _done("broadcast", tensors, tensors)
+        return _done("broadcast", tensors, tensors, tensors)
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Completed:
         for tensor in tensors:
             self._reduce(tensor, tensor, opts)
-        return _done("all_reduce", tensors, tensors)
+        return _done("all_reduce", tensors, tensors, tensors)
 
     allreduce_coalesced = reduce = allreduce
 
@@ -114,14 +114,14 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
         for gathered, tensor in zip(outputs, inputs, strict=True):
             for each in gathered:
                 each.copy_(tensor)
-        return _done("all_gather", [*inputs, *itertools.chain(*outputs)], outputs)
+        return _done("all_gather", inputs, [*itertools.chain(*outputs)], outputs)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Completed:
         del opts
         for gathered in outputs:
             for each, tensor in zip(gathered, inputs, strict=True):
                 each.copy_(tensor)
-        return _done("all_gather", [*inputs, *itertools.chain(*outputs)], outputs)
+        return _done("all_gather", inputs, [*itertools.chain(*outputs)], outputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Completed:
         return self.allgather(outputs, inputs, opts) if outputs else Completed(None)
@@ -133,7 +133,7 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
             if output.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
                 part = part.clone()  # its own part of the output
             parts.copy_(part.expand_as(parts))
-        return _done("all_gather", [*inputs, *outputs], outputs)
+        return _done("all_gather", inputs, outputs, outputs)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Completed:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -141,14 +141,14 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Completed:
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce(output, parts[self._rank], opts)
-        return _done("reduce_scatter", [*outputs, *itertools.chain(*inputs)], outputs)
+        return _done("reduce_scatter", [*itertools.chain(*inputs)], outputs, outputs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Completed:
         for output, tensor in zip(outputs, inputs, strict=True):
             self._reduce(output, tensor.view(self._size, -1)[self._rank].view(output.shape), opts)
-        return _done("reduce_scatter", [*outputs, *inputs], outputs)
+        return _done("reduce_scatter", inputs, outputs, outputs)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Completed:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -158,13 +158,13 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
             raise RuntimeError(f"What rank {opts.rootRank} scatters is not known, since only this rank exists.")
         for output, parts in zip(outputs, inputs, strict=True):
             output.copy_(parts[self._rank])
-        return _done("scatter", [*outputs, *itertools.chain(*inputs)], outputs)
+        return _done("scatter", [*itertools.chain(*inputs)], outputs, outputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Completed:
         del opts
         for output in outputs:
             output.copy_(inputs[self._rank].expand_as(output))
-        return _done("all_to_all", [*outputs, *inputs], outputs)
+        return _done("all_to_all", inputs, outputs, outputs)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
@@ -175,7 +175,7 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Completed:
         del rank, tag
-        return _done("send", tensors, tensors)
+        return _done("send", tensors, [], tensors)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Completed:
         del tensors, tag
@@ -203,7 +203,7 @@ class _SimulatedGroup(torch_dist.ProcessGroup):
             raise RuntimeError(f"Simulated ranks cannot reduce by {op}.")
 
 
-def _done(name: str, tensors: Sequence[Tensor], result: Any) -> Completed:
+def _done(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], result: Any) -> Completed:
     for observer in observers:
-        observer(name, tensors)
+        observer(name, inputs, outputs)
     return Completed(result)

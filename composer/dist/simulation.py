@@ -80,12 +80,12 @@ def observed_collectives(observer: Observer) -> Generator[None]:
     """Call a function with the tensors of each collective between simulated ranks.
 
     Args:
-        observer: ``observer(name, tensors)`` gets the name of the collective, such as ``"all_gather"``, and its inputs
-            and outputs.
+        observer: ``observer(name, inputs, outputs)`` gets the name of the collective, such as ``"all_gather"``, and its
+            tensors, of which some may be views of others.
 
-    >>> with simulated_ranks(2), observed_collectives(lambda name, tensors: print(name, len(tensors))):
+    >>> with simulated_ranks(2), observed_collectives(lambda name, *tensors: print(name, tensors)):
     ...     torch_dist.all_reduce(torch.ones(1))
-    all_reduce 1
+    all_reduce ([tensor([2.])], [tensor([2.])])
     """
     observers.append(observer)
     try:

@@ -8,7 +8,7 @@ or temporary, as the results of other operators.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,17 +17,20 @@ from torch import Tensor
 from composer.dist.simulation import observed_collectives
 from composer.estimation.allocations import AllocationLog
 
-__all__ = ["communication_noted", "copy_in", "is_copy_in", "is_fsdp_copy"]
+__all__ = ["Temporary", "communication_noted", "copy_in", "is_copy_in", "is_fsdp_copy"]
+
+Temporary = Callable[[Any, Sequence[Tensor], Sequence[Tensor]], int]
 
 _ROLE = "communication"
 
 
 @contextmanager
-def communication_noted(log: AllocationLog) -> Generator[None]:
-    """Note the role of the tensors of all collectives between simulated ranks.
+def communication_noted(log: AllocationLog, temporary: Temporary | None = None) -> Generator[None]:
+    """Note the role of the tensors of all collectives between simulated ranks, and what the backend allocates.
 
     Args:
         log: Gets the roles.
+        temporary: ``temporary(name, inputs, outputs)`` returns the bytes that a collective allocates while it runs.
 
     >>> import torch
     >>> from composer.dist.simulation import simulated_ranks
@@ -39,9 +42,10 @@ def communication_noted(log: AllocationLog) -> Generator[None]:
     'communication'
     """
 
-    def note(name: str, tensors: Sequence[Tensor]) -> None:
-        del name
-        log.add_roles(tensors, _ROLE)
+    def note(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        log.add_roles([*inputs, *outputs], _ROLE)
+        if temporary is not None:
+            log.add_temporary(temporary(name, inputs, outputs))
 
     with observed_collectives(note):
         yield

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import Allocation, AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.skip_compute import skip_compute
@@ -38,10 +39,15 @@ class MemoryRecorder(Probe):
     Args:
         folder: Folder of the trial.
         steps: Number of steps; the last is at the end of the run.
+        processes: Number of ranks of the run, all but this one simulated.
+        local_processes: Number of ranks on each node; at most 8 if None.
     """
 
-    def __init__(self, folder: Path, steps: int = 3) -> None:
+    def __init__(self, folder: Path, steps: int = 3, processes: int = 1, local_processes: int | None = None) -> None:
         super().__init__(folder)
+        self._ranks = ExitStack()
+        if processes > 1:
+            self._ranks.enter_context(simulated_ranks(processes, local_world_size=local_processes))
         self._steps = steps
         self._log = AllocationLog()
         self._stack = ExitStack()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from composer.estimation.allocations import AllocationLog, local_tensors
-from composer.estimation.communication import communication_noted, copy_in, is_copy_in, is_fsdp_copy
+from composer.estimation.communication import Temporary, communication_noted, copy_in, is_copy_in, is_fsdp_copy
+from composer.estimation.placeholders import placeholder
 from composer.estimation.unknown_shapes import largest_outputs
 
 __all__ = ["SkipCompute", "skip_compute"]
@@ -46,15 +47,14 @@ _ITEM = aten._local_scalar_dense.default
 # Factories of tensors with more elements are not run: they would write to the memory.
 _LARGE = 2**20
 
-Temporary = Callable[[Any, Sequence[Tensor], Sequence[Tensor]], int]
-
 
 class SkipCompute(TorchDispatchMode):
     """Runs operators without computing where inputs have no values, and notes the memory of all tensors in a log.
 
     Args:
         log: Gets the memory of every tensor that an operator returns.
-        temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs.
+        temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs; for
+            a collective between simulated ranks, the operator is its name.
 
     >>> model = torch.nn.Linear(1024, 1024, bias=False)
     >>> with skip_compute(AllocationLog(), model.parameters()) as mode:
@@ -136,7 +136,7 @@ class SkipCompute(TorchDispatchMode):
         if written and all(each.alias_info is not None for each in returned):
             return written[0] if len(returned) == 1 else tuple(written) if returned else None
         leaves, spec = self._shapes(func, args, kwargs)
-        outputs = [_allocate(*leaf.args) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        outputs = [placeholder(*leaf.args) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         self.omit_values(outputs)
         return tree_unflatten(outputs, spec)
 
@@ -154,7 +154,7 @@ class SkipCompute(TorchDispatchMode):
         if key is not None and key in self._known:
             return self._known[key]
         with self._fake:
-            fake = [_allocate(*leaf.args) if isinstance(leaf, _Shape) else leaf[1] for leaf in given]
+            fake = [placeholder(*leaf.args) if isinstance(leaf, _Shape) else leaf[1] for leaf in given]
             fake_args, fake_kwargs = tree_unflatten(fake, spec)
             outputs = largest_outputs(func, fake_args, fake_kwargs)
             if outputs is None:
@@ -185,10 +185,6 @@ class _Shape:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Shape) and self.args == other.args
-
-
-def _allocate(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _value(dtype: torch.dtype) -> bool | int | float:
@@ -227,6 +223,7 @@ def skip_compute(
     """
     mode = SkipCompute(log, temporary)
     mode.omit_values(without_values)
+    del without_values  # sharding frees them
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> None:
@@ -236,7 +233,7 @@ def skip_compute(
     # FSDP frees parameters by resizing their storage, which no operator tells.
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
     try:
-        with mode, communication_noted(log):
+        with mode, communication_noted(log, temporary):
             yield mode
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
