@@ -7,6 +7,7 @@ them would, with the same shards and the same buffers.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ def simulated_ranks(world_size: int, rank: int = 0, local_world_size: int | None
     """Run the body as one rank of a process group whose other ranks do not exist.
 
     The variables of a launcher (``RANK``, ``WORLD_SIZE``, ...) are set, so that programs need no change. Collectives
-    return at once, as if each rank had called them with the values of this one.
+    return at once, as if each rank had called them with the values of this one. A program that initializes the process
+    group itself gets this one, and new groups are simulated whatever backend it names.
 
     Args:
         world_size: Number of ranks.
@@ -64,7 +66,8 @@ def simulated_ranks(world_size: int, rank: int = 0, local_world_size: int | None
         register_backend()
         store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         torch_dist.init_process_group(BACKEND, store=store, world_size=world_size, rank=rank)
-        yield
+        with _groups_simulated():
+            yield
     finally:
         if is_simulated():
             torch_dist.destroy_process_group()
@@ -116,6 +119,28 @@ def sum_rows(table: Tensor, group: torch_dist.ProcessGroup | None = None) -> Any
     # A simulated rank has this rank's values in its own row.
     table.copy_(table[torch_dist.get_rank(group)].expand_as(table))
     return Completed(table)
+
+
+@contextmanager
+def _groups_simulated() -> Generator[None]:
+    """Let ``init_process_group`` do nothing, and let ``new_group`` ignore the backend, such as gloo for checkpoints."""
+    c10d: Any = torch_dist.distributed_c10d
+    new_group = torch_dist.new_group
+    parameters = inspect.signature(new_group)
+
+    def simulated_group(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind(*args, **kwargs).arguments
+        return new_group(**{name: value for name, value in given.items() if name not in ("backend", "pg_options")})
+
+    replacements = {"init_process_group": lambda *args, **kwargs: None, "new_group": simulated_group}
+    saved = [(module, name, getattr(module, name)) for module in (torch_dist, c10d) for name in replacements]
+    try:
+        for module, name, _ in saved:
+            setattr(module, name, replacements[name])
+        yield
+    finally:
+        for module, name, function in saved:
+            setattr(module, name, function)
 
 
 def _variables(world_size: int, rank: int, local_world_size: int | None) -> dict[str, str]:
