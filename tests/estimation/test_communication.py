@@ -125,9 +125,7 @@ def test_shapes_that_dtensor_asks_for_are_not_memory():
     with simulated_ranks(2):
         log = AllocationLog()
         mesh = torch.distributed.init_device_mesh("cpu", (2,))
-        tensor = torch.distributed.tensor.zeros(
-            64, 64, device_mesh=mesh, placements=[torch.distributed.tensor.Shard(0)]
-        )
+        tensor = distribute_tensor(torch.zeros(64, 64), mesh, [Shard(0)])
         with skip_compute(log, [tensor]):
             other = tensor * 3
         assert other.shape == (64, 64)
