@@ -18,6 +18,8 @@ __all__ = ["BACKEND", "Completed", "Observer", "observers", "register_backend"]
 
 BACKEND: Final = "simulated"
 _Op: Any = torch_dist.ReduceOp
+# torch calls its methods by position; their parameters have other names in each version.
+_Group: Any = torch_dist.ProcessGroup
 
 # Called with the name, the inputs and the outputs of each collective.
 Observer = Callable[[str, Sequence[Tensor], Sequence[Tensor]], None]
@@ -69,7 +71,7 @@ class Completed(torch_dist.Work):
         return self._future
 
 
-class _SimulatedGroup(torch_dist.ProcessGroup):
+class _SimulatedGroup(_Group):
     """A process group in which every rank has the values of this one."""
 
     def __init__(self, rank: int, size: int) -> None:

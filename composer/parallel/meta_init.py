@@ -101,7 +101,7 @@ class Materializer:
                     continue
                 if tensor.is_meta and id(tensor) not in self._tied:
                     # Not kept, since the full weights of all modules may not fit.
-                    holder[name] = _empty(tensor, self._device)
+                    holder[name] = _empty(tensor, self._device)  # type: ignore[assignment]
                 elif tensor.is_meta:
                     # Kept with the tensor it replaces, which keeps its id valid.
                     if id(tensor) not in self._allocated:
