@@ -9,6 +9,8 @@ The modules, in reading order:
 - ``memory``, ``report``: what a trial measured, and the report.
 - ``recorder``, ``run_facts``: what a trial does: trains a few steps without computing, and adds up the memory.
 - ``skip_compute``: the dispatch mode that gives tensors their shapes and no values.
+- ``placeholders``: tensors that are never written, of any size.
+- ``communication``: all-gathered parameters and the buffers of collectives.
 - ``unknown_shapes``: operators whose shapes depend on values.
 - ``kernel_memory``: what kernels allocate while they run.
 - ``allocations``, ``stages``: the log of all memory, with the stage and module that allocated it, and what it holds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -60,7 +60,7 @@ class AllocationLog:
     backward: str = ""
     _ended: set[int] = field(default_factory=set[int], repr=False)
     _live: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = field(
-        default_factory=lambda: weakref.WeakKeyDictionary[torch.UntypedStorage, int](), repr=False
+        default_factory=weakref.WeakKeyDictionary[torch.UntypedStorage, int], repr=False
     )
 
     def add(self, tensor: Tensor, role: str = "") -> None:
@@ -91,6 +91,19 @@ class AllocationLog:
             index = self._live.get(local.untyped_storage())
             if index is not None and not self.allocations[index].role:
                 self.allocations[index].stage = owner
+
+    def add_roles(self, tensors: Iterable[object], role: str) -> None:
+        """Note what memory holds, unless it is known.
+
+        Args:
+            tensors: Tensors whose memory is in the log; others are skipped.
+            role: What it holds.
+        """
+        for tensor in tensors:
+            for local in local_tensors(tensor):
+                index = self._live.get(local.untyped_storage())
+                if index is not None and not self.allocations[index].role:
+                    self.allocations[index].role = role
 
     def add_temporary(self, nbytes: int) -> None:
         """Note memory that a kernel allocates and releases before it returns.

@@ -21,14 +21,18 @@ def temporary_memory(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tens
     """Return the bytes that the kernel of an operator allocates while it runs, on the CPU.
 
     Args:
-        func: The operator.
+        func: The operator; for a collective between simulated ranks its name, as of gloo.
         inputs: Its tensors.
         outputs: What it returns.
 
     >>> temporary_memory(aten.sum.default, [torch.zeros(8, dtype=torch.bfloat16)], [])
     32
     """
-    del outputs
+    # gloo gathers into a tensor of its own, and reduces a copy of what it scatters.
+    if func == "all_gather":
+        return sum(tensor.nbytes for tensor in outputs)
+    if func == "reduce_scatter":
+        return sum(tensor.nbytes for tensor in inputs)
     if func in _CONVERTING and inputs[0].dtype in _HALF:
         return 4 * inputs[0].numel()
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import Allocation, AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
@@ -54,6 +55,8 @@ class MemoryRecorder(Probe):
         eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
         cuda: Whether the tensors, which are on the CPU, stand for those of a GPU, so that offloaded activations are in
             other memory.
+        processes: Number of ranks of the run, all but this one simulated.
+        local_processes: Number of ranks on each node; at most 8 if None.
 
     >>> from composer.trials import Target, Trial
     >>> Trial("one", Target("script", "train.py"), "composer.estimation.recorder:MemoryRecorder").ranks
@@ -68,8 +71,13 @@ class MemoryRecorder(Probe):
         optimizer: str | None = None,
         eval_microbatch: int | None = None,
         cuda: bool = False,
+        processes: int = 1,
+        local_processes: int | None = None,
     ) -> None:
         super().__init__(folder)
+        self._ranks = ExitStack()
+        if processes > 1:
+            self._ranks.enter_context(simulated_ranks(processes, local_world_size=local_processes))
         self._eval_microbatch = eval_microbatch
         self._steps, self._precision, self._optimizer = steps, precision, optimizer
         self._facts: dict[str, Any] = {}

@@ -3,15 +3,15 @@
 The parameters of the model are declared to have no values, and so has everything that is computed from them. Operators
 with such inputs are not run: their outputs are allocated with the shapes that the operator's fake implementation gives,
 and never written, so that the system assigns no physical memory to large ones. Tensors with values, such as batches and
-masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP and
-FSDP work as in training.
+masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP
+and FSDP work as in training.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from composer.estimation.allocations import AllocationLog, local_tensors
+from composer.estimation.communication import Temporary, communication_noted, copy_in, is_copy_in, is_fsdp_copy
+from composer.estimation.placeholders import placeholder
 from composer.estimation.unknown_shapes import largest_outputs
 
 __all__ = ["SkipCompute", "skip_compute"]
@@ -41,12 +43,10 @@ _RUN = frozenset(
         aten.set_.source_Storage_storage_offset,
     }
 )
-_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ITEM = aten._local_scalar_dense.default
 # Factories of tensors with more elements are not run: they would write to the memory.
 _LARGE = 2**20
-
-Temporary = Callable[[Any, Sequence[Tensor], Sequence[Tensor]], int]
 
 
 class SkipCompute(TorchDispatchMode):
@@ -54,7 +54,8 @@ class SkipCompute(TorchDispatchMode):
 
     Args:
         log: Gets the memory of every tensor that an operator returns.
-        temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs.
+        temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs; for
+            a collective between simulated ranks, the operator is its name.
 
     >>> model = torch.nn.Linear(1024, 1024, bias=False)
     >>> with skip_compute(AllocationLog(), model.parameters()) as mode:
@@ -95,6 +96,8 @@ class SkipCompute(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(_FAKE) is not None:  # of DTensor, which asks for shapes
+            return func(*args, **kwargs)
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(hasattr(each, "__tensor_flatten__") for each in inputs):
             return NotImplemented  # a DTensor calls the operators of its parts
@@ -107,11 +110,18 @@ class SkipCompute(TorchDispatchMode):
             if not _is_view(func) or any(map(self.log.knows, inputs)):
                 for local in local_tensors(outputs):
                     self.log.add(local)
-        elif func.namespace in _COLLECTIVES:  # their processes are simulated too
+        elif func.namespace == "c10d":  # of a process group that is not simulated
             outputs = func(*args, **kwargs)
             self.omit_values([outputs])
+        elif func.namespace == "_c10d_functional" and func._opname == "wait_tensor":
+            outputs = args[0]
+        elif is_copy_in(func):
+            self.omit_values([args[1]])
+            outputs = copy_in(*args, **kwargs)
         else:
             outputs = self._skip(func, args, kwargs)
+            if is_fsdp_copy(func):
+                self.log.add_roles([kwargs["out"]], "communication")
         if self._temporary is not None and inputs:
             self.log.add_temporary(self._temporary(func, inputs, list(local_tensors(outputs))))
         return outputs
@@ -131,7 +141,7 @@ class SkipCompute(TorchDispatchMode):
         if written and all(each.alias_info is not None for each in returned):
             return written[0] if len(returned) == 1 else tuple(written) if returned else None
         leaves, spec = self._shapes(func, args, kwargs)
-        outputs = [_allocate(*leaf.args) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        outputs = [placeholder(*leaf.args) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         self.omit_values(outputs)
         return tree_unflatten(outputs, spec)
 
@@ -149,7 +159,7 @@ class SkipCompute(TorchDispatchMode):
         if key is not None and key in self._known:
             return self._known[key]
         with self._fake:
-            fake = [_allocate(*leaf.args) if isinstance(leaf, _Shape) else leaf[1] for leaf in given]
+            fake = [placeholder(*leaf.args) if isinstance(leaf, _Shape) else leaf[1] for leaf in given]
             fake_args, fake_kwargs = tree_unflatten(fake, spec)
             outputs = largest_outputs(func, fake_args, fake_kwargs)
             if outputs is None:
@@ -180,10 +190,6 @@ class _Shape:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Shape) and self.args == other.args
-
-
-def _allocate(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _value(dtype: torch.dtype) -> bool | int | float:
@@ -222,6 +228,7 @@ def skip_compute(
     """
     mode = SkipCompute(log, temporary)
     mode.omit_values(without_values)
+    del without_values  # sharding frees them
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> None:
@@ -231,7 +238,7 @@ def skip_compute(
     # FSDP frees parameters by resizing their storage, which no operator tells.
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
     try:
-        with mode:
+        with mode, communication_noted(log, temporary):
             yield mode
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
