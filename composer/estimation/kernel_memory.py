@@ -1,8 +1,14 @@
-"""Memory that kernels allocate and release while they run, which no operator returns."""
+"""Workspaces: memory that CPU kernels allocate and release while they run, which no operator returns.
+
+Measured with the memory events of torch's profiler for each operator. Convolutions, products of matrices and attention
+are those of oneDNN and of torch's flash attention; there the figures are upper bounds where a kernel's choice depends
+on the processor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +18,220 @@ __all__ = ["temporary_memory"]
 
 aten = torch.ops.aten
 
-# Reductions that convert their input to float32 first, on the CPU.
-_CONVERTING = frozenset({aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default})
 _HALF = (torch.bfloat16, torch.float16)
+_MIB = 2**20
+# oneDNN's scratchpad for products in bfloat16, which are computed in tiles.
+_TILES = _MIB // 2
+
+Rule = Callable[[Sequence[Tensor], Sequence[Tensor]], int]
 
 
 def temporary_memory(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """Return the bytes that the kernel of an operator allocates while it runs, on the CPU.
+    """Return the bytes that the kernel of an operator allocates while it runs, on the CPU, besides its outputs.
 
     Args:
         func: The operator.
         inputs: Its tensors.
         outputs: What it returns.
 
-    >>> temporary_memory(aten.sum.default, [torch.zeros(8, dtype=torch.bfloat16)], [])
+    >>> temporary_memory(aten.mean.default, [torch.zeros(8, dtype=torch.bfloat16)], [torch.zeros((), dtype=torch.bfloat16)])
     32
     """
-    del outputs
-    if func in _CONVERTING and inputs[0].dtype in _HALF:
-        return 4 * inputs[0].numel()
+    rule = _RULES.get(func)
+    if rule is not None:
+        return rule(inputs, outputs) if inputs and outputs else 0
+    if torch.Tag.pointwise in func.tags:
+        return _conversions(inputs, outputs)
     return 0
+
+
+def _conversions(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Elementwise kernels convert inputs of different dtypes to their common dtype first."""
+    first = inputs[0].dtype if inputs else None
+    if all(each.dtype == first for each in inputs):
+        return 0
+    dtypes = [each for each in inputs if each.ndim and each.dtype != torch.bool] or inputs
+    common = dtypes[0].dtype
+    for each in dtypes[1:]:
+        common = torch.promote_types(common, each.dtype)
+    result = outputs[0].dtype if outputs else common
+    if result != torch.bool and not any(result == each.dtype for each in inputs):
+        common = torch.promote_types(common, result)
+    converted = sum(each.numel() * common.itemsize for each in inputs if each.ndim and each.dtype != common)
+    # In place, the result is computed in the common dtype, too.
+    written = any(each is inputs[0] for each in outputs) and outputs[0].dtype != common
+    return converted + (outputs[0].numel() * common.itemsize if written else 0)
+
+
+def _where(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    return _conversions(inputs[1:], outputs)
+
+
+def _nothing(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del inputs, outputs
+    return 0
+
+
+def _sum(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Sums into another dtype, such as those of booleans, convert their input first."""
+    dtype = outputs[0].dtype
+    return 0 if inputs[0].dtype == dtype else inputs[0].numel() * dtype.itemsize
+
+
+def _mean(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del outputs
+    return 4 * inputs[0].numel() if inputs[0].dtype in _HALF else 0
+
+
+def _like_input(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del outputs
+    return _nbytes(inputs[0])
+
+
+def _half_to_float(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del outputs
+    return 4 * inputs[0].numel() if inputs[0].dtype in _HALF else 0
+
+
+def _kth_value(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """A copy of the values, and the positions."""
+    del outputs
+    return inputs[0].numel() * (8 + inputs[0].itemsize)
+
+
+def _safe_softmax(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The mask of the entries that are minus infinity."""
+    del outputs
+    return inputs[0].numel()
+
+
+def _loss(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The loss of each element, and its mean."""
+    if outputs[0].numel() == inputs[0].numel():
+        return 0
+    return _nbytes(inputs[0]) + _mean(inputs, outputs)
+
+
+def _loss_with_logits(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    if outputs[0].numel() == inputs[0].numel():
+        return _nbytes(inputs[0])
+    return 2 * _nbytes(inputs[0]) + _mean(inputs, outputs)
+
+
+def _matmul(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """oneDNN packs the second matrix of a product in bfloat16, by blocks."""
+    del outputs
+    matrix = max(inputs[-2:], key=Tensor.numel) if len(inputs) > 1 else inputs[0]
+    if matrix.dtype is not torch.bfloat16:
+        return 0
+    size = inputs[-1].shape[-2:].numel() * inputs[-1].itemsize
+    return min(size, 2 * _MIB) + 8192
+
+
+def _batch_norm_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del outputs
+    return _nbytes(inputs[1])
+
+
+def _is_blocked(input: Tensor, weight: Tensor) -> bool:
+    """Return whether oneDNN converts the tensors of a convolution to its own layout: unless they are channels-last."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    form = formats.get(input.ndim)
+    return form is None or not (
+        (input.is_contiguous(memory_format=form) and not input.is_contiguous())
+        or (weight.is_contiguous(memory_format=form) and not weight.is_contiguous())
+    )
+
+
+def _is_plain(input: Tensor, weight: Tensor, output: Tensor) -> bool:
+    """Return whether a convolution is a product of matrices: 1x1 and few samples, on one thread."""
+    pointwise = weight.shape[2:].numel() == 1 and input.shape[2:] == output.shape[2:]
+    few = input.shape[0] < 16 and torch.get_num_threads() == 1
+    return weight.dtype == torch.float32 and pointwise and few and input.ndim == 4
+
+
+def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The blocked input and weight, or the blocked output while it is converted back."""
+    input, weight = inputs[:2]
+    output = outputs[0]
+    if _is_plain(input, weight, output):
+        return 0
+    weights = _nbytes(weight) + 8192 if weight.itemsize == 4 else 4 * _nbytes(weight) + _TILES // 2
+    if not _is_blocked(input, weight):
+        return weights
+    output_size = 4 * output.numel()
+    if weight.shape[0] == input.shape[1] and weight.shape[1] != input.shape[1] and output.shape[1] != weight.shape[0]:
+        output_size *= 2  # transposed
+    return max(output_size, (0 if input.shape[1] <= 3 else _nbytes(input)) + weights)
+
+
+def _convolution_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The blocked input and gradient of the output; the gradient of the input in two layouts."""
+    gradient, input, weight = inputs[:3]
+    if _is_plain(input, weight, gradient):
+        return 0
+    half = weight.itemsize == 2
+    tiles = 2 * _nbytes(weight) + (_TILES if half else 0)
+    if not _is_blocked(input, weight):
+        return tiles
+    of_input = any(each.shape == input.shape for each in outputs)
+    blocked = _nbytes(gradient) + (tiles if half else 0)
+    if input.shape[1] > 3 or of_input:
+        blocked += _nbytes(input)
+    strided = gradient.shape[2:].numel() < input.shape[2:].numel()
+    if of_input and (strided or half):
+        blocked = max(blocked, 2 * _nbytes(input) - _nbytes(weight))
+    return blocked
+
+
+def _attention_splits(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Return the numbers of queries and keys that a thread takes at a time."""
+    length = query.shape[-2]
+    return min(256 if length >= 768 else 64 if length >= 192 else 32, length), min(512, key.shape[-2])
+
+
+def _attention(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Scores, maxima, sums and outputs of a block, in float32, for each thread; keys and values packed for tiles."""
+    del outputs
+    query, key, value = inputs[:3]
+    queries, keys = _attention_splits(query, key)
+    thread = 4 * queries * (keys + 2 + value.shape[-1])
+    packed = 0
+    if query.dtype in _HALF:
+        thread += 2 * queries * keys + 2 * keys * value.shape[-1]
+        packed = _nbytes(key) + _nbytes(value) if query.dtype is torch.bfloat16 else 0
+    return torch.get_num_threads() * thread + packed
+
+
+def _attention_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    del outputs
+    query, key = inputs[1:3]
+    queries, keys = _attention_splits(query, key)
+    thread = 8 * queries * keys + 4 * queries
+    if query.dtype in _HALF:
+        thread += 6 * queries * keys + 4 * keys * query.shape[-1]
+    return torch.get_num_threads() * thread + _nbytes(query)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.itemsize
+
+
+_RULES: dict[Any, Rule] = {
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default, aten.cumsum.default), _sum),
+    **dict.fromkeys((aten.mean.dim, aten.mean.default), _mean),
+    **dict.fromkeys((aten.logsumexp.default, aten.median.dim, aten.median.default, aten.im2col.default), _like_input),
+    **dict.fromkeys((aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value), _half_to_float),
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default), _loss),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _matmul),
+    **dict.fromkeys((aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor), _where),
+    **dict.fromkeys((aten.copy_.default, aten._to_copy.default, aten.clone.default), _nothing),
+    aten.binary_cross_entropy_with_logits.default: _loss_with_logits,
+    aten.kthvalue.default: _kth_value,
+    aten._safe_softmax.default: _safe_softmax,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+}

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from composer.core.callback import Callback
+from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
@@ -20,6 +21,9 @@ from composer.estimation.allocations import AllocationLog
 from composer.trees import leaves
 
 __all__ = ["Finished", "Stages"]
+
+# Batches of an evaluation; the second is there while the first is released.
+_EVALUATED = 2
 
 
 class Finished(Exception):  # noqa: N818 - not an error
@@ -50,11 +54,15 @@ class Stages(Callback):
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
         self._done = 0
+        self._evaluates_last = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to note what the memory holds."""
         del logger
         self._note_model(state)
+        for evaluator in state.evaluators:  # all batches need the same memory
+            given = evaluator.subset_num_batches
+            evaluator.subset_num_batches = _EVALUATED if given is None or given < 0 else min(given, _EVALUATED)
         for register, hook in (
             (register_module_forward_pre_hook, self._enter),
             (register_optimizer_step_pre_hook, self._before_step),
@@ -102,16 +110,28 @@ class Stages(Callback):
         """End it."""
         self._begin("")
 
+    def eval_after_all(self, state: State, logger: Logger) -> None:
+        """End the training, if this was the last evaluation."""
+        if self._evaluates_last:
+            self._finish()
+
     def batch_end(self, state: State, logger: Logger) -> None:
-        """End the training, or set the time for the last step."""
+        """End the training after a last evaluation, or set the time for the last step."""
         del logger
         self._note_model(state)
         self._done += 1
         if self._done >= self.steps:
-            self._hooks.close()
-            raise Finished
-        if self._done == self.steps - 1:
+            if not state.evaluators:
+                self._finish()
+            self._evaluates_last = True
+            for evaluator in state.evaluators:
+                evaluator.eval_interval = _now
+        elif self._done == self.steps - 1:
             state.timestamp = _last_batch(state)
+
+    def _finish(self) -> None:
+        self._hooks.close()
+        raise Finished
 
     def _begin(self, stage: str) -> None:
         self.log.stage = stage
@@ -148,6 +168,11 @@ class Stages(Callback):
                 if isinstance(leaf, torch.Tensor):
                     self.log.add(leaf, "optimizer state")
         self._begin("")
+
+
+def _now(state: State, event: Event) -> bool:
+    del state, event
+    return True
 
 
 def _last_batch(state: State) -> Timestamp:
