@@ -19,7 +19,9 @@ NUM_CLASSES = 100
 class Attention(nn.Module):
     """Self-attention, by torch's kernel or spelled out."""
 
-    def __init__(self, width: int, heads: int, *, fused: bool = True, causal: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, *, fused: bool = True, causal: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.heads, self.fused, self.causal, self.dropout = heads, fused, causal, dropout
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -42,12 +44,12 @@ class Attention(nn.Module):
 class GELUBlock(nn.Module):
     """The block of GPT-2."""
 
-    def __init__(self, width: int, heads: int, dropout: float, **attention: Any) -> None:
+    def __init__(self, width: int, heads: int, drop: float, **attention: Any) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.attention = Attention(width, heads, **attention)
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norms[0](x)))

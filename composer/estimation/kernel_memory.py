@@ -34,7 +34,11 @@ def temporary_memory(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tens
         inputs: Its tensors.
         outputs: What it returns.
 
-    >>> temporary_memory(aten.mean.default, [torch.zeros(8, dtype=torch.bfloat16)], [torch.zeros((), dtype=torch.bfloat16)])
+    >>> temporary_memory(
+    ...     aten.mean.default,
+    ...     [torch.zeros(8, dtype=torch.bfloat16)],
+    ...     [torch.zeros((), dtype=torch.bfloat16)],
+    ... )
     32
     """
     rule = _RULES.get(func)
@@ -119,7 +123,7 @@ def _loss_with_logits(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> in
 
 
 def _matmul(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """oneDNN packs the second matrix of a product in bfloat16, by blocks."""
+    """OneDNN packs the second matrix of a product in bfloat16, by blocks."""
     del outputs
     matrix = max(inputs[-2:], key=Tensor.numel) if len(inputs) > 1 else inputs[0]
     if matrix.dtype is not torch.bfloat16:
@@ -133,14 +137,17 @@ def _batch_norm_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
     return _nbytes(inputs[1])
 
 
-def _is_blocked(input: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN converts the tensors of a convolution to its own layout: unless they are channels-last."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    form = formats.get(input.ndim)
-    return form is None or not (
-        (input.is_contiguous(memory_format=form) and not input.is_contiguous())
-        or (weight.is_contiguous(memory_format=form) and not weight.is_contiguous())
-    )
+def _is_channels_last(tensor: Tensor) -> bool:
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
+    return form is not None and tensor.is_contiguous(memory_format=form) and not tensor.is_contiguous()
+
+
+def _max_pool_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Copies of the positions and of the result in the other layout, if gradient and input have different ones."""
+    gradient, input, positions = inputs[:3]
+    if not _is_channels_last(input) or _is_channels_last(gradient):
+        return 0
+    return _nbytes(outputs[0]) + _nbytes(positions)
 
 
 def _is_plain(input: Tensor, weight: Tensor, output: Tensor) -> bool:
@@ -150,38 +157,55 @@ def _is_plain(input: Tensor, weight: Tensor, output: Tensor) -> bool:
     return weight.dtype == torch.float32 and pointwise and few and input.ndim == 4
 
 
+def _blocked(tensor: Tensor) -> int:
+    """Return the bytes of a tensor in the layout of oneDNN, whose channels come in blocks of 16 or 8."""
+    channels = tensor.shape[1]
+    if channels <= 3:
+        return 0  # read as it is
+    block = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
+    return _nbytes(tensor) // channels * (-(-channels // block) * block)
+
+
+def _blocked_weight(weight: Tensor) -> int:
+    block = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
+    outputs, inputs = (-(-n // block) * block if n > 3 else n for n in weight.shape[:2])
+    return outputs * inputs * weight.shape[2:].numel() * weight.itemsize
+
+
 def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """The blocked input and weight, or the blocked output while it is converted back."""
+    """The blocked input, weight and output; then the output in both layouts."""
     input, weight = inputs[:2]
     output = outputs[0]
     if _is_plain(input, weight, output):
         return 0
-    weights = _nbytes(weight) + 8192 if weight.itemsize == 4 else 4 * _nbytes(weight) + _TILES // 2
-    if not _is_blocked(input, weight):
-        return weights
-    output_size = 4 * output.numel()
-    if weight.shape[0] == input.shape[1] and weight.shape[1] != input.shape[1] and output.shape[1] != weight.shape[0]:
-        output_size *= 2  # transposed
-    return max(output_size, (0 if input.shape[1] <= 3 else _nbytes(input)) + weights)
+    weights = _blocked_weight(weight) + 8192 if weight.itemsize == 4 else 4 * _nbytes(weight) + _TILES // 2
+    if _is_channels_last(input) or _is_channels_last(weight):
+        return weights + (0 if _is_channels_last(input) else _nbytes(input))
+    blocked = 4 * output.numel() if output.itemsize == 2 else _blocked(output)
+    if weight.shape[0] == input.shape[1] and output.shape[1] != weight.shape[0]:
+        blocked *= 2  # transposed
+    return max(blocked, _blocked(input) + weights + max(_blocked(output) - _nbytes(output), 0))
 
 
 def _convolution_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """The blocked input and gradient of the output; the gradient of the input in two layouts."""
+    """The blocked input and gradients; then the gradient of the input or of the weight in both layouts."""
     gradient, input, weight = inputs[:3]
     if _is_plain(input, weight, gradient):
         return 0
     half = weight.itemsize == 2
     tiles = 2 * _nbytes(weight) + (_TILES if half else 0)
-    if not _is_blocked(input, weight):
-        return tiles
+    # Part of a concatenation, for example.
+    copied = 0 if gradient.is_contiguous() or _is_channels_last(gradient) else _nbytes(gradient)
+    if _is_channels_last(input) or _is_channels_last(weight):
+        return tiles + copied + (0 if _is_channels_last(input) else _nbytes(input))
     of_input = any(each.shape == input.shape for each in outputs)
-    blocked = _nbytes(gradient) + (tiles if half else 0)
-    if input.shape[1] > 3 or of_input:
-        blocked += _nbytes(input)
+    weights = _blocked_weight(weight)
+    blocked = _blocked(gradient) + (tiles if half else weights - _nbytes(weight))
+    blocked += max(_blocked(input), _nbytes(input)) if of_input else _blocked(input)
     strided = gradient.shape[2:].numel() < input.shape[2:].numel()
     if of_input and (strided or half):
         blocked = max(blocked, 2 * _nbytes(input) - _nbytes(weight))
-    return blocked
+    return copied + max(blocked, weights)
 
 
 def _attention_splits(query: Tensor, key: Tensor) -> tuple[int, int]:
@@ -230,6 +254,7 @@ _RULES: dict[Any, Rule] = {
     aten.kthvalue.default: _kth_value,
     aten._safe_softmax.default: _safe_softmax,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,

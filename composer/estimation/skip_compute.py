@@ -47,6 +47,7 @@ _ITEM = aten._local_scalar_dense.default
 _LARGE = 2**20
 
 Temporary = Callable[[Any, Sequence[Tensor], Sequence[Tensor]], int]
+Observer = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
 
 
 class SkipCompute(TorchDispatchMode):
@@ -55,6 +56,7 @@ class SkipCompute(TorchDispatchMode):
     Args:
         log: Gets the memory of every tensor that an operator returns.
         temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs.
+        observe: ``observe(operator, args, kwargs, outputs)`` is called after each operator.
 
     >>> model = torch.nn.Linear(1024, 1024, bias=False)
     >>> with skip_compute(AllocationLog(), model.parameters()) as mode:
@@ -63,10 +65,10 @@ class SkipCompute(TorchDispatchMode):
     (torch.Size([1024, 1024]), False)
     """
 
-    def __init__(self, log: AllocationLog, temporary: Temporary | None = None) -> None:
+    def __init__(self, log: AllocationLog, temporary: Temporary | None = None, observe: Observer | None = None) -> None:
         super().__init__()
         self.log = log
-        self._temporary = temporary
+        self._temporary, self._observe = temporary, observe
         self._without_values: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self._fake = FakeTensorMode()
         # Models repeat their layers, so that most calls have the shapes of an earlier one.
@@ -112,6 +114,8 @@ class SkipCompute(TorchDispatchMode):
             outputs = self._skip(func, args, kwargs)
         if self._temporary is not None and inputs:
             self.log.add_temporary(self._temporary(func, inputs, list(local_tensors(outputs))))
+        if self._observe is not None:
+            self._observe(func, args, kwargs, outputs)
         return outputs
 
     def _is_known(self, tensor: Tensor) -> bool:
@@ -205,7 +209,10 @@ def _is_large(func: Any, args: Sequence[Any]) -> bool:
 
 @contextmanager
 def skip_compute(
-    log: AllocationLog, without_values: Iterable[Any], temporary: Temporary | None = None
+    log: AllocationLog,
+    without_values: Iterable[Any],
+    temporary: Temporary | None = None,
+    observe: Observer | None = None,
 ) -> Generator[SkipCompute]:
     """Run everything in a ``with`` block without computation.
 
@@ -213,12 +220,13 @@ def skip_compute(
         log: Gets the memory of all tensors.
         without_values: The parameters and buffers of the model.
         temporary: As for :class:`SkipCompute`.
+        observe: As for :class:`SkipCompute`.
 
     >>> with skip_compute(AllocationLog(), []):
     ...     (torch.ones(2) + 1).sum().item()  # no tensor is without values
     4.0
     """
-    mode = SkipCompute(log, temporary)
+    mode = SkipCompute(log, temporary, observe)
     mode.omit_values(without_values)
     resize = torch.UntypedStorage.resize_
 
