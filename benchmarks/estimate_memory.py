@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer | list[Optimizer]]] = {
     "adafactor": lambda model: torch.optim.Adafactor(model.parameters(), 1e-2),
     "decoupled-adamw": lambda model: DecoupledAdamW(model.parameters(), 1e-3, weight_decay=1e-5),
     "decoupled-sgd": lambda model: DecoupledSGDW(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-5),
-    "muon": lambda model: muon_and_adamw(model),
+    "muon": muon_and_adamw,
     "nadam": lambda model: torch.optim.NAdam(model.parameters(), 1e-3, foreach=True),
 }
 

@@ -1,4 +1,4 @@
-"""Models whose memory is estimated and measured: perceptrons, convolutions, transformers, recurrent ones, embeddings."""
+"""Models whose memory is estimated and measured: perceptrons, convolutions, transformers, recurrent nets."""
 
 from __future__ import annotations
 

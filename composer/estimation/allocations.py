@@ -58,7 +58,7 @@ class AllocationLog:
     modules: list[str] = field(default_factory=list[str])
     _ended: set[int] = field(default_factory=set[int], repr=False)
     _live: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = field(
-        default_factory=lambda: weakref.WeakKeyDictionary[torch.UntypedStorage, int](), repr=False
+        default_factory=weakref.WeakKeyDictionary[torch.UntypedStorage, int], repr=False
     )
 
     def add(self, tensor: Tensor, role: str = "") -> None:

@@ -7,7 +7,7 @@ management"; constants in ``c10/core/AllocatorConfig.h``):
   above from segments of their own size, rounded up to 2 MiB.
 - The smallest free block that is large enough is taken (best fit, lowest address first), and split if at least 512
   bytes remain of a small one, or more than 1 MiB of a large one. Free neighbors in a segment are merged.
-- If the device has no room for a new segment, all segments that are free as a whole are given back; then it tries again.
+- If the device has no room for a new segment, all segments that are free as a whole are given back first.
 - With expandable segments, a pool is one range of addresses, to whose end pages of 2 or 20 MiB are mapped; any page
   that is free is given back. Addresses in the middle are not mapped again, which the real allocator can do.
 """
@@ -259,6 +259,9 @@ class Replay:
         fits: Whether every allocation succeeds.
         event: Index of the event that fails; None if the run fits.
         retries: How often cached segments were given back, which stalls the device; a run that fits with many is slow.
+
+    >>> Replay(allocated=3, reserved=5, fits=True, event=None, retries=0).fragmentation
+    2
     """
 
     allocated: int
@@ -293,11 +296,12 @@ def replay(
     blocks: dict[int, int] = {}
     allocated = reserved = 0
     failed: int | None = None
-    number = -1
+    position = -1
     try:
         for nbytes in persistent:
             allocator.allocate(nbytes)
-        for number, (index, begins) in enumerate(log.events):
+        for index, begins in log.events:
+            position += 1
             nbytes = log.allocations[index].nbytes
             if not nbytes:
                 continue
@@ -308,6 +312,6 @@ def replay(
             allocated = max(allocated, allocator.allocated)
             reserved = max(reserved, allocator.reserved)
     except DeviceMemoryError:
-        failed = max(number, 0)
+        failed = max(position, 0)
     allocated, reserved = max(allocated, allocator.allocated), max(reserved, allocator.reserved)
     return Replay(allocated, reserved, failed is None, failed, allocator.retries)

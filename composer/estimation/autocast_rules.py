@@ -1,8 +1,8 @@
 """CUDA's rules of automatic mixed precision, in place of the CPU's, for the operators of a trial.
 
-On CUDA, autocast runs normalization, softmax, losses and sums in float32, which the CPU runs in the lower precision; the
-activations that are saved differ by as much. The lists are those of PyTorch's documentation ("Automatic Mixed Precision
-package: autocast op reference") and of ``ATen/autocast_mode.h``.
+On CUDA, autocast runs normalization, softmax, losses and sums in float32, which the CPU runs in the lower precision;
+the activations that are saved differ by as much. The lists are those of PyTorch's documentation ("Automatic Mixed
+Precision package: autocast op reference") and of ``ATen/autocast_mode.h``.
 """
 
 from __future__ import annotations

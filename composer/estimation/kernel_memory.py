@@ -237,6 +237,24 @@ def _attention_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     return torch.get_num_threads() * thread + _nbytes(query)
 
 
+def _lstm(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The gates of all positions, and the weights in the layout of oneDNN."""
+    input, of_input, of_hidden = inputs[:3]
+    gates = 4 * input.shape[:2].numel() * of_input.shape[0]
+    return gates + _nbytes(of_input) + _nbytes(of_hidden) + _TILES // 2
+
+
+def _lstm_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The gates, the weights in two layouts, and the gradient of the input."""
+    return _lstm(inputs, outputs) + _nbytes(inputs[1]) + _nbytes(inputs[2]) + _nbytes(inputs[0]) + _TILES // 2
+
+
+def _embedding_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """A contiguous copy of the gradient."""
+    del outputs
+    return 0 if inputs[0].is_contiguous() else _nbytes(inputs[0])
+
+
 def _nbytes(tensor: Tensor) -> int:
     return math.prod(tensor.shape) * tensor.itemsize
 
@@ -254,6 +272,9 @@ _RULES: dict[Any, Rule] = {
     aten.kthvalue.default: _kth_value,
     aten._safe_softmax.default: _safe_softmax,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.mkldnn_rnn_layer.default: _lstm,
+    aten.mkldnn_rnn_layer_backward.default: _lstm_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,

@@ -120,6 +120,9 @@ class Bound:
         compute: Seconds of it in operators that the peak FLOP/s bound; the memory bandwidth bounds the others.
         flops: FLOPs of the step.
         nbytes: Bytes that the step reads and writes.
+
+    >>> Bound(seconds=2.0, compute=1.0, flops=1, nbytes=1).peak_utilization
+    0.5
     """
 
     seconds: float

@@ -3,8 +3,8 @@
 The parameters of the model are declared to have no values, and so has everything that is computed from them. Operators
 with such inputs are not run: their outputs are allocated with the shapes that the operator's fake implementation gives,
 and never written, so that the system assigns no physical memory to large ones. Tensors with values, such as batches and
-masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP and
-FSDP work as in training.
+masks, are computed as always. Since all tensors are ordinary ones, autograd, autocast, activation checkpointing, DDP
+and FSDP work as in training.
 """
 
 from __future__ import annotations
@@ -194,7 +194,9 @@ def _value(dtype: torch.dtype) -> bool | int | float:
 
 
 def _is_view(func: Any) -> bool:
-    """Return whether the outputs of an operator are views of its inputs."""
+    """Return whether the outputs of an operator are views of its inputs, or its input with another shape."""
+    if torch.Tag.inplace_view in func.tags:  # such as transpose_
+        return True
     returned = func._schema.returns
     return bool(returned) and all(each.alias_info is not None and not each.alias_info.is_write for each in returned)
 

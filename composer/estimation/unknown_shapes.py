@@ -1,4 +1,7 @@
-"""Operators whose outputs have a shape that depends on values: the largest shape that is possible."""
+"""Operators whose fake implementations do not give the size: the largest that is possible.
+
+Of most the shape depends on values; of layers of an LSTM on the CPU the workspace depends on oneDNN.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,26 @@ def _index(tensor: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     return aten.index.Tensor(tensor, positions)
 
 
+def _lstm(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the outputs of a layer of an LSTM by oneDNN, whose fake implementation has no workspace.
+
+    The workspace holds gates, states and gradients of the states of each position, as measured with oneDNN 3.
+    """
+    del kwargs
+    hx, cx, width, training = args[4], args[5], args[9], args[14]
+    length, batch = input.shape[:2]
+    per_position = 6 * _leading_size(max(input.shape[-1], width)) + 37 * _leading_size(width, 1) // 4
+    size = 4 * (length + 1) * batch * per_position if training else 0
+    output = input.new_empty((length, batch, width))
+    return output, hx.new_empty(hx.shape), cx.new_empty(cx.shape), _like(input, size, dtype=torch.uint8)
+
+
+def _leading_size(width: int, alias: int = 256) -> int:
+    """Round up to whole cache lines, and away from sizes that would share the same lines."""
+    rounded = -(-width // 16) * 16
+    return rounded + 16 if alias > 1 and rounded % alias == 0 else rounded
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -86,4 +109,5 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.unique_consecutive.default: _unique,
     aten.bincount.default: _bincount,
     aten.index.Tensor: _index,
+    aten.mkldnn_rnn_layer.default: _lstm,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,7 +135,7 @@ def test_all_memory_comes_back(log: AllocationLog, expandable: bool) -> None:
             taken[blocks[index]] = allocator.allocated - before
             ordered = sorted(taken.items())
             # No two blocks overlap.
-            assert all(a + size <= b for (a, size), (b, _) in zip(ordered, ordered[1:], strict=False))
+            assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(ordered))
         else:
             allocator.release(blocks[index])
             del taken[blocks.pop(index)]
