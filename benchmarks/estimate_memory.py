@@ -186,27 +186,29 @@ def arguments_of(configuration: Configuration, data: Samples, evaluated: Samples
     }
 
 
-def measured(arguments: Callable[[], dict[str, Any]]) -> int:
+def measured(arguments: Callable[[], dict[str, Any]], device: str = "cpu") -> int:
     """Return the peak in bytes of everything that torch allocates while a model is built and trained.
 
     Args:
         arguments: Makes the arguments of the trainer.
+        device: "cpu" or "cuda".
     """
-    with Allocations("cpu") as allocations:
+    with Allocations(device) as allocations:
         trainer = Trainer(**arguments())
         trainer.fit()
         trainer.close()
     return allocations.whole.peak
 
 
-def estimated(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def estimated(arguments: Callable[[], dict[str, Any]], *, cuda: bool = False) -> dict[str, Any]:
     """Return the estimate of the same, without computing.
 
     Args:
         arguments: Makes the arguments of the trainer.
+        cuda: Whether to estimate for a GPU.
     """
     with tempfile.TemporaryDirectory() as folder:
-        probe = MemoryRecorder(Path(folder), STEPS)
+        probe = MemoryRecorder(Path(folder), STEPS, cuda=cuda)
         trainer = Trainer(**probe.init(arguments(), {}))
         probe.fit(trainer, trainer.fit, {})
         return dict(probe.result())

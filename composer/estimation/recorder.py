@@ -12,7 +12,11 @@ import torch
 from torch import nn
 
 from composer.estimation.allocations import Allocation, AllocationLog
+from composer.estimation.allocator import replay
+from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
+from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.kernel_memory import temporary_memory
+from composer.estimation.roofline import OperatorCosts
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
 from composer.trials.probe import Probe
@@ -38,11 +42,13 @@ class MemoryRecorder(Probe):
     Args:
         folder: Folder of the trial.
         steps: Number of steps; the last is at the end of the run.
+        cuda: Whether the tensors, which are on the CPU, stand for those of a GPU.
     """
 
-    def __init__(self, folder: Path, steps: int = 3) -> None:
+    def __init__(self, folder: Path, steps: int = 3, *, cuda: bool = False) -> None:
         super().__init__(folder)
-        self._steps = steps
+        self._steps, self._cuda = steps, cuda
+        self._costs = OperatorCosts()
         self._log = AllocationLog()
         self._stack = ExitStack()
         torch.compiler.set_stance("force_eager")
@@ -54,8 +60,12 @@ class MemoryRecorder(Probe):
         values = [*model.parameters(), *model.buffers()]
         self._stack.close()
         self._log = AllocationLog()
-        self._stack.enter_context(skip_compute(self._log, values, temporary_memory))
-        arguments["callbacks"] = [*arguments["callbacks"], Stages(self._log, self._steps)]
+        if self._cuda:
+            self._stack.enter_context(cuda_operators())
+        temporary = cuda_temporary_memory if self._cuda else temporary_memory
+        self._stack.enter_context(skip_compute(self._log, values, temporary, self._count))
+        stages = Stages(self._log, self._steps, on_step=self._costs.clear)
+        arguments["callbacks"] = [*arguments["callbacks"], stages]
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
@@ -67,7 +77,7 @@ class MemoryRecorder(Probe):
                 return
 
     def result(self) -> Mapping[str, Any]:
-        """Return the peak and what it is made of, in bytes."""
+        """Return the peak and what it is made of, in bytes, and FLOPs and bytes of the operators of the last step."""
         peak, event = self._log.peak()
         roles: Counter[str] = Counter()
         modules: Counter[str] = Counter()
@@ -83,7 +93,14 @@ class MemoryRecorder(Probe):
             "module": last.module,
             "roles": dict(roles),
             "activations": dict(modules),
+            "reserved": replay(self._log).reserved,
+            "reserved_expandable": replay(self._log, expandable=True).reserved,
+            "costs": self._costs.to_json(),
         }
+
+    def _count(self, *operator: Any) -> None:
+        if self._log.stage != "evaluation":
+            self._costs.add(*operator)
 
 
 def _role(allocation: Allocation) -> str:

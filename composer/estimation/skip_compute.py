@@ -32,6 +32,8 @@ aten = torch.ops.aten
 _RUN = frozenset(
     {
         aten._unsafe_view.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
         aten.lift_fresh.default,
         aten.is_pinned.default,
         aten.resize_.default,

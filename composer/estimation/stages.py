@@ -44,13 +44,15 @@ class Stages(Callback):
     Args:
         log: Gets the stages, modules and roles.
         steps: Number of steps, at least 2.
+        on_step: Is called when a step begins.
 
     >>> Stages(AllocationLog(), steps=3).steps
     3
     """
 
-    def __init__(self, log: AllocationLog, steps: int) -> None:
+    def __init__(self, log: AllocationLog, steps: int, on_step: Callable[[], None] | None = None) -> None:
         self.log, self.steps = log, steps
+        self._on_step = on_step
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
         self._done = 0
@@ -77,6 +79,11 @@ class Stages(Callback):
         for leaf in leaves(state.batch):
             if isinstance(leaf, torch.Tensor):
                 self.log.add(leaf, "batch")
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Begin a step."""
+        if self._on_step is not None:
+            self._on_step()
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Begin the forward pass."""
@@ -194,5 +201,5 @@ def _last_batch(state: State) -> Timestamp:
     last = 0 if count is None else int(count()) - 1
     if last <= now.batch.value:
         return now
-    epoch = now.epoch.value if per_epoch is None else last // per_epoch
+    epoch = now.epoch.value if per_epoch is None else int(last // per_epoch)
     return now.copy(epoch=epoch, batch=last, sample=int(last * samples), token=int(last * tokens))
