@@ -43,6 +43,8 @@ class MemoryRecorder(Probe):
         folder: Folder of the trial.
         steps: Number of steps; the last is at the end of the run.
         cuda: Whether the tensors, which are on the CPU, stand for those of a GPU.
+
+    >>> MemoryRecorder(Path("trial"), steps=2)  # doctest: +SKIP
     """
 
     def __init__(self, folder: Path, steps: int = 3, *, cuda: bool = False) -> None:
