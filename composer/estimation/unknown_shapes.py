@@ -89,8 +89,11 @@ def _lstm(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Ten
     del kwargs
     hx, cx, width, training = args[4], args[5], args[9], args[14]
     length, batch = input.shape[:2]
-    per_position = 6 * _leading_size(max(input.shape[-1], width)) + 37 * _leading_size(width, 1) // 4
-    size = 4 * (length + 1) * batch * per_position if training else 0
+    states, gates = _leading_size(max(input.shape[-1], width)), _leading_size(width, 1)
+    per_position = 4 * (6 * states + 37 * gates // 4)
+    if input.itemsize == 2:  # gates and states of the forward pass take half as much
+        per_position -= 2 * (7 * states + 27 * gates) // 4
+    size = (length + 1) * batch * per_position if training else 0
     output = input.new_empty((length, batch, width))
     return output, hx.new_empty(hx.shape), cx.new_empty(cx.shape), _like(input, size, dtype=torch.uint8)
 
