@@ -12,8 +12,11 @@ The modules, in reading order:
 - ``placeholders``: tensors that are never written, of any size.
 - ``communication``: all-gathered parameters and the buffers of collectives.
 - ``unknown_shapes``: operators whose shapes depend on values.
-- ``kernel_memory``: what kernels allocate while they run.
+- ``kernel_memory``, ``cuda_kernel_memory``: what kernels allocate while they run.
+- ``cuda_operators``, ``autocast_rules``: let CPU tensors be treated as CUDA tensors.
 - ``allocations``, ``stages``: the log of all memory, with the stage and module that allocated it, and what it holds.
+- ``allocator``: replays the log through the rules of torch's caching allocator.
+- ``devices``, ``roofline``: known accelerators, and the time that a step needs on one at least.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def local_tensors(value: object) -> Iterator[Tensor]:
         if not isinstance(tensor, Tensor) or tensor.device.type == "meta" or tensor.layout is not torch.strided:
             continue
         if hasattr(tensor, "__tensor_flatten__"):  # a DTensor, or a quantized tensor
-            for name in tensor.__tensor_flatten__()[0]:
+            for name in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
                 yield from local_tensors(getattr(tensor, name))
         else:
             yield tensor

@@ -14,7 +14,11 @@ from torch import nn
 
 from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import Allocation, AllocationLog
+from composer.estimation.allocator import replay
+from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
+from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.kernel_memory import temporary_memory
+from composer.estimation.roofline import OperatorCosts
 from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
@@ -53,8 +57,7 @@ class MemoryRecorder(Probe):
         precision: The precision of programs that give none; None for that of the CPU.
         optimizer: Class name of the optimizer to train with; None for the optimizers of the program.
         eval_microbatch: Number of samples in a microbatch of evaluators; None for that of the program.
-        cuda: Whether the tensors, which are on the CPU, stand for those of a GPU, so that offloaded activations are in
-            other memory.
+        cuda: Whether the tensors, which are on the CPU, stand for those of a GPU.
         processes: Number of ranks of the run, all but this one simulated.
         local_processes: Number of ranks on each node; at most 8 if None.
 
@@ -79,8 +82,9 @@ class MemoryRecorder(Probe):
         if processes > 1:
             self._ranks.enter_context(simulated_ranks(processes, local_world_size=local_processes))
         self._eval_microbatch = eval_microbatch
-        self._steps, self._precision, self._optimizer = steps, precision, optimizer
+        self._steps, self._precision, self._optimizer, self._cuda = steps, precision, optimizer, cuda
         self._facts: dict[str, Any] = {}
+        self._costs = OperatorCosts()
         self._log = AllocationLog()
         self._stack = ExitStack()
         torch.compiler.set_stance("force_eager")
@@ -99,8 +103,12 @@ class MemoryRecorder(Probe):
             arguments["optimizers"] = find(full_path(self._optimizer))(_trained(arguments), lr=1e-3)
         self._stack.close()
         self._log = AllocationLog()
-        self._stack.enter_context(skip_compute(self._log, values, temporary_memory))
-        arguments["callbacks"] = [*arguments["callbacks"], Stages(self._log, self._steps, self._eval_microbatch)]
+        if self._cuda:
+            self._stack.enter_context(cuda_operators())
+        temporary = cuda_temporary_memory if self._cuda else temporary_memory
+        self._stack.enter_context(skip_compute(self._log, values, temporary, self._count))
+        stages = Stages(self._log, self._steps, self._eval_microbatch, on_step=self._costs.clear)
+        arguments["callbacks"] = [*arguments["callbacks"], stages]
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
@@ -112,7 +120,7 @@ class MemoryRecorder(Probe):
             self._facts |= run_facts(trainer.state, stages.batch_size)
 
     def result(self) -> Mapping[str, Any]:
-        """Return the peak and what it is made of, in bytes, and facts of the run."""
+        """Return the peak and what it is made of, in bytes, facts of the run, and what the last step computes."""
         peak, event = self._log.peak()
         roles: Counter[str] = Counter()
         modules: Counter[str] = Counter()
@@ -133,7 +141,14 @@ class MemoryRecorder(Probe):
             "activations": dict(modules),
             "algorithms": dict(methods),
             "facts": self._facts,
+            "reserved": replay(self._log).reserved,
+            "reserved_expandable": replay(self._log, expandable=True).reserved,
+            "costs": self._costs.to_json(),
         }
+
+    def _count(self, *operator: Any) -> None:
+        if self._log.stage != "evaluation":
+            self._costs.add(*operator)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,8 @@ aten = torch.ops.aten
 _RUN = frozenset(
     {
         aten._unsafe_view.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
         aten.lift_fresh.default,
         aten.is_pinned.default,
         aten.resize_.default,
@@ -48,6 +50,8 @@ _ITEM = aten._local_scalar_dense.default
 # Factories of tensors with more elements are not run: they would write to the memory.
 _LARGE = 2**20
 
+Observer = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
+
 
 class SkipCompute(TorchDispatchMode):
     """Runs operators without computing where inputs have no values, and notes the memory of all tensors in a log.
@@ -56,6 +60,7 @@ class SkipCompute(TorchDispatchMode):
         log: Gets the memory of every tensor that an operator returns.
         temporary: ``temporary(operator, inputs, outputs)`` returns the bytes that a kernel allocates while it runs; for
             a collective between simulated ranks, the operator is its name.
+        observe: ``observe(operator, args, kwargs, outputs)`` is called after each operator.
 
     >>> model = torch.nn.Linear(1024, 1024, bias=False)
     >>> with skip_compute(AllocationLog(), model.parameters()) as mode:
@@ -64,10 +69,10 @@ class SkipCompute(TorchDispatchMode):
     (torch.Size([1024, 1024]), False)
     """
 
-    def __init__(self, log: AllocationLog, temporary: Temporary | None = None) -> None:
+    def __init__(self, log: AllocationLog, temporary: Temporary | None = None, observe: Observer | None = None) -> None:
         super().__init__()
         self.log = log
-        self._temporary = temporary
+        self._temporary, self._observe = temporary, observe
         self._without_values: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self._fake = FakeTensorMode()
         # Models repeat their layers, so that most calls have the shapes of an earlier one.
@@ -124,6 +129,8 @@ class SkipCompute(TorchDispatchMode):
                 self.log.add_roles([kwargs["out"]], "communication")
         if self._temporary is not None and inputs:
             self.log.add_temporary(self._temporary(func, inputs, list(local_tensors(outputs))))
+        if self._observe is not None:
+            self._observe(func, args, kwargs, outputs)
         return outputs
 
     def _is_known(self, tensor: Tensor) -> bool:
@@ -198,7 +205,9 @@ def _value(dtype: torch.dtype) -> bool | int | float:
 
 
 def _is_view(func: Any) -> bool:
-    """Return whether the outputs of an operator are views of its inputs."""
+    """Return whether the outputs of an operator are views of its inputs, or its input with another shape."""
+    if torch.Tag.inplace_view in func.tags:  # such as transpose_
+        return True
     returned = func._schema.returns
     return bool(returned) and all(each.alias_info is not None and not each.alias_info.is_write for each in returned)
 
@@ -213,7 +222,10 @@ def _is_large(func: Any, args: Sequence[Any]) -> bool:
 
 @contextmanager
 def skip_compute(
-    log: AllocationLog, without_values: Iterable[Any], temporary: Temporary | None = None
+    log: AllocationLog,
+    without_values: Iterable[Any],
+    temporary: Temporary | None = None,
+    observe: Observer | None = None,
 ) -> Generator[SkipCompute]:
     """Run everything in a ``with`` block without computation.
 
@@ -221,12 +233,13 @@ def skip_compute(
         log: Gets the memory of all tensors.
         without_values: The parameters and buffers of the model.
         temporary: As for :class:`SkipCompute`.
+        observe: As for :class:`SkipCompute`.
 
     >>> with skip_compute(AllocationLog(), []):
     ...     (torch.ones(2) + 1).sum().item()  # no tensor is without values
     4.0
     """
-    mode = SkipCompute(log, temporary)
+    mode = SkipCompute(log, temporary, observe)
     mode.omit_values(without_values)
     del without_values  # sharding frees them
     resize = torch.UntypedStorage.resize_

@@ -25,6 +25,8 @@ __all__ = ["Finished", "Stages"]
 
 # Attributes of optimizers whose tensors have a role.
 _NOTED = frozenset({"state", "param_groups", "defaults"})
+# Batches of an evaluation; the second is there while the first is released.
+_EVALUATED = 2
 
 
 class Finished(Exception):  # noqa: N818 - not an error
@@ -42,13 +44,14 @@ class Stages(Callback):
     The first steps are those of the beginning of the run. For the last one, the time of the run is set to that of its
     last batch, so that methods such as progressive resizing need the memory that they need at the end.
 
-    After the last step, each evaluator runs one batch. While an algorithm or another callback acts, its name is the
+    After the last step, each evaluator runs two batches. While an algorithm or another callback acts, its name is the
     stage.
 
     Args:
         log: Gets the stages, modules and roles.
         steps: Number of steps, at least 2.
         eval_microbatch: Number of samples in a microbatch of evaluators; None leaves it.
+        on_step: Is called when a step begins.
 
     Attributes:
         batch_size: Number of samples in the largest batch.
@@ -57,9 +60,15 @@ class Stages(Callback):
     3
     """
 
-    def __init__(self, log: AllocationLog, steps: int, eval_microbatch: int | None = None) -> None:
+    def __init__(
+        self,
+        log: AllocationLog,
+        steps: int,
+        eval_microbatch: int | None = None,
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
         self.log, self.steps = log, steps
-        self._eval_microbatch = eval_microbatch
+        self._eval_microbatch, self._on_step = eval_microbatch, on_step
         self.batch_size = 0
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
@@ -75,7 +84,9 @@ class Stages(Callback):
         del logger
         self._note_model(state)
         for evaluator in state.evaluators:
-            evaluator.eval_interval, evaluator.subset_num_batches = self._evaluates, 1
+            given = evaluator.subset_num_batches
+            evaluator.subset_num_batches = _EVALUATED if given is None or given < 0 else min(given, _EVALUATED)
+            evaluator.eval_interval = self._evaluates
             if self._eval_microbatch is not None:
                 evaluator.microbatch_size, evaluator.auto_microbatching = self._eval_microbatch, False
         for register, hook in (
@@ -94,6 +105,12 @@ class Stages(Callback):
         for leaf in leaves(state.batch):
             if isinstance(leaf, torch.Tensor):
                 self.log.add(leaf, "batch")
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Begin a step."""
+        del state, logger
+        if self._on_step is not None:
+            self._on_step()
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Begin the forward pass."""
@@ -135,7 +152,7 @@ class Stages(Callback):
             self._finish()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """End the training, or set the time for the last step."""
+        """End the training after a last evaluation, or set the time for the last step."""
         del logger
         self._note_owners(state)
         self._note_model(state)
@@ -243,5 +260,5 @@ def _last_batch(state: State) -> Timestamp:
     last = 0 if count is None else int(count()) - 1
     if last <= now.batch.value:
         return now
-    epoch = now.epoch.value if per_epoch is None else last // per_epoch
+    epoch = now.epoch.value if per_epoch is None else int(last // per_epoch)
     return now.copy(epoch=epoch, batch=last, sample=int(last * samples), token=int(last * tokens))

@@ -1,4 +1,7 @@
-"""Operators whose outputs have a shape that depends on values: the largest shape that is possible."""
+"""Operators whose fake implementations do not give the size: the largest that is possible.
+
+Of most the shape depends on values; of layers of an LSTM on the CPU the workspace depends on oneDNN.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,29 @@ def _index(tensor: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     return aten.index.Tensor(tensor, positions)
 
 
+def _lstm(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the outputs of a layer of an LSTM by oneDNN, whose fake implementation has no workspace.
+
+    The workspace holds gates, states and gradients of the states of each position, as measured with oneDNN 3.
+    """
+    del kwargs
+    hx, cx, width, training = args[4], args[5], args[9], args[14]
+    length, batch = input.shape[:2]
+    states, gates = _leading_size(max(input.shape[-1], width)), _leading_size(width, 1)
+    per_position = 4 * (6 * states + 37 * gates // 4)
+    if input.itemsize == 2:  # gates and states of the forward pass take half as much
+        per_position -= 2 * (7 * states + 27 * gates) // 4
+    size = (length + 1) * batch * per_position if training else 0
+    output = input.new_empty((length, batch, width))
+    return output, hx.new_empty(hx.shape), cx.new_empty(cx.shape), _like(input, size, dtype=torch.uint8)
+
+
+def _leading_size(width: int, alias: int = 256) -> int:
+    """Round up to whole cache lines, and away from sizes that would share the same lines."""
+    rounded = -(-width // 16) * 16
+    return rounded + 16 if alias > 1 and rounded % alias == 0 else rounded
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -86,4 +112,5 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.unique_consecutive.default: _unique,
     aten.bincount.default: _bincount,
     aten.index.Tensor: _index,
+    aten.mkldnn_rnn_layer.default: _lstm,
 }
