@@ -49,6 +49,9 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help="number of processes (default 1); with --grid several, separated by commas (default 1,8,64)",
     )
+    command.add_argument(
+        "--local-processes", type=int, metavar="N", help="number of processes on each node (default: at most 8)"
+    )
     command.add_argument("--strategy", help="single, ddp, fsdp, hsdp or tp (default: as the program)")
     command.add_argument(
         "--microbatch", type=int, metavar="N", help="samples of a microbatch (default: as the program)"
@@ -103,6 +106,7 @@ def _report(given: argparse.Namespace) -> Report | Grid:
     from composer.estimation.grid import estimate_grid
 
     arguments: dict[str, Any] = {
+        "local_processes": given.local_processes,
         "strategy": given.strategy,
         "microbatch": given.microbatch,
         "precision": given.precision,

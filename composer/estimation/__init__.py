@@ -3,7 +3,7 @@
 The modules, in reading order:
 
 - ``estimate``, ``grid``: the functions behind the command: for one configuration, and for a table of them.
-- ``configuration``, ``machine``: what a trial changes about the program, and the memory that there is.
+- ``configuration``: what a trial changes about the program.
 - ``measuring``: one trial for each configuration, and the search for the largest microbatch.
 - ``remedies``: the changes that lower the memory.
 - ``memory``, ``report``: what a trial measured, and the report.
@@ -16,7 +16,7 @@ The modules, in reading order:
 - ``cuda_operators``, ``autocast_rules``: let CPU tensors be treated as CUDA tensors.
 - ``allocations``, ``stages``: the log of all memory, with the stage and module that allocated it, and what it holds.
 - ``allocator``: replays the log through the rules of torch's caching allocator.
-- ``devices``, ``roofline``: known accelerators, and the time that a step needs on one at least.
+- ``devices``, ``roofline``: the memory and speed of devices, and the time that a step needs on one at least.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "Device": "composer.estimation.machine",
+        "Device": "composer.estimation.devices",
         "Grid": "composer.estimation.grid",
         "Memory": "composer.estimation.memory",
         "Remedy": "composer.estimation.remedies",
         "Report": "composer.estimation.report",
         "estimate": "composer.estimation.estimate",
         "estimate_grid": "composer.estimation.grid",
-        "find_device": "composer.estimation.machine",
+        "find_device": "composer.estimation.devices",
     },
 )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from composer.estimation.allocations import AllocationLog
 
-__all__ = ["CachingAllocator", "DeviceMemoryError", "Replay", "replay"]
+__all__ = ["CachingAllocator", "DeviceMemoryError", "Replay", "replay", "smallest_limit"]
 
 _MIB = 2**20
 _MIN_BLOCK = 512
@@ -29,6 +29,8 @@ _SMALL_SEGMENT = 2 * _MIB
 _LARGE_SEGMENT = 20 * _MIB
 _MIN_OWN_SEGMENT = 10 * _MIB
 _ROUND_LARGE = 2 * _MIB
+# Share of the memory to which the smallest limit is exact.
+_TOLERANCE = 0.005
 # Where expandable segments of large blocks begin; those of small blocks never reach it.
 _LARGE_RANGE = 2**40 * _LARGE_SEGMENT
 
@@ -315,3 +317,30 @@ def replay(
         failed = max(position, 0)
     allocated, reserved = max(allocated, allocator.allocated), max(reserved, allocator.reserved)
     return Replay(allocated, reserved, failed is None, failed, allocator.retries)
+
+
+def smallest_limit(log: AllocationLog) -> int:
+    """Return the smallest limit in bytes with which every allocation succeeds, to 0.5 %, rounded up.
+
+    With less memory than it would reserve, the allocator gives free segments back. What remains is fragmentation: free
+    blocks in segments that are in use.
+
+    Args:
+        log: The allocations and releases in their order.
+
+    >>> log = AllocationLog()
+    >>> log.add_temporary(30 * 2**20)
+    >>> log.add_temporary(40 * 2**20)
+    >>> replay(log).reserved // 2**20, smallest_limit(log) // 2**20
+    (70, 40)
+    """
+    free = replay(log)
+    below, limit = free.allocated - 1, free.reserved
+    tried = free.allocated
+    while limit - below > max(1, _TOLERANCE * limit):
+        if replay(log, tried).fits:
+            limit = tried
+        else:
+            below = tried
+        tried = (below + limit) // 2
+    return limit

@@ -14,7 +14,7 @@ __all__ = ["STRATEGIES", "Configuration"]
 
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp", "tp")
 
-# Ranks of a node: HSDP shards within a node, and replicates across nodes.
+# Processes of a node, as most clusters have: HSDP shards within a node, and replicates across nodes.
 _NODE = 8
 _LONGEST = 60
 _UNSHARDED = ("parallelism_config=None", "fsdp_config=None", "deepspeed_config=None")
@@ -34,6 +34,7 @@ class Configuration:
         fsdp: Settings of FSDP to add, such as ``(("activation_checkpointing", 2),)``.
         fsdp_argument: The argument of the program that has its FSDP settings; empty if it has none.
         changes: Further assignments.
+        local_processes: Number of processes on each node; 0 for at most 8.
 
     Raises:
         ValueError: A value is not possible.
@@ -53,6 +54,7 @@ class Configuration:
     fsdp: tuple[tuple[str, Any], ...] = ()
     fsdp_argument: str = field(default="", compare=False)
     changes: tuple[str, ...] = ()
+    local_processes: int = 0
 
     def __post_init__(self) -> None:
         positive("processes", self.processes)
@@ -64,16 +66,29 @@ class Configuration:
             )
         if self.strategy not in ("", "single") and self.processes == 1:
             raise ValueError(f"strategy {self.strategy!r} needs several processes; set processes, such as 8.")
-        if self.strategy == "hsdp" and (self.processes % _NODE or self.processes == _NODE):
+        if self.local_processes:
+            positive("local_processes", self.local_processes)
+        if self.strategy == "hsdp" and (self.processes % self.node or self.processes == self.node):
             raise ValueError(
-                f"strategy 'hsdp' shards over the {_NODE} processes of a node and replicates across nodes, so "
-                f"processes must be a multiple of {_NODE} above it; got {self.processes}. Use 'fsdp' for fewer."
+                f"strategy 'hsdp' shards over the {self.node} processes of a node and replicates across nodes, so "
+                f"processes must be a multiple of {self.node} above it; got {self.processes}. Use 'fsdp' for fewer."
             )
+        if self.processes % self.node:
+            raise ValueError(
+                f"processes={self.processes} must be a multiple of the {self.node} processes of a node; "
+                "pass another local_processes."
+            )
+
+    @property
+    def node(self) -> int:
+        """Number of processes on each node."""
+        return self.local_processes or (_NODE if self.strategy == "hsdp" else min(_NODE, self.processes))
 
     @property
     def name(self) -> str:
         """A name for the trial; different for different configurations."""
         parts = [f"processes-{self.processes}"] if self.processes > 1 else []
+        parts += [f"nodes-of-{self.local_processes}"] if self.local_processes else []
         parts += [self.strategy] if self.strategy else []
         parts += [f"microbatch-{self.microbatch}"] if self.microbatch else []
         parts += [f"evaluation-{self.eval_microbatch}"] if self.eval_microbatch else []
@@ -122,7 +137,10 @@ class Configuration:
         if not self.strategy and self.fsdp_argument:
             return [f"{self.fsdp_argument}.{key}={value!r}" for key, value in settings.items()]
         if self.strategy in ("fsdp", "hsdp"):
-            degrees = {"data_parallel_shard_degree": _NODE, "data_parallel_replicate_degree": self.processes // _NODE}
+            degrees = {
+                "data_parallel_shard_degree": self.node,
+                "data_parallel_replicate_degree": self.processes // self.node,
+            }
             settings = {**(degrees if self.strategy == "hsdp" else {}), **settings}
             return [*_UNSHARDED[1:], f"parallelism_config={ {'fsdp': settings} }"]
         if not settings:

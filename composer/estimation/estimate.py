@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from composer._text import did_you_mean, member_of, positive
 from composer.estimation.configuration import Configuration
-from composer.estimation.machine import Device, find_device, present_device
+from composer.estimation.devices import Device, find_device, present_device
 from composer.estimation.measuring import PROBE, Measurements, first_guess, largest_microbatch
 from composer.estimation.memory import Memory
 from composer.estimation.remedies import Remedy, candidates, chosen, strongest, together
@@ -34,6 +34,7 @@ def estimate(
     *,
     device: str | Device | None = None,
     processes: int = 1,
+    local_processes: int | None = None,
     strategy: str | None = None,
     microbatch: int | None = None,
     precision: str | None = None,
@@ -58,6 +59,7 @@ def estimate(
         device: Name of the device, such as "H100-80GB", or the size of its memory, such as "80GB"; None for the
             accelerator that is present, else the CPU with the memory of this machine.
         processes: Number of processes.
+        local_processes: Number of processes on each node; None for at most 8.
         strategy: "single", "ddp", "fsdp", "hsdp" or "tp"; None for that of the program.
         microbatch: Number of samples in a microbatch; None for that of the program.
         precision: Precision to train in, such as "amp_bf16"; None for that of the program.
@@ -84,7 +86,7 @@ def estimate(
     start = time.monotonic()
     positive("modules", modules)
     on = as_device(device)
-    base = as_configuration(processes, strategy, microbatch, precision, changes)
+    base = as_configuration(processes, strategy, microbatch, precision, changes, local_processes)
     with measurements(program, on, folder, parallel, time_limit, fit, progress) as measured:
         memory = measured.measure(base)
         report = Report(on, base, memory, modules=modules)
@@ -111,7 +113,12 @@ def as_device(device: str | Device | None) -> Device:
 
 
 def as_configuration(
-    processes: int, strategy: str | None, microbatch: int | None, precision: str | None, changes: Sequence[str]
+    processes: int,
+    strategy: str | None,
+    microbatch: int | None,
+    precision: str | None,
+    changes: Sequence[str],
+    local_processes: int | None = None,
 ) -> Configuration:
     """Return the configuration of the arguments of :func:`estimate`.
 
@@ -121,6 +128,7 @@ def as_configuration(
         microbatch: The microbatch size.
         precision: The precision.
         changes: The assignments.
+        local_processes: The processes on each node.
 
     Raises:
         ValueError: An argument is out of range, or does not exist.
@@ -140,7 +148,16 @@ def as_configuration(
         name = Assignment.parse(text).path.partition(".")[0]
         if name not in names:
             raise ValueError(f"{text}: Trainer has no argument {name!r}.{did_you_mean(name, names)}")
-    return Configuration(processes, strategy or "", microbatch or 0, precision=precision or "", changes=tuple(changes))
+    if local_processes is not None:
+        positive("local_processes", local_processes)
+    return Configuration(
+        processes,
+        strategy or "",
+        microbatch or 0,
+        precision=precision or "",
+        changes=tuple(changes),
+        local_processes=local_processes or 0,
+    )
 
 
 @contextlib.contextmanager

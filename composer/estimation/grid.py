@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer.estimation.configuration import Configuration
+from composer.estimation.devices import COMMON_DEVICES, Device
 from composer.estimation.estimate import as_configuration, as_device, find_largest, measurements
-from composer.estimation.machine import DEVICES, Device
 from composer.estimation.memory import Memory, size_text
 from composer.trials import Record, Target
 
@@ -96,6 +96,7 @@ def estimate_grid(
     *,
     devices: Sequence[str | Device] = (),
     processes: Sequence[int] = (1, 8, 64),
+    local_processes: int | None = None,
     strategy: str | None = None,
     microbatch: int | None = None,
     precision: str | None = None,
@@ -110,8 +111,9 @@ def estimate_grid(
 
     Args:
         program: A function that returns a trainer which is not fitted yet, or a command line.
-        devices: Names or sizes of devices; all known ones by default.
+        devices: Names or sizes of devices; those of :data:`.COMMON_DEVICES` by default.
         processes: Numbers of processes.
+        local_processes: Number of processes on each node; None for at most 8.
         strategy: How several processes train; see :func:`.estimate`, like for the following arguments.
         microbatch: Number of samples in a microbatch.
         precision: Precision to train in.
@@ -126,16 +128,17 @@ def estimate_grid(
         ValueError: An argument is out of range, or does not exist.
         RuntimeError: The program trains with none of the numbers of processes.
 
-    >>> estimate_grid(["train.py"], devices=["H100"])
+    >>> estimate_grid(["train.py"], devices=["H1000-80GB"])
     Traceback (most recent call last):
-    ValueError: device must be ..., but got 'H100'. Did you mean 'H100-80GB'?
+    ValueError: device must be ..., but got 'H1000-80GB'. Did you mean 'H100-80GB'?
     """
     start = time.monotonic()
-    on = [as_device(each) for each in devices] or sorted(DEVICES.values(), key=lambda device: device.memory)
+    on = [as_device(each) for each in devices or COMMON_DEVICES]
     bases: dict[int, Configuration] = {}
     for number in processes:
         alone = number == 1 and strategy is not None
-        bases[number] = as_configuration(number, "single" if alone else strategy, microbatch, precision, changes)
+        node = None if local_processes is None else min(number, local_processes)
+        bases[number] = as_configuration(number, "single" if alone else strategy, microbatch, precision, changes, node)
     memory: dict[int, Memory | str] = {}
     largest: dict[tuple[str, int], int] = {}
     with measurements(program, on[0], folder, parallel, time_limit, fit, progress) as measured:

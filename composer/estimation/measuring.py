@@ -106,7 +106,7 @@ class Measurements:
             "cuda": self._cuda or None,
         }
         if configuration.processes > 1:
-            arguments["processes"] = configuration.processes
+            arguments |= {"processes": configuration.processes, "local_processes": configuration.node}
         given = {name: value for name, value in arguments.items() if value is not None}
         # The device of the estimate need not be there.
         changes = ("device=cpu", "compile_config=None", *configuration.assignments())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,10 @@ class Memory:
 
     Args:
         peak: The largest amount of memory that is allocated at a time.
-        reserved: The largest amount that the allocator takes from the device for it; 0 if it keeps nothing.
+        limit: The smallest memory with which the allocator of the device succeeds; 0 if it keeps no released memory.
+        reserved: What the allocator reserves if there is more; 0 if it keeps no released memory.
+        reserved_expandable: What it reserves with expandable segments.
+        costs: Number format, FLOPs and bytes of the operators of a step, and how often they run.
         stage: The stage of the training that reaches it, such as "backward", or the name of an algorithm.
         module: The module whose forward or backward pass reaches it; empty outside of modules.
         roles: What the peak is made of.
@@ -37,7 +40,10 @@ class Memory:
     activations: Mapping[str, int] = field(default_factory=dict[str, int])
     algorithms: Mapping[str, int] = field(default_factory=dict[str, int])
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    limit: int = 0
     reserved: int = 0
+    reserved_expandable: int = 0
+    costs: Sequence[Sequence[Any]] = field(default=(), repr=False)
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> Memory:
@@ -51,7 +57,7 @@ class Memory:
     @property
     def needed(self) -> int:
         """Bytes that must be available."""
-        return max(self.peak, self.reserved)
+        return max(self.peak, self.limit)
 
     @property
     def per_microbatch(self) -> int:
@@ -62,7 +68,9 @@ class Memory:
         """Return the memory in JSON types."""
         return {
             "peak": self.peak,
+            "needed": self.needed,
             "reserved": self.reserved,
+            "reserved_expandable": self.reserved_expandable,
             "stage": self.stage,
             "module": self.module,
             "composition": dict(self.roles),

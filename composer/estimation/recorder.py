@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from torch import nn
 
 from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import Allocation, AllocationLog
-from composer.estimation.allocator import replay
+from composer.estimation.allocator import replay, smallest_limit
 from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
 from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.kernel_memory import temporary_memory
@@ -30,6 +29,7 @@ from composer.trials.probe import Probe
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
+    from composer.trainer.run import Run
 
 __all__ = ["MemoryRecorder"]
 
@@ -113,7 +113,7 @@ class MemoryRecorder(Probe):
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train the steps."""
-        with self._stack, _few_microbatches():
+        with self._stack, _few_microbatches(self._costs):
             with suppress(Finished):
                 fit(**arguments)
             stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
@@ -141,9 +141,15 @@ class MemoryRecorder(Probe):
             "activations": dict(modules),
             "algorithms": dict(methods),
             "facts": self._facts,
+            "costs": self._costs.to_json(),
+            **(self._allocator() if self._cuda else {}),
+        }
+
+    def _allocator(self) -> dict[str, int]:
+        return {
+            "limit": smallest_limit(self._log),
             "reserved": replay(self._log).reserved,
             "reserved_expandable": replay(self._log, expandable=True).reserved,
-            "costs": self._costs.to_json(),
         }
 
     def _count(self, *operator: Any) -> None:
@@ -152,14 +158,23 @@ class MemoryRecorder(Probe):
 
 
 @contextmanager
-def _few_microbatches() -> Generator[None]:
-    """Run the first microbatches of each batch only: the others need no more memory."""
-    run = microbatch.run_microbatches
-    microbatch.run_microbatches = partial(run, max_microbatches=_MICROBATCHES)
+def _few_microbatches(costs: OperatorCosts) -> Generator[None]:
+    """Run the first microbatches of each batch only: the others need no more memory, and compute the same."""
+    run_all = microbatch.run_microbatches
+
+    def run_some(run: Run) -> dict[str, torch.Tensor]:
+        before = costs.counts.copy()
+        size, samples = run.state.microbatch_size, run.samples
+        losses = run_all(run, _MICROBATCHES)
+        if size is not None and samples > _MICROBATCHES * size:
+            costs.multiply(samples / (_MICROBATCHES * size), before)
+        return losses
+
+    microbatch.run_microbatches = run_some
     try:
         yield
     finally:
-        microbatch.run_microbatches = run
+        microbatch.run_microbatches = run_all
 
 
 def _role(allocation: Allocation) -> str:

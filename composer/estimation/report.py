@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from composer.estimation.configuration import Configuration
-from composer.estimation.machine import Device
+from composer.estimation.devices import Device
 from composer.estimation.memory import Memory, by_module, size_text
 from composer.estimation.remedies import Remedy
+from composer.estimation.roofline import Bound, OperatorCosts, lower_bound
 
 __all__ = ["Report"]
 
@@ -26,7 +28,7 @@ _ROLES = {
     "algorithms": "algorithms and callbacks",
     "other": "other",
     "allocator": "allocator overhead",
-    "context": "context of the device",
+    "context": "context and libraries",
 }
 _STAGES = {
     "": "outside of the model",
@@ -54,7 +56,7 @@ class Report:
 
     >>> report = Report(Device("1GiB", 2**30), Configuration(), Memory(2**29, facts={"batch_size": 8}))
     >>> report.ok, report.margin
-    (True, 536870912)
+    (True, 515396076)
     """
 
     device: Device
@@ -73,7 +75,7 @@ class Report:
 
     @property
     def margin(self) -> int:
-        """Bytes of the device that remain free at the peak; negative if it does not fit."""
+        """Bytes that remain free at the peak besides those for errors of the estimate; negative if it does not fit."""
         return self.device.available - self.memory.needed
 
     @property
@@ -86,6 +88,11 @@ class Report:
         """Bytes of activations by module, summed to a depth at which the list is short, the largest first."""
         return by_module(self.memory.activations, self.modules)
 
+    @property
+    def bound(self) -> Bound | None:
+        """Lower bound of the time of a step, without communication; None if the speed of the device is not known."""
+        return lower_bound(self.memory.costs, self.device, allow_tf32=self.memory.facts.get("tf32", False))
+
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON types."""
         return {
@@ -97,25 +104,39 @@ class Report:
             "changes": self.configuration.lines(),
             **self.memory.to_json(),
             "facts": dict(self.memory.facts),
+            "step": self._step_json(),
             "largest_microbatch": self.largest_microbatch,
             "remedies": [each.to_json() for each in self.remedies],
             "together": None if self.together is None else self.together.to_json(),
             "seconds": round(self.seconds, 1),
         }
 
+    @property
+    def _costs(self) -> OperatorCosts:
+        return OperatorCosts.from_json(self.memory.costs)
+
+    def _step_json(self) -> dict[str, Any]:
+        costs, bound = self._costs, self.bound
+        return {
+            "flops": costs.flops,
+            "bytes": costs.nbytes,
+            "seconds_lower_bound": None if bound is None else bound.at_peak,
+            "seconds_lower_bound_unfused": None if bound is None else bound.seconds,
+        }
+
     def __str__(self) -> str:
         """The report as text."""
-        lines = [*self._head(), "", *self._composition(), "", *self._microbatch()]
+        lines = [*self._head(), "", *self._composition(), "", *self._microbatch(), *self._allocator(), *self._step()]
         if not self.ok:
             lines += ["", *self._remedies()]
         return "\n".join([*lines, "", f"measured in {self.seconds:.0f} s"])
 
     def _head(self) -> Iterator[str]:
         memory, device = self.memory, self.device
-        share = 100 * (memory.needed + device.context) / device.memory
+        share = 100 * (memory.needed + device.overhead) / device.memory
         verdict = "fits" if self.ok else "does not fit"
         margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
-        peak = size_text(memory.needed + device.context)
+        peak = size_text(memory.needed + device.overhead)
         yield f"{verdict}: the peak is {peak}, {share:.3g} % of {_named(device)}; {margin}"
         where = _STAGES.get(memory.stage, memory.stage)
         yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
@@ -138,7 +159,7 @@ class Report:
 
     def _composition(self) -> Iterator[str]:
         memory = self.memory
-        roles = {**memory.roles, "allocator": memory.needed - memory.peak, "context": self.device.context}
+        roles = {**memory.roles, "allocator": memory.needed - memory.peak, "context": self.device.overhead}
         total = max(sum(roles.values()), 1)
         rows: list[tuple[str, int]] = []
         for role in [*_ROLES, *(role for role in roles if role not in _ROLES)]:
@@ -162,6 +183,26 @@ class Report:
         rest = "the full batch" if size == batch else f"device_train_microbatch_size={size}"
         yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {size_text(memory.needed)}"
 
+    def _allocator(self) -> Iterator[str]:
+        """Tell what other settings of the allocator change, and that it will be short of memory."""
+        memory, available = self.memory, self.device.available
+        if not self.ok and memory.reserved_expandable and memory.reserved_expandable <= available:
+            size = size_text(memory.reserved_expandable + self.device.overhead)
+            yield f"fits with PYTORCH_ALLOC_CONF=expandable_segments:True, with a peak of {size}"
+        elif self.ok and memory.reserved > available:
+            yield "the allocator has to give back free segments, which takes time, as it does not fit all of them"
+
+    def _step(self) -> Iterator[str]:
+        """Tell what a step computes, and how long it takes at least."""
+        costs, bound = self._costs, self.bound
+        if not costs.counts:
+            return
+        each = "" if self.configuration.processes == 1 else " in each process"
+        yield f"a step computes {_number(costs.flops)}FLOP and moves {_number(costs.nbytes)}B{each}"
+        if bound is not None:
+            least = f"{_number(bound.at_peak)}s at the peak FLOP/s, {_number(bound.seconds)}s without fused operators"
+            yield f"lower bound of its time on {self.device.name}: {least}; real steps take longer"
+
     def _remedies(self) -> Iterator[str]:
         fitting = [each for each in self.remedies if each.fits]
         others = [each for each in self.remedies if not each.fits]
@@ -177,6 +218,12 @@ class Report:
             fits = "fit" if self.together.fits else "do not fit either"
             yield f"all changes that keep the results, with microbatches of one sample, {fits}:"
             yield from _table([self.together])
+
+
+def _number(value: float) -> str:
+    """Return a number with the prefix of its unit, such as ``"1.25 T"``."""
+    exponent = min(max(math.floor(math.log10(value)) // 3, -3), 5) if value > 0 else 0
+    return f"{value / 1000**exponent:.3g} {'num kMGTP'[exponent + 3].strip()}"
 
 
 def _named(device: Device) -> str:

@@ -12,7 +12,6 @@ the device between operators, and compilers that fuse operators.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,15 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from composer.estimation.allocations import local_tensors
-from composer.estimation.devices import Accelerator
+from composer.estimation.devices import Device
 
 __all__ = ["Bound", "OperatorCosts", "lower_bound"]
 
 aten = torch.ops.aten
 
 _FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "amp_fp16"}
+# Of float32 tensors, torch computes them in TensorFloat-32 by default.
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 # Allocate, and write nothing.
 _FREE = frozenset(
     {
@@ -67,17 +68,17 @@ class OperatorCosts:
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, int, int]] = Counter()
+        self.counts: dict[tuple[str, int, int], float] = {}
 
     @property
     def flops(self) -> int:
         """FLOPs of all operators."""
-        return sum(flops * count for (_, flops, _), count in self.counts.items())
+        return round(sum(flops * count for (_, flops, _), count in self.counts.items()))
 
     @property
     def nbytes(self) -> int:
         """Bytes that all operators read and write."""
-        return sum(nbytes * count for (_, _, nbytes), count in self.counts.items())
+        return round(sum(nbytes * count for (_, _, nbytes), count in self.counts.items()))
 
     def clear(self) -> None:
         """Forget what was counted, at the begin of a step."""
@@ -100,7 +101,31 @@ class OperatorCosts:
         read = _size(results) + _size(inputs[1:]) if func in _GATHERS else _size(inputs)
         written = _written(func, args, kwargs) or results
         kind = next((_FORMATS[each.dtype] for each in inputs if each.dtype in _FORMATS), "fp32")
-        self.counts[kind, flops, read + _size(written)] += 1
+        if kind == "fp32" and func in _CONVOLUTIONS:
+            kind = "tf32"
+        key = kind, flops, read + _size(written)
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+    def multiply(self, factor: float, before: Mapping[tuple[str, int, int], float]) -> None:
+        """Count operators several times, as those of microbatches that stand for others.
+
+        Args:
+            factor: How many times.
+            before: The counts before these operators.
+        """
+        for key, count in self.counts.items():
+            self.counts[key] = before.get(key, 0) + factor * (count - before.get(key, 0))
+
+    @classmethod
+    def from_json(cls, counts: Iterable[Sequence[Any]]) -> OperatorCosts:
+        """Return the costs of ``to_json``.
+
+        Args:
+            counts: What ``to_json`` returned.
+        """
+        costs = cls()
+        costs.counts = {(kind, flops, nbytes): count for kind, flops, nbytes, count in counts}
+        return costs
 
     def to_json(self) -> list[list[Any]]:
         """Return the counts in types of JSON; ``lower_bound`` takes them.
@@ -116,16 +141,18 @@ class Bound:
     """The time that a step needs at least on a device.
 
     Attributes:
-        seconds: The lower bound of the time.
-        compute: Seconds of it in operators that the peak FLOP/s bound; the memory bandwidth bounds the others.
+        seconds: The lower bound of the time, if each operator reads and writes its tensors in the device's memory.
+        at_peak: The time of all FLOPs at the peak FLOP/s, which no fusion of operators and no cache makes shorter.
+        compute: Seconds in operators that the peak FLOP/s bound; the memory bandwidth bounds the others.
         flops: FLOPs of the step.
         nbytes: Bytes that the step reads and writes.
 
-    >>> Bound(seconds=2.0, compute=1.0, flops=1, nbytes=1).peak_utilization
+    >>> Bound(seconds=2.0, at_peak=1.2, compute=1.0, flops=1, nbytes=1).peak_utilization
     0.5
     """
 
     seconds: float
+    at_peak: float
     compute: float
     flops: int
     nbytes: int
@@ -136,7 +163,7 @@ class Bound:
         return self.compute / self.seconds if self.seconds else 0.0
 
 
-def lower_bound(counts: Iterable[Sequence[Any]], device: Accelerator, *, allow_tf32: bool = False) -> Bound | None:
+def lower_bound(counts: Iterable[Sequence[Any]], device: Device, *, allow_tf32: bool = False) -> Bound | None:
     """Return the time that a step needs at least; None if the speed of the device is not known.
 
     Args:
@@ -151,18 +178,19 @@ def lower_bound(counts: Iterable[Sequence[Any]], device: Accelerator, *, allow_t
     """
     if not device.bandwidth:
         return None
-    seconds = compute = 0.0
-    flops = nbytes = 0
+    seconds = at_peak = compute = flops = nbytes = 0.0
     for kind, of_one, bytes_of_one, count in counts:
-        speed = device.peak_flops("amp_bf16" if kind == "bf16" else kind, allow_tf32=allow_tf32)
+        precision = {"bf16": "amp_bf16", "tf32": "fp32"}.get(kind, kind)
+        speed = device.peak_flops(precision, allow_tf32=allow_tf32 or kind == "tf32")
         speed = speed or device.peak_flops("fp32")
         calculating = of_one / speed if speed else 0.0
         moving = bytes_of_one / device.bandwidth
+        at_peak += count * calculating
         seconds += count * max(calculating, moving)
         compute += count * calculating if calculating > moving else 0.0
         flops += count * of_one
         nbytes += count * bytes_of_one
-    return Bound(seconds, compute, flops, nbytes)
+    return Bound(seconds, at_peak, compute, round(flops), round(nbytes))
 
 
 def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> int:

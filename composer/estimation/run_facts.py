@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from composer.parallel.activation_checkpointing import checkpointed_modules
@@ -31,6 +32,7 @@ def run_facts(state: State, batch_size: int) -> dict[str, Any]:
         "batch_size": batch_size,
         "microbatch": batch_size if size is None else min(size, batch_size),
         "precision": state.precision.value,
+        "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
         "optimizers": [type(optimizer).__name__ for optimizer in state.optimizers],
         # Whether the optimizers have kernels to choose from, and the choice; None leaves it to torch.

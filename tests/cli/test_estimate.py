@@ -86,11 +86,11 @@ def test_program_that_fails(folder: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "h100"], "Did you mean 'H100-80GB'?"),
+        (["--device", "h1000-80gb"], "Did you mean 'H100-80GB'?"),
         (["--strategy", "dpp", "--processes", "2"], "Did you mean 'ddp'?"),
         (["--processes", "two"], "--processes must be an integer"),
         (["--set", "precison=fp32"], "Did you mean 'precision'?"),
-        (["--grid", "--device", "1GiB,H100"], "Did you mean 'H100-80GB'?"),
+        (["--grid", "--device", "1GiB,H1000-80GB"], "Did you mean 'H100-80GB'?"),
         (["--microbatch", "x"], "invalid int value"),
         (["--devise", "1GiB"], "unrecognized arguments: --devise. Did you mean '--device'?"),
     ],

@@ -12,7 +12,7 @@ from composer import Trainer
 from composer.algorithms import EMA, SAM
 from composer.models import ComposerClassifier
 
-WIDTH, BLOCKS, BATCH = 64, 6, 32
+WIDTH, LENGTH, BLOCKS, BATCH = 256, 256, 6, 32
 
 
 class Block(nn.Module):
@@ -27,11 +27,11 @@ class Block(nn.Module):
 
 
 def trainer(**arguments: Any) -> Trainer:
-    """A trainer of six blocks on sequences of 64 vectors."""
+    """A trainer of six blocks on sequences of vectors."""
     torch.manual_seed(0)
-    net = nn.Sequential(*[Block() for _ in range(BLOCKS)], nn.Flatten(), nn.Linear(64 * WIDTH, 4))
+    net = nn.Sequential(*[Block() for _ in range(BLOCKS)], nn.Flatten(), nn.Linear(LENGTH * WIDTH, 4))
     model = ComposerClassifier(net, num_classes=4)
-    data = DataLoader(TensorDataset(torch.randn(2 * BATCH, 64, WIDTH), torch.randint(4, (2 * BATCH,))), BATCH)
+    data = DataLoader(TensorDataset(torch.zeros(2 * BATCH, LENGTH, WIDTH), torch.randint(4, (2 * BATCH,))), BATCH)
     given = {"optimizers": torch.optim.AdamW(model.parameters()), "max_duration": "10ep", "progress_bar": False}
     return Trainer(model=model, train_dataloader=data, **{**given, **arguments})
 
@@ -46,7 +46,7 @@ def with_methods() -> Trainer:
 
 def evaluated() -> Trainer:
     """Trains in microbatches of two samples, and evaluates full batches."""
-    data = DataLoader(TensorDataset(torch.randn(BATCH, 64, WIDTH), torch.randint(4, (BATCH,))), BATCH)
+    data = DataLoader(TensorDataset(torch.zeros(BATCH, LENGTH, WIDTH), torch.randint(4, (BATCH,))), BATCH)
     return trainer(eval_dataloader=data, device_train_microbatch_size=2)
 
 
