@@ -16,6 +16,8 @@ PROBE = "composer.estimation.recorder:MemoryRecorder"
 
 # Trials of the search: two are needed if memory grows linearly, and one confirms.
 _SEARCH_TRIALS = 8
+# Trials in a row that leave more than half of the sizes, after which the one in the middle is tried.
+_SLOW = 2
 
 
 class Measurements:
@@ -143,6 +145,7 @@ def largest_microbatch(
     >>> largest_microbatch(line, 64, {64: line(64)}, 50)
     """
     known = dict(measured)
+    slow = width = 0
     for _ in range(_SEARCH_TRIALS):
         below = max((each for each, found in known.items() if found and found.needed <= limit), default=0)
         above = min(
@@ -150,9 +153,13 @@ def largest_microbatch(
         )
         if above - below <= 1:
             break
+        slow = slow + 1 if 2 * (above - below) > width > 0 else 0
+        width = above - below
         guess = min(max(_guess(known, batch_size, limit), below), above)
         # The neighbor of a size that the line is right about settles it.
         tried = below + 1 if guess <= below else above - 1 if guess >= above else guess
+        if slow == _SLOW:  # memory is far from a line, as that of an evaluation
+            tried, slow = (below + above) // 2, 0
         known[tried] = measure(tried)
     fitting = [each for each, found in known.items() if found and found.needed <= limit]
     if not fitting:

@@ -97,7 +97,7 @@ class MemoryRecorder(Probe):
         model: nn.Module = arguments["model"]
         values = [*model.parameters(), *model.buffers()]
         self._facts = {"blocks": num_blocks(model), "fsdp": fsdp_argument(arguments)}
-        if arguments["precision"] is None:
+        if arguments.get("precision") is None:
             arguments["precision"] = self._precision
         if self._optimizer is not None:
             arguments["optimizers"] = find(full_path(self._optimizer))(_trained(arguments), lr=1e-3)

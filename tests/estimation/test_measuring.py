@@ -16,6 +16,7 @@ GROWTH: dict[str, Callable[[int], int]] = {
     "gradients only with microbatches": lambda size: 500 + 10 * size + (200 if size < 96 else 0),
     "rounded to blocks": lambda size: 500 + 64 * -(-10 * size // 64),
     "attention of a batch": lambda size: 500 + size**2,
+    "evaluation of full batches": lambda size: 480 if size == 1 else 450 + 15 * size,
     "floor of the optimizer": lambda size: max(900, 200 + 10 * size),
 }
 

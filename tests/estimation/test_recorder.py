@@ -55,8 +55,14 @@ def test_the_costs_are_those_of_one_step(tmp_path: Path) -> None:
 
 
 def test_a_gpu_reserves_segments(tmp_path: Path) -> None:
-    found = estimate(tmp_path)
-    assert found["reserved"] == found["reserved_expandable"] == 2 * 2**20
+    found = estimate(tmp_path, cuda=True)
+    assert found["reserved"] == found["reserved_expandable"] == found["limit"] == 2 * 2**20
+    assert "limit" not in estimate(tmp_path)
+
+
+def test_all_microbatches_count(tmp_path: Path) -> None:
+    whole, split = (flops(estimate(tmp_path, device_train_microbatch_size=size)) for size in (None, 1))
+    assert split == whole
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
