@@ -18,7 +18,7 @@ from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
 from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.roofline import OperatorCosts
-from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts
+from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts, with_own_settings
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Finished, Stages
 from composer.hparams.class_paths import find, full_path
@@ -60,6 +60,7 @@ class MemoryRecorder(Probe):
         cuda: Whether the tensors, which are on the CPU, stand for those of a GPU.
         processes: Number of ranks of the run, all but this one simulated.
         local_processes: Number of ranks on each node; at most 8 if None.
+        shards: Whether the trial sets how the program shards, whose other settings of FSDP it keeps.
 
     >>> from composer.trials import Target, Trial
     >>> Trial("one", Target("script", "train.py"), "composer.estimation.recorder:MemoryRecorder").ranks
@@ -76,12 +77,13 @@ class MemoryRecorder(Probe):
         cuda: bool = False,
         processes: int = 1,
         local_processes: int | None = None,
+        shards: bool = False,
     ) -> None:
         super().__init__(folder)
         self._ranks = ExitStack()
         if processes > 1:
             self._ranks.enter_context(simulated_ranks(processes, local_world_size=local_processes))
-        self._eval_microbatch = eval_microbatch
+        self._eval_microbatch, self._shards = eval_microbatch, shards
         self._steps, self._precision, self._optimizer, self._cuda = steps, precision, optimizer, cuda
         self._facts: dict[str, Any] = {}
         self._costs = OperatorCosts()
@@ -93,7 +95,8 @@ class MemoryRecorder(Probe):
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer, from which on nothing is computed."""
-        del given
+        if self._shards:
+            arguments = with_own_settings(arguments, given)
         model: nn.Module = arguments["model"]
         values = [*model.parameters(), *model.buffers()]
         self._facts = {"blocks": num_blocks(model), "fsdp": fsdp_argument(arguments)}

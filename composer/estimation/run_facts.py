@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -13,7 +13,10 @@ from composer.parallel.activation_checkpointing import checkpointed_modules
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["fsdp_argument", "num_blocks", "run_facts"]
+__all__ = ["fsdp_argument", "num_blocks", "run_facts", "with_own_settings"]
+
+# Settings of FSDP that a strategy decides.
+_OF_STRATEGY = ("data_parallel_shard_degree", "data_parallel_replicate_degree", "sharding_strategy", "device_mesh")
 
 
 def run_facts(state: State, batch_size: int) -> dict[str, Any]:
@@ -77,6 +80,28 @@ def fsdp_argument(arguments: Mapping[str, Any]) -> str:
         if found is not None:
             return f"parallelism_config.{name}"
     return ""
+
+
+def with_own_settings(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of the trainer whose sharding has the settings of the program, such as its checkpointing.
+
+    Args:
+        arguments: The arguments with the sharding of a strategy, as ``{"fsdp": {...}}``, whose settings come first.
+        given: The arguments of the program.
+
+    >>> given = {"parallelism_config": {"fsdp": {"activation_checkpointing": 2}}}
+    >>> with_own_settings({"parallelism_config": {"fsdp": {}}}, given)
+    {'parallelism_config': {'fsdp': {'activation_checkpointing': 2}}}
+    """
+    argument, _, name = fsdp_argument(given).partition(".")
+    if not argument:
+        return dict(arguments)
+    own: Any = given[argument]
+    if name:
+        own = own[name] if isinstance(own, Mapping) else getattr(own, name)
+    settings = dict(cast("Mapping[str, Any]", own)) if isinstance(own, Mapping) else vars(own)
+    kept = {key: value for key, value in settings.items() if key not in _OF_STRATEGY}
+    return {**arguments, "parallelism_config": {"fsdp": {**kept, **arguments["parallelism_config"]["fsdp"]}}}
 
 
 def _kernels(defaults: Mapping[str, Any]) -> dict[str, Any]:
