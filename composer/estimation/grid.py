@@ -114,7 +114,8 @@ def estimate_grid(
         devices: Names or sizes of devices; those of :data:`.COMMON_DEVICES` by default.
         processes: Numbers of processes.
         local_processes: Number of processes on each node; None for at most 8.
-        strategy: How several processes train; see :func:`.estimate`, like for the following arguments.
+        strategy: How several processes train; see :func:`.estimate`, like for the following arguments. One process
+            trains alone, and "hsdp" on a single node is "fsdp".
         microbatch: Number of samples in a microbatch.
         precision: Precision to train in.
         changes: Assignments to arguments of the trainer.
@@ -136,9 +137,9 @@ def estimate_grid(
     on = [as_device(each) for each in devices or COMMON_DEVICES]
     bases: dict[int, Configuration] = {}
     for number in processes:
-        alone = number == 1 and strategy is not None
         node = None if local_processes is None else min(number, local_processes)
-        bases[number] = as_configuration(number, "single" if alone else strategy, microbatch, precision, changes, node)
+        own = _strategy(strategy, number, node)
+        bases[number] = as_configuration(number, own, microbatch, precision, changes, node)
     memory: dict[int, Memory | str] = {}
     largest: dict[tuple[str, int], int] = {}
     with measurements(program, on[0], folder, parallel, time_limit, fit, progress) as measured:
@@ -153,6 +154,13 @@ def estimate_grid(
         if not largest:
             measured.measure(next(iter(bases.values())))  # raises the error of the program
     return dataclasses.replace(Grid(on, list(bases), memory, largest), seconds=time.monotonic() - start)
+
+
+def _strategy(strategy: str | None, processes: int, node: int | None) -> str | None:
+    """Return the strategy for a number of processes: one process is alone, and hybrid sharding on one node is FSDP."""
+    if strategy is None or processes == 1:
+        return None if strategy is None else "single"
+    return "fsdp" if strategy == "hsdp" and processes == (node or Configuration(8).node) else strategy
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
