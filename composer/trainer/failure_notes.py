@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor, nn
 
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, is_out_of_memory
@@ -55,7 +54,8 @@ def add_notes(error: BaseException, state: State) -> None:
         if any(str(note).startswith(_PREFIX) for note in getattr(error, "__notes__", ())):
             return  # already added by an evaluation during training
         if is_out_of_memory(error):
-            error.add_note(f"{_PREFIX}{ESTIMATE}")
+            if ESTIMATE not in str(error):
+                error.add_note(f"{_PREFIX}{ESTIMATE}")
             return
         for note in _notes(facts_of(error, state)):
             error.add_note(f"{_PREFIX}{note}")
