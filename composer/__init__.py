@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from composer.core.time import TimeUnit as TimeUnit
     from composer.core.timestamp import Timestamp as Timestamp
     from composer.diagnosis.doctor import doctor as doctor
+    from composer.estimation.estimate import estimate as estimate
     from composer.trainer import Trainer as Trainer
     from composer.verification.verify import verify as verify
 else:
@@ -70,6 +71,7 @@ else:
             "core": "composer.core",
             "devices": "composer.devices",
             "doctor": "composer.diagnosis.doctor",
+            "estimate": "composer.estimation.estimate",
             "functional": "composer.functional",
             "loggers": "composer.loggers",
             "loss": "composer.loss",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.gpu import held, leaks, peaks
+from benchmarks.gpu import estimates, held, leaks, peaks
 from benchmarks.gpu.options import Options
 from benchmarks.report import Report
 
@@ -17,6 +17,7 @@ CHECKS: dict[str, Callable[[Options], Report]] = {
     "offload": held.measure_offload,
     "leaks": leaks.measure,
     "ema_swa": held.measure_averages,
+    "estimates": estimates.measure,
 }
 SECONDS = {
     "gpt2": 75.0,
@@ -26,5 +27,5 @@ SECONDS = {
     "offload": 30.0,
     "leaks": 30.0,
     "ema_swa": 30.0,
+    "estimates": 60.0,
 }
-# Of what fits there is no estimate in the package yet that the peaks could be compared with.

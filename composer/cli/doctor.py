@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from typing import Any
 
 from composer.cli.launch_options import COMMANDS
-from composer.cli.usage import UsageError, usage_errors
+from composer.cli.usage import running_trials, usage_errors
 
 __all__ = ["add_to"]
 
@@ -72,7 +71,6 @@ def _doctor(given: argparse.Namespace) -> None:
     from composer.diagnosis.doctor import doctor
     from composer.diagnosis.remedies import REMEDIES
     from composer.trials.target import Target
-    from composer.trials.termination import Terminated, terminate_cleanly
 
     if given.list:
         for name, text in REMEDIES.items():
@@ -85,24 +83,17 @@ def _doctor(given: argparse.Namespace) -> None:
             remedies = [one_of("--remedies", name, list(REMEDIES)) for name in names]
         positive("--time-limit", given.time_limit)
         target = Target.from_command(given.program or (), given.fit)
-    try:
-        with terminate_cleanly():
-            report = doctor(
-                target,
-                steps=given.steps,
-                remedies=remedies,
-                changes=given.set,
-                ranks=given.ranks,
-                folder=given.folder,
-                time_limit=given.time_limit,
-                progress=_say,
-            )
-    except ValueError as error:  # of the arguments: trials report the errors of the program
-        raise UsageError(str(error)) from error
-    except KeyboardInterrupt as interruption:
-        signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
-        sys.stderr.write("composer: interrupted; all runs were ended.\n")
-        raise SystemExit(128 + signum) from None
+    with running_trials():
+        report = doctor(
+            target,
+            steps=given.steps,
+            remedies=remedies,
+            changes=given.set,
+            ranks=given.ranks,
+            folder=given.folder,
+            time_limit=given.time_limit,
+            progress=_say,
+        )
     if given.json:
         json.dump(report.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")

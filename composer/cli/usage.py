@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import select
+import signal
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ __all__ = [
     "UsageError",
     "discard_stdout",
     "raise_if_stdout_closed",
+    "running_trials",
     "split_program",
     "usage_errors",
 ]
@@ -131,6 +133,37 @@ def usage_errors() -> Generator[None]:
         yield
     except (FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def running_trials(folder: str | None = None) -> Generator[None]:
+    """Turn errors of arguments into usage errors, and a signal into a line and its exit code, while trials run.
+
+    Args:
+        folder: Folder of the records with which the same command continues; None if it starts again.
+
+    Raises:
+        UsageError: The block raises a ValueError; errors of the program are RuntimeErrors.
+        SystemExit: The process got SIGINT, SIGTERM or SIGHUP.
+
+    >>> with running_trials():
+    ...     raise ValueError("steps must be at least 3.")
+    Traceback (most recent call last):
+    ...
+    composer.cli.usage.UsageError: steps must be at least 3.
+    """
+    from composer.trials.termination import Terminated, terminate_cleanly
+
+    try:
+        with terminate_cleanly():
+            yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except KeyboardInterrupt as interruption:
+        signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
+        goes_on = "" if folder is None else " Run the same command again to continue."
+        sys.stderr.write(f"composer: interrupted; all runs were ended.{goes_on}\n")
+        raise SystemExit(128 + signum) from None
 
 
 class ClosedStdoutError(BrokenPipeError):

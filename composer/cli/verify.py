@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from typing import Any
 
 from composer.cli.launch_options import COMMANDS
-from composer.cli.usage import UsageError, usage_errors
+from composer.cli.usage import running_trials, usage_errors
 
 __all__ = ["add_to"]
 
@@ -71,7 +70,6 @@ def add_to(commands: Any) -> None:
 def _verify(given: argparse.Namespace) -> None:
     from composer._text import one_of, positive
     from composer.trials.target import Target
-    from composer.trials.termination import Terminated, terminate_cleanly
     from composer.verification.verify import CHECKS, verify
 
     if given.list:
@@ -85,23 +83,15 @@ def _verify(given: argparse.Namespace) -> None:
         positive("--parallel", 1 if given.parallel is None else given.parallel)
         positive("--time-limit", given.time_limit)
         target = Target.from_command(given.program or (), given.fit)
-    try:
-        with terminate_cleanly():
-            report = verify(
-                target,
-                steps=given.steps,
-                checks=checks,
-                folder=given.folder,
-                parallel=given.parallel,
-                time_limit=given.time_limit,
-            )
-    except ValueError as error:  # of the arguments: trials report the errors of the program
-        raise UsageError(str(error)) from error
-    except KeyboardInterrupt as interruption:
-        signum = interruption.signum if isinstance(interruption, Terminated) else signal.SIGINT
-        goes_on = " Run the same command again to continue." if given.folder else ""
-        sys.stderr.write(f"composer: interrupted; all runs were ended.{goes_on}\n")
-        raise SystemExit(128 + signum) from None
+    with running_trials(given.folder):
+        report = verify(
+            target,
+            steps=given.steps,
+            checks=checks,
+            folder=given.folder,
+            parallel=given.parallel,
+            time_limit=given.time_limit,
+        )
     if given.json:
         json.dump(report.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -16,6 +16,8 @@ The modules, in reading order:
 - ``local_gpu``: the index of the GPU that belongs to this rank.
 - ``dtensor``: helpers for sharded tensors (``DTensor``): local shards, full tensors, global norms.
 - ``hang_report``: if a collective hangs, report which rank is missing, with its stack trace.
+- ``simulation``: run as one rank of many without the others, for dry runs.
+- ``_simulated_group``: the process group behind ``simulation``.
 - ``_hang_watcher``: the background thread behind ``hang_report``.
 - ``group_exit``: destroy the process group at exit without a deadlock.
 """

@@ -20,6 +20,7 @@ import torch.distributed as torch_dist
 
 from composer.dist._hang_watcher import HangWatcher, stderr_file
 from composer.dist.ranks import get_global_rank, get_world_size
+from composer.dist.simulation import is_simulated
 
 __all__ = [
     "InCollective",
@@ -78,7 +79,7 @@ def start_hang_watcher(timeout: float) -> None:
     if _current is not None and _group is not None and _group() is world:
         return
     _stop()
-    if get_world_size() == 1:
+    if get_world_size() == 1 or is_simulated():
         return
     # Weak: a strong reference would keep the group alive.
     _group = weakref.ref(world)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_activation_checkpointing", "checkpoint_as_configured", "checkpointed_modules"]
 
+HOST = torch.device("cpu")
+"""Where offloaded activations are kept; a simulation of an accelerator on the CPU takes another device."""
+
 _PLAIN = (Tensor, nn.Parameter)
 _ALWAYS_SAVED = {
     torch.ops.aten.mm.default,
@@ -113,7 +116,7 @@ class _OffloadToHost(saved_tensors_hooks):
             is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
             if not is_plain or _storage_address(tensor) in weights:
                 return tensor
-            host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type in PINNING)
+            host = torch.empty_like(tensor, device=HOST, pin_memory=tensor.device.type in PINNING)
             return tensor.device, host.copy_(tensor, non_blocking=host.is_pinned())
 
         def unpack(packed: Tensor | tuple[torch.device, Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,6 +48,9 @@ class Materializer:
             if callable(getattr(top, "param_init_fn", None))
             for module in top.modules()
         }
+        # Tied weights have two owners, which must get the same tensor.
+        owners = Counter(id(tensor) for module in model.modules() for tensor in _tensors(module))
+        self._tied = {key for key, count in owners.items() if count > 1}
         self._allocated: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[nn.Module] = set()
         everywhere = dist.all_gather_object({name for name, tensor in _named_tensors(model) if tensor.is_meta})
@@ -95,8 +99,11 @@ class Materializer:
             for name, tensor in holder.items():
                 if tensor is None or isinstance(tensor, DTensor):
                     continue
-                if tensor.is_meta:
-                    # Kept with the tensor it replaces (which keeps its id valid), since tied weights have two owners.
+                if tensor.is_meta and id(tensor) not in self._tied:
+                    # Not kept, since the full weights of all modules may not fit.
+                    holder[name] = _empty(tensor, self._device)  # type: ignore[assignment]
+                elif tensor.is_meta:
+                    # Kept with the tensor it replaces, which keeps its id valid.
                     if id(tensor) not in self._allocated:
                         self._allocated[id(tensor)] = _empty(tensor, self._device), tensor
                     holder[name] = self._allocated[id(tensor)][0]  # type: ignore[assignment]

@@ -105,6 +105,18 @@ def shard_optimizers(optimizers: Sequence[Optimizer], replacements: Mapping[int,
     for optimizer in optimizers:
         check_optimizer_supports_sharding(optimizer)
         step_sharded(optimizer)
+        _step_one_by_one(optimizer)
+
+
+def _step_one_by_one(optimizer: Optimizer) -> None:
+    """Leave torch's foreach kernels, its default on CUDA, where a group has DTensors of several meshes or of none.
+
+    The kernels take DTensors of one mesh only, and tensor parallelism leaves what is not in its plan as it is.
+    """
+    for group in optimizer.param_groups:
+        meshes = {getattr(parameter, "device_mesh", None) for parameter in group["params"]}
+        if len(meshes) > 1 and group.get("foreach", False) is None:
+            group["foreach"] = False
 
 
 def _shard_state(value: Any, old: Tensor, new: Tensor) -> Any:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor, nn
 
+from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, is_out_of_memory
 from composer.trainer.failure_dtypes import devices, input_dtype, target_dtype
 from composer.trainer.failure_facts import Facts, called_method, described, facts_of, target_of, tensors_in
 
@@ -48,11 +48,15 @@ def add_notes(error: BaseException, state: State) -> None:
     >>> getattr(error, "__notes__", [])
     []
     """
-    if not isinstance(error, Exception) or isinstance(error, torch.OutOfMemoryError):
+    if not isinstance(error, Exception):
         return
     try:
         if any(str(note).startswith(_PREFIX) for note in getattr(error, "__notes__", ())):
             return  # already added by an evaluation during training
+        if is_out_of_memory(error):
+            if ESTIMATE not in str(error):
+                error.add_note(f"{_PREFIX}{ESTIMATE}")
+            return
         for note in _notes(facts_of(error, state)):
             error.add_note(f"{_PREFIX}{note}")
     except Exception:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from composer import dist
 from composer.dist.hang_report import InCollective
+from composer.dist.simulation import sum_rows
 
 __all__ = ["StepCounts", "StepSync"]
 
@@ -100,7 +101,7 @@ class StepSync:
         self._table.zero_()
         values = (samples, tokens, round(seconds * 1e6), signum or 0, int(stop), int(has_batch), int(metrics_due))
         self._row.copy_(torch.tensor(values))
-        self._counts_work = torch_dist.all_reduce(self._table, async_op=True)
+        self._counts_work = sum_rows(self._table)
 
     def counts(self) -> StepCounts:
         """Wait for the all-reduce of the counts, and return the result."""

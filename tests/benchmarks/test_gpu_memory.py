@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import held, leaks, memory, peaks
+from benchmarks.gpu import estimates, held, leaks, memory, peaks
 from benchmarks.gpu.options import Options
 from benchmarks.report import Report
 from composer import Callback, Trainer
@@ -57,6 +57,7 @@ def test_the_part_has_its_checks() -> None:
         "offload",
         "leaks",
         "ema_swa",
+        "estimates",
     ]
 
 
@@ -139,3 +140,11 @@ def test_leaks_are_found(monkeypatch) -> None:
 
     monkeypatch.setattr(leaks, "composer_trainer", leaky)
     assert len(missed(leaks.measure(TINY))) == 4
+
+
+def test_estimates_for_a_gpu_are_compared() -> None:
+    report = estimates.measure(TINY)
+    for each in report.samples.values():
+        # Of these two only the optimizer's default implementation differs, which takes more on a GPU.
+        assert -0.001 <= each["error"] < 0.1
+        assert each["reserved"] >= each["estimated"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -173,3 +174,15 @@ def test_metric_on_meta_is_rejected():
     model = ComposerClassifier(nn.Linear(4, 3), train_metrics={"accuracy": metric}, val_metrics={})
     with pytest.raises(ValueError, match="metric 'accuracy' is on the meta device"):
         trainer_of(model)
+
+
+def test_full_weights_are_not_kept():
+    model = _on_meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    model[1].bias = model[0].bias
+    materializer = Materializer(model, CPU)
+    materializer.materialize([model[0]])
+    weight = weakref.ref(model[0].weight)
+    model[0].weight = None  # as when it is sharded
+    assert weight() is None
+    materializer.materialize([model[1]])
+    assert model[1].bias is model[0].bias

@@ -10,7 +10,13 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import composer.optim
 from composer.algorithms import SAM
-from composer.parallel.optimizer_params import ParameterNames, check_optimizer_supports_sharding, swap_parameters
+from composer.dist.simulation import simulated_ranks
+from composer.parallel.optimizer_params import (
+    ParameterNames,
+    check_optimizer_supports_sharding,
+    shard_optimizers,
+    swap_parameters,
+)
 from tests.parallel.sharded import PLAN, assert_same, full_tensor, result
 
 
@@ -73,6 +79,20 @@ def _shard_state():
 
 def test_states_are_sharded_like_weights(four_ranks):
     four_ranks.run(_shard_state)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_foreach_kernels_get_tensors_of_one_kind(mixed):
+    with simulated_ranks(2):
+        mesh = init_device_mesh("cpu", (2,))
+        plain = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+        sharded = {id(each): nn.Parameter(distribute_tensor(each, mesh, [Shard(0)])) for each in plain[mixed:]}
+        optimizer = torch.optim.AdamW(plain)
+        shard_optimizers([optimizer], sharded)
+        assert optimizer.param_groups[0]["foreach"] is (False if mixed else None)
+        optimizer = torch.optim.AdamW(plain, foreach=True)
+        shard_optimizers([optimizer], sharded)
+        assert optimizer.param_groups[0]["foreach"]  # as the user says
 
 
 def test_flat_vector_optimizers_are_rejected():

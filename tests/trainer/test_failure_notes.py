@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from composer import ComposerModel, Trainer
+from composer import ComposerModel, State, Trainer
 from composer.models import ComposerClassifier
 from composer.trainer import failure_notes
+from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE
+from composer.trainer.failure_notes import add_notes
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 
@@ -257,3 +259,15 @@ def test_nothing_is_inspected_before_an_exception(monkeypatch: pytest.MonkeyPatc
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Trainer(model=model, train_dataloader=data(), max_duration=1, optimizers=optimizer, progress_bar=False).fit()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("HIP out of memory.")])
+def test_errors_of_memory_name_the_command(error: Exception) -> None:
+    state = State(model=nn.Linear(1, 1))
+    for _ in range(2):  # of an evaluation during training
+        add_notes(error, state)
+    assert error.__notes__ == [f"Composer: {ESTIMATE}"]
+    told = RuntimeError(f"Out of memory. {ESTIMATE}")
+    told.__cause__ = error
+    add_notes(told, state)
+    assert not hasattr(told, "__notes__")

@@ -12,7 +12,7 @@ from composer import rng
 from composer.core.evaluator import Evaluator
 from composer.core.types import Batch
 from composer.trainer.auto_microbatch.batch_rollback import MetricStates
-from composer.trainer.auto_microbatch.out_of_memory import free, is_out_of_memory
+from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, free, is_out_of_memory
 from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, shape_of
 from composer.trainer.run import Run
 
@@ -70,7 +70,7 @@ class AutoEvaluation:
             if failed == 1:
                 raise RuntimeError(
                     f"Out of memory with a microbatch of a single sample, in the evaluation on {evaluator.label!r}; "
-                    f"batch of shapes {[(samples, *dims) for dims in shape]}."
+                    f"batch of shapes {[(samples, *dims) for dims in shape]}. {ESTIMATE}"
                 ) from error
             sizes.fail(shape, failed, larger=larger)
             larger, size = False, sizes.choose(shape, failed)

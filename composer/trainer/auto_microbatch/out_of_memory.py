@@ -10,7 +10,13 @@ import torch
 
 from composer.core.state import State
 
-__all__ = ["free", "is_out_of_memory"]
+__all__ = ["ESTIMATE", "free", "is_out_of_memory"]
+
+ESTIMATE = (
+    "`composer estimate SCRIPT` tells what the memory holds, the largest microbatch that fits, and which change makes "
+    "the program fit."
+)
+"""What an error of memory that ends a run says about the remedy."""
 
 # Message of a RuntimeError in lower case -> its source. torch raises OutOfMemoryError only for its own allocator.
 _MESSAGES: dict[str, str] = {

@@ -22,7 +22,7 @@ from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
 from composer.trainer.auto_microbatch.batch_rollback import BatchRollback
-from composer.trainer.auto_microbatch.out_of_memory import free, is_out_of_memory
+from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, free, is_out_of_memory
 from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, shape_of
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.microbatch import finish_accumulation, run_microbatches
@@ -236,7 +236,7 @@ class AutoMicrobatch:
             raise _SingleSampleOOMError(
                 f"Out of memory{where} with a microbatch of a single sample; batch of shapes "
                 f"{[(samples, *dims) for dims in self._shape]}. Use smaller inputs, a smaller model, activation "
-                f"checkpointing, or FSDP to shard the parameters."
+                f"checkpointing, or FSDP to shard the parameters. {ESTIMATE}"
             ) from error
         self._sizes.fail(self._shape, self._size, larger=self._tries_larger)
         _log.info("Out of memory with a microbatch of %d samples; retrying the batch with fewer.", self._size)

@@ -1,0 +1,171 @@
+"""A table over devices and numbers of processes: where a training program fits, with which microbatch."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer.estimation.configuration import Configuration
+from composer.estimation.devices import COMMON_DEVICES, Device
+from composer.estimation.estimate import as_configuration, as_device, find_largest, measurements
+from composer.estimation.memory import Memory, size_text
+from composer.trials import Record, Target
+
+if TYPE_CHECKING:
+    from composer.trainer import Trainer
+
+__all__ = ["Grid", "estimate_grid"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The largest microbatch that fits, for each device and number of processes.
+
+    Args:
+        devices: The devices.
+        processes: The numbers of processes.
+        memory: The memory by number of processes, with the microbatch of the program; a text if the trial failed.
+        largest: The largest microbatch that fits by name of the device and number of processes; 0 if none fits.
+        seconds: Wall time of all trials.
+
+    >>> memory = Memory(2**30, facts={"batch_size": 8, "microbatch": 8})
+    >>> grid = Grid([Device("2GiB", 2**31)], [1], {1: memory}, {("2GiB", 1): 8})
+    >>> grid.ok
+    True
+    """
+
+    devices: Sequence[Device]
+    processes: Sequence[int]
+    memory: Mapping[int, Memory | str]
+    largest: Mapping[tuple[str, int], int]
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program fits somewhere."""
+        return any(self.largest.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table in JSON types."""
+        cells: list[dict[str, Any]] = []
+        for device in self.devices:
+            for number in self.processes:
+                memory = self.memory[number]
+                is_known = isinstance(memory, Memory)
+                cells.append(
+                    {
+                        "device": device.name,
+                        "memory": device.memory,
+                        "processes": number,
+                        "peak": memory.needed if is_known else None,
+                        "fits": is_known and memory.needed <= device.available,
+                        "largest_microbatch": self.largest.get((device.name, number)) or None,
+                        "error": "" if is_known else memory,
+                    }
+                )
+        return {"fits": self.ok, "cells": cells, "seconds": round(self.seconds, 1)}
+
+    def __str__(self) -> str:
+        """The table as text."""
+        peaks = [self.memory[number] for number in self.processes]
+        rows = [
+            ["processes", "", *map(str, self.processes)],
+            ["peak", "", *(size_text(each.needed) if isinstance(each, Memory) else "failed" for each in peaks)],
+        ]
+        for device in self.devices:
+            found = [self.largest.get((device.name, number), 0) for number in self.processes]
+            rows.append([device.name, size_text(device.memory), *(str(size or "-") for size in found)])
+        return "\n".join([*_aligned(rows), "", *self._notes()])
+
+    def _notes(self) -> Iterator[str]:
+        batches = {each.facts["batch_size"] for each in self.memory.values() if isinstance(each, Memory)}
+        for size in sorted(batches):
+            yield f"entries: largest microbatch that fits, of batches of {size} for each process; - if none fits"
+        for number, memory in self.memory.items():
+            if isinstance(memory, str):
+                yield f"{number} processes: {memory}"
+        yield f"measured in {self.seconds:.0f} s"
+
+
+def estimate_grid(
+    program: Callable[[], Trainer] | Target | Sequence[str],
+    *,
+    devices: Sequence[str | Device] = (),
+    processes: Sequence[int] = (1, 8, 64),
+    local_processes: int | None = None,
+    strategy: str | None = None,
+    microbatch: int | None = None,
+    precision: str | None = None,
+    changes: Sequence[str] = (),
+    folder: str | Path | None = None,
+    parallel: int | None = None,
+    time_limit: float = 600.0,
+    fit: int = 1,
+    progress: bool = True,
+) -> Grid:
+    """Estimate where a training program fits: on which devices, with how many processes, and which microbatch.
+
+    Args:
+        program: A function that returns a trainer which is not fitted yet, or a command line.
+        devices: Names or sizes of devices; those of :data:`.COMMON_DEVICES` by default.
+        processes: Numbers of processes.
+        local_processes: Number of processes on each node; None for at most 8.
+        strategy: How several processes train; see :func:`.estimate`, like for the following arguments. One process
+            trains alone, and "hsdp" on a single node is "fsdp".
+        microbatch: Number of samples in a microbatch.
+        precision: Precision to train in.
+        changes: Assignments to arguments of the trainer.
+        folder: Folder for the records of the trials.
+        parallel: Number of trials that run at the same time.
+        time_limit: Seconds after which a trial is terminated.
+        fit: Which call of ``fit`` of the program is meant, from 1.
+        progress: Whether to show the progress on stderr.
+
+    Raises:
+        ValueError: An argument is out of range, or does not exist.
+        RuntimeError: The program trains with none of the numbers of processes.
+
+    >>> estimate_grid(["train.py"], devices=["H1000-80GB"])
+    Traceback (most recent call last):
+    ValueError: device must be ..., but got 'H1000-80GB'. Did you mean 'H100-80GB'?
+    """
+    start = time.monotonic()
+    on = [as_device(each) for each in devices or COMMON_DEVICES]
+    bases: dict[int, Configuration] = {}
+    for number in processes:
+        node = None if local_processes is None else min(number, local_processes)
+        own = _strategy(strategy, number, node)
+        bases[number] = as_configuration(number, own, microbatch, precision, changes, node)
+    memory: dict[int, Memory | str] = {}
+    largest: dict[tuple[str, int], int] = {}
+    with measurements(program, on[0], folder, parallel, time_limit, fit, progress) as measured:
+        records = measured(list(bases.values()))
+        for number, base in bases.items():
+            found = records[base]
+            memory[number] = found.error if isinstance(found, Record) else found
+            if isinstance(found, Memory):
+                for device in on:
+                    best = find_largest(measured, base, device)
+                    largest[device.name, number] = 0 if best is None else best[0]
+        if not largest:
+            measured.measure(next(iter(bases.values())))  # raises the error of the program
+    return dataclasses.replace(Grid(on, list(bases), memory, largest), seconds=time.monotonic() - start)
+
+
+def _strategy(strategy: str | None, processes: int, node: int | None) -> str | None:
+    """Return the strategy for a number of processes: one process is alone, and hybrid sharding on one node is FSDP."""
+    if strategy is None or processes == 1:
+        return None if strategy is None else "single"
+    return "fsdp" if strategy == "hsdp" and processes == (node or Configuration(8).node) else strategy
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the rows of a table, the first two columns aligned to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [f"{cell:<{widths[i]}}" if i < 2 else f"{cell:>{widths[i]}}" for i, cell in enumerate(row)]
+        yield "  ".join(cells).rstrip()

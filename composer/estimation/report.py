@@ -1,0 +1,239 @@
+"""The report of ``composer estimate``: the peak of memory, what it is made of, and what makes it fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer.estimation.configuration import Configuration
+from composer.estimation.devices import Device
+from composer.estimation.memory import Memory, by_module, size_text
+from composer.estimation.remedies import Remedy
+from composer.estimation.roofline import Bound, OperatorCosts, lower_bound
+
+__all__ = ["Report"]
+
+# In the order in which they are shown; further roles come last.
+_ROLES = {
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "gradients": "gradients",
+    "optimizer state": "optimizer state",
+    "batch": "batch",
+    "activations": "activations",
+    "communication": "communication",
+    "temporary": "temporary",
+    "algorithms": "algorithms and callbacks",
+    "other": "other",
+    "allocator": "allocator overhead",
+    "context": "context and libraries",
+}
+_STAGES = {
+    "": "outside of the model",
+    "forward": "the forward pass",
+    "loss": "the loss",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+    "evaluation": "the evaluation",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The memory that a program needs.
+
+    Args:
+        device: The device.
+        configuration: What was changed about the program.
+        memory: The peak and what it is made of.
+        largest: The largest microbatch that fits and its memory; None if not even one sample fits.
+        remedies: Single changes that were tried, if the program does not fit, those that fit first.
+        together: All changes that keep the results in one, if no single one fits.
+        seconds: Wall time of all trials.
+        modules: How many modules of activations the text lists.
+
+    >>> report = Report(Device("1GiB", 2**30), Configuration(), Memory(2**29, facts={"batch_size": 8}))
+    >>> report.ok, report.margin
+    (True, 515396076)
+    """
+
+    device: Device
+    configuration: Configuration
+    memory: Memory
+    largest: tuple[int, Memory] | None = None
+    remedies: Sequence[Remedy] = ()
+    together: Remedy | None = None
+    seconds: float = 0.0
+    modules: int = field(default=10, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program fits."""
+        return self.margin >= 0
+
+    @property
+    def margin(self) -> int:
+        """Bytes that remain free at the peak besides those for errors of the estimate; negative if it does not fit."""
+        return self.device.available - self.memory.needed
+
+    @property
+    def largest_microbatch(self) -> int | None:
+        """Number of samples in the largest microbatch that fits; None if not even one sample fits."""
+        return None if self.largest is None else self.largest[0]
+
+    @property
+    def activations(self) -> list[tuple[str, int]]:
+        """Bytes of activations by module, summed to a depth at which the list is short, the largest first."""
+        return by_module(self.memory.activations, self.modules)
+
+    @property
+    def bound(self) -> Bound | None:
+        """Lower bound of the time of a step, without communication; None if the speed of the device is not known."""
+        return lower_bound(self.memory.costs, self.device, allow_tf32=self.memory.facts.get("tf32", False))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON types."""
+        return {
+            "fits": self.ok,
+            "device": {"name": self.device.name, "memory": self.device.memory},
+            "margin": self.margin,
+            "processes": self.configuration.processes,
+            "strategy": self.configuration.strategy,
+            "changes": self.configuration.lines(),
+            **self.memory.to_json(),
+            "facts": dict(self.memory.facts),
+            "step": self._step_json(),
+            "largest_microbatch": self.largest_microbatch,
+            "remedies": [each.to_json() for each in self.remedies],
+            "together": None if self.together is None else self.together.to_json(),
+            "seconds": round(self.seconds, 1),
+        }
+
+    @property
+    def _costs(self) -> OperatorCosts:
+        return OperatorCosts.from_json(self.memory.costs)
+
+    def _step_json(self) -> dict[str, Any]:
+        costs, bound = self._costs, self.bound
+        return {
+            "flops": costs.flops,
+            "bytes": costs.nbytes,
+            "seconds_lower_bound": None if bound is None else bound.at_peak,
+            "seconds_lower_bound_unfused": None if bound is None else bound.seconds,
+        }
+
+    def __str__(self) -> str:
+        """The report as text."""
+        lines = [*self._head(), "", *self._composition(), "", *self._microbatch(), *self._allocator(), *self._step()]
+        if not self.ok:
+            lines += ["", *self._remedies()]
+        return "\n".join([*lines, "", f"measured in {self.seconds:.0f} s"])
+
+    def _head(self) -> Iterator[str]:
+        memory, device = self.memory, self.device
+        share = 100 * (memory.needed + device.overhead) / device.memory
+        verdict = "fits" if self.ok else "does not fit"
+        margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
+        peak = size_text(memory.needed + device.overhead)
+        yield f"{verdict}: the peak is {peak}, {share:.3g} % of {_named(device)}; {margin}"
+        where = _STAGES.get(memory.stage, memory.stage)
+        yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
+        yield self._run()
+
+    def _run(self) -> str:
+        """Return the configuration in a line."""
+        facts, given = self.memory.facts, self.configuration
+        number = "1 process" if given.processes == 1 else f"{given.processes} processes"
+        parts = [number + (f" with {given.strategy}" if given.strategy else "")]
+        if "precision" in facts:
+            parts.append(facts["precision"])
+        if facts.get("optimizers"):
+            parts.append(" and ".join(facts["optimizers"]))
+        if "microbatch" in facts:
+            batch, size = facts["batch_size"], facts["microbatch"]
+            each = "" if given.processes == 1 else " for each process"
+            parts.append(f"batches of {batch}{each}" + (f" in microbatches of {size}" if size < batch else ""))
+        return ", ".join(parts)
+
+    def _composition(self) -> Iterator[str]:
+        memory = self.memory
+        roles = {**memory.roles, "allocator": memory.needed - memory.peak, "context": self.device.overhead}
+        total = max(sum(roles.values()), 1)
+        rows: list[tuple[str, int]] = []
+        for role in [*_ROLES, *(role for role in roles if role not in _ROLES)]:
+            if not roles.get(role):
+                continue
+            rows.append((_ROLES.get(role, role), roles[role]))
+            inner = {"activations": self.activations, "algorithms": sorted(self.memory.algorithms.items())}.get(
+                role, ()
+            )
+            rows += [(f"  {name or 'outside of modules'}", size) for name, size in inner]
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, size in rows:
+            yield f"{name:<{width}}  {size_text(size):>12}  {100 * size / total:5.1f} %"
+
+    def _microbatch(self) -> Iterator[str]:
+        batch = self.memory.facts.get("batch_size")
+        if self.largest is None:
+            yield "largest microbatch that fits: none, not even one sample"
+            return
+        size, memory = self.largest
+        rest = "the full batch" if size == batch else f"device_train_microbatch_size={size}"
+        yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {size_text(memory.needed)}"
+
+    def _allocator(self) -> Iterator[str]:
+        """Tell what other settings of the allocator change, and that it will be short of memory."""
+        memory, available = self.memory, self.device.available
+        if not self.ok and memory.reserved_expandable and memory.reserved_expandable <= available:
+            size = size_text(memory.reserved_expandable + self.device.overhead)
+            yield f"fits with PYTORCH_ALLOC_CONF=expandable_segments:True, with a peak of {size}"
+        elif self.ok and memory.reserved > available:
+            yield "the allocator has to give back free segments, which takes time, as it does not fit all of them"
+
+    def _step(self) -> Iterator[str]:
+        """Tell what a step computes, and how long it takes at least."""
+        costs, bound = self._costs, self.bound
+        if not costs.counts:
+            return
+        each = "" if self.configuration.processes == 1 else " in each process"
+        yield f"a step computes {_number(costs.flops)}FLOP and moves {_number(costs.nbytes)}B{each}"
+        if bound is not None:
+            least = f"{_number(bound.at_peak)}s at the peak FLOP/s, {_number(bound.seconds)}s without fused operators"
+            yield f"lower bound of its time on {self.device.name}: {least}; real steps take longer"
+
+    def _remedies(self) -> Iterator[str]:
+        fitting = [each for each in self.remedies if each.fits]
+        others = [each for each in self.remedies if not each.fits]
+        if fitting:
+            yield "each of these changes makes it fit, the one that costs least time first:"
+            yield from _table(fitting)
+        else:
+            yield "no single change makes it fit"
+        if others:
+            yield "these changes alone do not:"
+            yield from _table(others)
+        if self.together is not None:
+            fits = "fit" if self.together.fits else "do not fit either"
+            yield f"all changes that keep the results, with microbatches of one sample, {fits}:"
+            yield from _table([self.together])
+
+
+def _number(value: float) -> str:
+    """Return a number with the prefix of its unit, such as ``"1.25 T"``."""
+    exponent = min(max(math.floor(math.log10(value)) // 3, -3), 5) if value > 0 else 0
+    return f"{value / 1000**exponent:.3g} {'num kMGTP'[exponent + 3].strip()}"
+
+
+def _named(device: Device) -> str:
+    return f"{size_text(device.memory)}" + ("" if device.name[0].isdigit() else f" ({device.name})")
+
+
+def _table(remedies: Sequence[Remedy]) -> Iterator[str]:
+    """Yield two lines for each remedy: its memory and line, and what it costs."""
+    for each in remedies:
+        size = "failed" if each.memory is None else size_text(each.memory.needed)
+        yield f"  {size:>12}  {each.line}"
+        told = f"time: {each.cost}" if not each.error else each.error
+        yield f"{'':>16}{told}" + ("" if each.keeps_results else "; changes the results")

@@ -1,0 +1,178 @@
+"""``composer.estimate`` of small programs: composition, the largest microbatch, and what makes them fit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+
+import pytest
+
+import composer
+from composer.estimation import Device, Report, estimate_grid
+from tests.estimation import programs
+from tests.estimation.programs import BATCH
+
+LARGE = Device("large", 2**30)
+
+pytestmark = pytest.mark.usefixtures("one_server")
+
+
+def bytes_of_parameters() -> int:
+    return sum(4 * parameter.numel() for parameter in programs.plain().state.model.parameters())
+
+
+def test_composition_of_a_program_that_fits() -> None:
+    report = composer.estimate(programs.with_methods, device=LARGE, precision="fp32", progress=False)
+    memory, parameters = report.memory, bytes_of_parameters()
+    assert report.ok
+    assert report.margin == LARGE.available - memory.needed
+    assert report.largest_microbatch == BATCH
+    assert sum(memory.roles.values()) == memory.peak
+    assert memory.roles["parameters"] == parameters
+    # Two moments, and the number of steps of each parameter.
+    assert 2 * parameters <= memory.roles["optimizer state"] < 2 * parameters + 1000
+    # The average, and what SAM restores; each by the name of who keeps it.
+    assert memory.algorithms["EMA"] == memory.algorithms["SAMOptimizer"] == parameters
+    assert sum(memory.activations.values()) == memory.roles["activations"]
+    assert sum(size for _, size in report.activations) == memory.roles["activations"]
+    assert report.activations[0][0] == "module.0-5 itself"
+    assert memory.stage == "backward" and memory.module.startswith("module.")
+    told = json.loads(json.dumps(report.to_json()))
+    assert told["fits"] and told["composition"] == memory.roles and told["largest_microbatch"] == BATCH
+
+
+def test_text_is_aligned() -> None:
+    report = composer.estimate(programs.plain, device=LARGE, precision="fp32", modules=3, progress=False)
+    head, where, run, _, *rest = str(report).splitlines()
+    assert re.fullmatch(r"fits: the peak is [\d.]+ MiB, [\d.]+ % of 1\.00 GiB \(large\); [\d.,]+ MiB remain", head)
+    assert where.startswith("reached in the backward pass of module.")
+    assert run == f"1 process, fp32, AdamW, batches of {BATCH}"
+    table = rest[: rest.index("")]
+    assert len({len(line) for line in table}) == 1
+    assert [line.split("  ")[0] for line in table if not line.startswith(" ")] == [
+        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary", "other"),
+        "allocator overhead",
+    ]
+    assert sum(line.startswith(" ") for line in table) <= 3
+    shares = [float(line.split()[-2]) for line in table if not line.startswith(" ")]
+    assert sum(shares) == pytest.approx(100, abs=0.4)
+    assert rest[-4].startswith(f"largest microbatch that fits: {BATCH} of {BATCH} (the full batch)")
+    assert re.fullmatch(r"a step computes [\d.]+ GFLOP and moves [\d.]+ GB", rest[-3])
+
+
+@pytest.fixture(scope="module")
+def too_large(server) -> Report:
+    """The estimate for a device that lacks a quarter of the memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+        peak = composer.estimate(programs.plain, device=LARGE, precision="fp32", remedies=False, progress=False)
+        limit = Device("small", round(0.75 * peak.memory.needed))
+        return composer.estimate(programs.plain, device=limit, precision="fp32", progress=False)
+
+
+def test_largest_microbatch(too_large) -> None:
+    size = too_large.largest_microbatch
+    assert not too_large.ok and too_large.margin < 0
+    assert too_large.largest[1].facts["microbatch"] == size
+    assert too_large.largest[1].needed <= too_large.device.available
+    more = composer.estimate(
+        programs.plain, device=LARGE, precision="fp32", microbatch=size + 1, remedies=False, progress=False
+    )
+    assert more.memory.needed > too_large.device.available
+
+
+def test_remedies(too_large) -> None:
+    found = {remedy.kind: remedy for remedy in too_large.remedies}
+    assert [remedy.kind for remedy in too_large.remedies if remedy.fits][:2] == ["microbatch", "checkpointing"]
+    for remedy in too_large.remedies:
+        assert not remedy.error
+        assert remedy.memory.needed < too_large.memory.needed
+        assert remedy.fits == (remedy.memory.needed <= too_large.device.available)
+    assert found["microbatch"].line == f"device_train_microbatch_size={too_large.largest_microbatch}"
+    assert "'activation_checkpointing'" in found["checkpointing"].line
+    assert not found["precision"].keeps_results
+    assert "'activation_cpu_offload': True" in found["offloading"].line
+    text = str(too_large)
+    assert text.startswith("does not fit: the peak is ")
+    assert "each of these changes makes it fit, the one that costs least time first:" in text
+    assert too_large.together is None
+
+
+def test_evaluation_needs_the_most() -> None:
+    report = composer.estimate(programs.evaluated, device=LARGE, precision="fp32", remedies=False, progress=False)
+    assert report.memory.stage == "evaluation"
+    limit = Device("small", report.memory.needed)
+    tight = composer.estimate(programs.evaluated, device=limit, precision="fp32", progress=False)
+    assert not tight.ok
+    assert tight.remedies[0].line == "Evaluator(..., device_eval_microbatch_size=2)"
+    assert tight.remedies[0].fits
+    assert tight.largest_microbatch is not None and tight.largest_microbatch > 2
+
+
+def test_nothing_makes_it_fit() -> None:
+    report = composer.estimate(programs.plain, device=Device("small", 100_000), precision="fp32", progress=False)
+    assert report.largest_microbatch is None
+    assert not any(remedy.fits for remedy in report.remedies)
+    assert report.together is not None and not report.together.fits
+    text = str(report)
+    assert "largest microbatch that fits: none, not even one sample" in text
+    assert "no single change makes it fit" in text
+    assert "device_train_microbatch_size=1, parallelism_config={'fsdp': {'activation_checkpointing': True}}" in text
+
+
+def test_changes_are_applied() -> None:
+    report = composer.estimate(
+        programs.plain,
+        device=LARGE,
+        changes=["algorithms+=EMA()", "train_dataloader.batch_size=8"],
+        remedies=False,
+        progress=False,
+    )
+    facts = report.memory.facts
+    assert (facts["algorithms"], facts["batch_size"], facts["precision"]) == (["EMA"], 8, "amp_bf16")
+
+
+def test_grid() -> None:
+    grid = estimate_grid(
+        programs.plain,
+        devices=[Device("tiny", 1000), Device("small", 200_000_000), Device("large", 2**30)],
+        processes=[1],
+        precision="fp32",
+        progress=False,
+    )
+    assert grid.ok
+    assert grid.largest["tiny", 1] == 0 < grid.largest["small", 1] < grid.largest["large", 1] == BATCH
+    lines = str(grid).splitlines()
+    assert lines[0].split() == ["processes", "1"]
+    assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["small", 1]), str(BATCH)]
+    cells = json.loads(json.dumps(grid.to_json()))["cells"]
+    assert [cell["fits"] for cell in cells] == [False, False, True]
+
+
+def test_program_that_does_not_train() -> None:
+    with pytest.raises(RuntimeError, match="The program does not train: ZeroDivisionError: no trainer"):
+        composer.estimate(programs.failing, device=LARGE, progress=False)
+    with pytest.raises(RuntimeError, match="The program does not train: ZeroDivisionError: no trainer"):
+        estimate_grid(programs.failing, devices=[LARGE], processes=[1], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "H1000-80GB"}, "Did you mean 'H100-80GB'?"),
+        ({"processes": 0}, "processes must be greater than 0"),
+        ({"strategy": "fsdp"}, "strategy 'fsdp' needs several processes"),
+        ({"strategy": "single", "processes": 2}, "strategy 'single' is for one process"),
+        ({"strategy": "hsdp", "processes": 12}, "a multiple of 8 above it; got 12"),
+        ({"strategy": "fdsp", "processes": 8}, "Did you mean 'fsdp'?"),
+        ({"microbatch": 0}, "microbatch must be greater than 0"),
+        ({"precision": "amp_bf61"}, "Did you mean 'amp_bf16'?"),
+        ({"changes": ["optimizer.lr=1"]}, "Did you mean 'optimizers'?"),
+        ({"modules": 0}, "modules must be greater than 0"),
+        ({"fit": 0}, "fit must be at least 1"),
+    ],
+)
+def test_invalid_arguments(arguments, message) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        composer.estimate(["train.py"], **{"device": LARGE, **arguments})

@@ -1,0 +1,114 @@
+"""The rules for workspaces of CPU kernels against the memory events of torch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.allocations import Allocations
+from composer.estimation.kernel_memory import temporary_memory
+
+aten = torch.ops.aten
+KIB = 1024
+HALF = torch.bfloat16
+
+
+def values(*size: int, dtype: torch.dtype = torch.float32, last: bool = False) -> Tensor:
+    tensor = torch.ones(size, dtype=dtype)
+    return tensor.to(memory_format=torch.channels_last) if last else tensor
+
+
+def convolution(
+    dtype: torch.dtype, inputs: int, outputs: int, kernel: int, stride: int, last: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    x, w = (
+        values(16, inputs, 28, 28, dtype=dtype, last=last),
+        values(outputs, inputs, kernel, kernel, dtype=dtype, last=last),
+    )
+    return aten.convolution.default, (x, w, None, [stride] * 2, [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
+
+
+def backward(
+    dtype: torch.dtype, inputs: int, outputs: int, kernel: int, stride: int, last: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    func, (x, w, *others) = convolution(dtype, inputs, outputs, kernel, stride, last)
+    gradient = func(x, w, *others)
+    return aten.convolution_backward.default, (gradient, x, w, None, *others[1:], [True, True, False])
+
+
+def attention(dtype: torch.dtype, length: int) -> tuple[Any, tuple[Any, ...]]:
+    query = values(2, 4, length, 32, dtype=dtype)
+    return aten._scaled_dot_product_flash_attention_for_cpu.default, (query, query.clone(), query.clone())
+
+
+def measured(func: Any, args: tuple[Any, ...]) -> tuple[int, int]:
+    """Return the measured and the expected bytes."""
+    func(*args)  # what is made at the first call
+    with Allocations("cpu") as allocations:
+        outputs = func(*args)
+    found = [each for each in (outputs if isinstance(outputs, tuple) else (outputs,)) if isinstance(each, Tensor)]
+    inputs = [each for each in args if isinstance(each, Tensor)]
+    return allocations.whole.peak - max(allocations.whole.end, 0), temporary_memory(func, inputs, found)
+
+
+# Those whose memory follows from shapes and dtypes alone: exact.
+EXACT: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+    "sum": lambda: (aten.sum.dim_IntList, (values(256, 512, dtype=HALF), [0])),
+    "sum of booleans": lambda: (aten.sum.dim_IntList, (values(256, 512, dtype=torch.bool), [0])),
+    "mean": lambda: (aten.mean.dim, (values(256, 512, dtype=HALF), [0])),
+    "mean in float32": lambda: (aten.mean.dim, (values(256, 512), [0])),
+    "two dtypes": lambda: (aten.mul.Tensor, (values(256, 512, dtype=HALF), values(512))),
+    "with booleans": lambda: (aten.mul.Tensor, (values(256, 512), values(256, 512, dtype=torch.bool))),
+    "one dtype": lambda: (aten.mul.Tensor, (values(256, 512), values(256, 512))),
+    "where": lambda: (aten.where.self, (values(256, 512, dtype=torch.bool), values(256, 512), values(256, 512))),
+    "mse": lambda: (aten.mse_loss.default, (values(256, 512, dtype=HALF), values(256, 512, dtype=HALF))),
+    "with logits": lambda: (aten.binary_cross_entropy_with_logits.default, (values(256, 512), values(256, 512))),
+    "logsumexp": lambda: (aten.logsumexp.default, (values(256, 512), [0])),
+    "scatter": lambda: (
+        aten.scatter.src,
+        (values(256, 512, dtype=HALF), 1, torch.zeros(256, 1, dtype=torch.int64), values(256, 1, dtype=HALF)),
+    ),
+    "copy": lambda: (aten._to_copy.default, (values(256, 512),)),
+    "attention": lambda: attention(torch.float32, 128),
+    "long attention": lambda: attention(torch.float32, 1024),
+    "pooling in two layouts": lambda: (
+        aten.max_pool2d_with_indices_backward.default,
+        (
+            values(16, 32, 14, 14),
+            (x := values(16, 32, 28, 28, last=True)),
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            [1, 1],
+            False,
+            aten.max_pool2d_with_indices.default(x, [2, 2])[1],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_memory_of_a_kernel(case: str) -> None:
+    truth, expected = measured(*EXACT[case]())
+    assert abs(truth - expected) <= 9 * KIB, (truth, expected)  # sums and maxima of a row
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("kernel, stride", [(1, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("inputs, outputs", [(64, 64), (24, 64), (64, 128)])
+@pytest.mark.parametrize("make", [convolution, backward])
+def test_convolutions_in_float32(make: Any, inputs: int, outputs: int, kernel: int, stride: int, last: bool) -> None:
+    truth, expected = measured(*make(torch.float32, inputs, outputs, kernel, stride, last))
+    size = 4 * 16 * 28 * 28 * inputs
+    # Of the largest tensors that are there; the exact scratchpads are those of the processor.
+    assert truth - 0.02 * size - 256 * KIB <= expected <= truth + 0.1 * size + 256 * KIB, (truth, expected)
+
+
+def test_an_operator_without_a_rule_takes_no_memory() -> None:
+    x = values(8, 8)
+    assert temporary_memory(aten.relu.default, [x], [x.relu()]) == 0
+    assert measured(aten.relu.default, (values(256, 512),)) == (0, 0)

@@ -1,0 +1,74 @@
+"""The probe: evaluation, the last batch of the run, costs of a step, and CUDA semantics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from composer import Trainer
+from composer.estimation.recorder import MemoryRecorder
+from composer.models import ComposerClassifier
+
+SAMPLES = [(torch.ones(16), torch.tensor(0))] * 64
+
+
+def estimate(tmp_path: Path, *, cuda: bool = False, **arguments: Any) -> dict[str, Any]:
+    network = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.5), nn.LayerNorm(64), nn.Linear(64, 4))
+    model = ComposerClassifier(network, num_classes=4)
+    probe = MemoryRecorder(tmp_path, 3, cuda=cuda)
+    given = {
+        "model": model,
+        "train_dataloader": DataLoader(SAMPLES, 8),
+        "optimizers": torch.optim.SGD(model.parameters(), 0.1),
+        "max_duration": "100ba",
+        "callbacks": [],
+        "progress_bar": False,
+        **arguments,
+    }
+    trainer = Trainer(**probe.init(given, {}))
+    probe.fit(trainer, trainer.fit, {})
+    assert trainer.state.timestamp.batch == 100  # the last step is that of the last batch
+    return dict(probe.result())
+
+
+def flops(found: dict[str, Any]) -> int:
+    return sum(each * count for _, each, _, count in found["costs"])
+
+
+def test_an_evaluation_follows_the_last_step(tmp_path: Path) -> None:
+    trained = estimate(tmp_path)
+    evaluated = estimate(tmp_path, eval_dataloader=DataLoader(SAMPLES, 64))
+    assert trained["stage"] != "evaluation" and evaluated["stage"] == "evaluation"
+    assert evaluated["peak"] > trained["peak"]
+    assert flops(evaluated) == flops(trained)  # of a step alone
+
+
+def test_the_costs_are_those_of_one_step(tmp_path: Path) -> None:
+    layers = 2 * 8 * (16 * 64 + 64 * 4)
+    # Forward, and the gradients of weights and inputs; the data needs none.
+    assert flops(estimate(tmp_path)) == 3 * layers - 2 * 8 * 16 * 64
+
+
+def test_a_gpu_reserves_segments(tmp_path: Path) -> None:
+    found = estimate(tmp_path, cuda=True)
+    assert found["reserved"] == found["reserved_expandable"] == found["limit"] == 2 * 2**20
+    assert "limit" not in estimate(tmp_path)
+
+
+def test_all_microbatches_count(tmp_path: Path) -> None:
+    whole, split = (flops(estimate(tmp_path, device_train_microbatch_size=size)) for size in (None, 1))
+    assert split == whole
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_on_cuda_masks_are_smaller_and_norms_larger(tmp_path: Path, precision: str) -> None:
+    cpu, cuda = (estimate(tmp_path, precision=precision, cuda=flag)["activations"] for flag in (False, True))
+    dropout, norm = "module.1", "module.2"
+    assert cuda[dropout] < cpu[dropout]
+    if precision == "amp_bf16":
+        assert cuda[norm] > cpu[norm]
