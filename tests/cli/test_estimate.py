@@ -92,7 +92,7 @@ def test_program_that_fails(folder: Path, capsys) -> None:
         (["--set", "precison=fp32"], "Did you mean 'precision'?"),
         (["--grid", "--device", "1GiB,H1000-80GB"], "Did you mean 'H100-80GB'?"),
         (["--microbatch", "x"], "invalid int value"),
-        (["--devise", "1GiB"], "unrecognized arguments: --devise. Did you mean '--device'?"),
+        (["--devise", "1GiB"], "no option '--devise'. Did you mean '--device'?"),
     ],
 )
 def test_invalid_options(words, message, capsys) -> None:
