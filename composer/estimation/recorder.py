@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -89,9 +90,6 @@ class MemoryRecorder(Probe):
         self._costs = OperatorCosts()
         self._log = AllocationLog()
         self._stack = ExitStack()
-        torch.compiler.set_stance("force_eager")
-        if cuda:
-            activation_checkpointing.HOST = torch.device("meta")  # whose memory is not in the log
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer, from which on nothing is computed."""
@@ -106,8 +104,11 @@ class MemoryRecorder(Probe):
             arguments["optimizers"] = find(full_path(self._optimizer))(_trained(arguments), lr=1e-3)
         self._stack.close()
         self._log = AllocationLog()
+        self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         if self._cuda:
             self._stack.enter_context(cuda_operators())
+            # Offloaded activations are on the host, whose memory is not in the log.
+            self._stack.enter_context(patch.object(activation_checkpointing, "HOST", torch.device("meta")))
         temporary = cuda_temporary_memory if self._cuda else temporary_memory
         self._stack.enter_context(skip_compute(self._log, values, temporary, self._count))
         stages = Stages(self._log, self._steps, self._eval_microbatch, on_step=self._costs.clear)

@@ -136,8 +136,7 @@ class Report:
         share = 100 * (memory.needed + device.overhead) / device.memory
         verdict = "fits" if self.ok else "does not fit"
         margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
-        peak = size_text(memory.needed + device.overhead)
-        yield f"{verdict}: the peak is {peak}, {share:.3g} % of {_named(device)}; {margin}"
+        yield f"{verdict}: the peak is {self._peak(memory)}, {share:.3g} % of {_named(device)}; {margin}"
         where = _STAGES.get(memory.stage, memory.stage)
         yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
         yield self._run()
@@ -181,7 +180,7 @@ class Report:
             return
         size, memory = self.largest
         rest = "the full batch" if size == batch else f"device_train_microbatch_size={size}"
-        yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {size_text(memory.needed)}"
+        yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {self._peak(memory)}"
 
     def _allocator(self) -> Iterator[str]:
         """Tell what other settings of the allocator change, and that it will be short of memory."""
@@ -208,16 +207,28 @@ class Report:
         others = [each for each in self.remedies if not each.fits]
         if fitting:
             yield "each of these changes makes it fit, the one that costs least time first:"
-            yield from _table(fitting)
+            yield from self._table(fitting)
         else:
             yield "no single change makes it fit"
         if others:
             yield "these changes alone do not:"
-            yield from _table(others)
+            yield from self._table(others)
         if self.together is not None:
             fits = "fit" if self.together.fits else "do not fit either"
             yield f"all changes that keep the results, with microbatches of one sample, {fits}:"
-            yield from _table([self.together])
+            yield from self._table([self.together])
+
+    def _table(self, remedies: Sequence[Remedy]) -> Iterator[str]:
+        """Yield two lines for each remedy: its memory and line, and what it costs."""
+        for each in remedies:
+            size = "failed" if each.memory is None else self._peak(each.memory)
+            yield f"  {size:>12}  {each.line}"
+            told = f"time: {each.cost}" if not each.error else each.error
+            yield f"{'':>16}{told}" + ("" if each.keeps_results else "; changes the results")
+
+    def _peak(self, memory: Memory) -> str:
+        """Return what a run takes of the device at its peak, with the context and libraries."""
+        return size_text(memory.needed + self.device.overhead)
 
 
 def _number(value: float) -> str:
@@ -228,12 +239,3 @@ def _number(value: float) -> str:
 
 def _named(device: Device) -> str:
     return f"{size_text(device.memory)}" + ("" if device.name[0].isdigit() else f" ({device.name})")
-
-
-def _table(remedies: Sequence[Remedy]) -> Iterator[str]:
-    """Yield two lines for each remedy: its memory and line, and what it costs."""
-    for each in remedies:
-        size = "failed" if each.memory is None else size_text(each.memory.needed)
-        yield f"  {size:>12}  {each.line}"
-        told = f"time: {each.cost}" if not each.error else each.error
-        yield f"{'':>16}{told}" + ("" if each.keeps_results else "; changes the results")

@@ -180,7 +180,7 @@ def lower_bound(counts: Iterable[Sequence[Any]], device: Device, *, allow_tf32: 
         return None
     seconds = at_peak = compute = flops = nbytes = 0.0
     for kind, of_one, bytes_of_one, count in counts:
-        precision = {"bf16": "amp_bf16", "tf32": "fp32"}.get(kind, kind)
+        precision: str = {"bf16": "amp_bf16", "tf32": "fp32"}.get(kind) or kind
         speed = device.peak_flops(precision, allow_tf32=allow_tf32 or kind == "tf32")
         speed = speed or device.peak_flops("fp32")
         calculating = of_one / speed if speed else 0.0

@@ -260,5 +260,5 @@ def _last_batch(state: State) -> Timestamp:
     last = 0 if count is None else int(count()) - 1
     if last <= now.batch.value:
         return now
-    epoch = now.epoch.value if per_epoch is None else int(last // per_epoch)
+    epoch = int(now.epoch.value if per_epoch is None else last // per_epoch)
     return now.copy(epoch=epoch, batch=last, sample=int(last * samples), token=int(last * tokens))

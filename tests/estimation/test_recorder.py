@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import eval_frame
 from torch.utils.data import DataLoader
 
 from composer import Trainer
 from composer.estimation.recorder import MemoryRecorder
 from composer.models import ComposerClassifier
+from composer.parallel import activation_checkpointing
 
 SAMPLES = [(torch.ones(16), torch.tensor(0))] * 64
 
@@ -63,6 +65,14 @@ def test_a_gpu_reserves_segments(tmp_path: Path) -> None:
 def test_all_microbatches_count(tmp_path: Path) -> None:
     whole, split = (flops(estimate(tmp_path, device_train_microbatch_size=size)) for size in (None, 1))
     assert split == whole
+
+
+def test_nothing_stays_changed(tmp_path: Path) -> None:
+    host, stance = activation_checkpointing.HOST, eval_frame._stance.stance
+    estimate(tmp_path, cuda=True)
+    assert activation_checkpointing.HOST is host
+    assert eval_frame._stance.stance == stance
+    assert torch.nn.functional.dropout(torch.ones(8), 0.0).sum() == 8
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
