@@ -124,8 +124,11 @@ def _of_gradients(
     name, cause, advice = "the loss", "loss_scale", ""
     if abs(loss - 1) <= TOLERANCE:
         suspected = [*shortened(facts["gradient hooks"], 2), *editing]
-        name, cause = ", ".join(suspected) or f"what changes the gradient of {gradients.name}", "gradients_modified"
-        evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes the gradients"
+        if suspected or is_weighted_mean(first, second, loss):
+            name, cause = ", ".join(suspected) or f"what changes the gradient of {gradients.name}", "gradients_modified"
+            evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes gradients"
+        else:  # the losses of a batch and of its parts can be equal by chance, as those of a new model
+            cause = "samples_interact"
     elif factor is None:
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
         if cause == "ragged_mean":
@@ -194,8 +197,12 @@ def is_weighted_mean(first: Tensors, second: Tensors, ratio: float) -> bool:
         ratio: The logged loss with microbatches, relative to that of the full batch.
     """
     total, parts = first["increments"], second["increments"]
-    if len(total) != 1 or len(parts) < 2 or total[0].numel() < len(parts):
+    passes = len(total)  # of an optimizer that computes the gradients several times, such as SAM: the first one counts
+    if not passes or len(parts) % passes or len(parts) // passes < 2:
         return True  # not enough equations to tell
+    parts = parts[: len(parts) // passes]
+    if total[0].numel() < len(parts):
+        return True
     rows = torch.stack([parts[0], *(b - a for a, b in itertools.pairwise(parts))])
     solution = torch.linalg.lstsq(rows.T, total[0][:, None], driver="gelsd").solution[:, 0]
     if float((rows.T @ solution - total[0]).norm()) > 1e-4 * float(total[0].norm()):
@@ -203,8 +210,8 @@ def is_weighted_mean(first: Tensors, second: Tensors, ratio: float) -> bool:
     counts = rows.norm(dim=1) > 1e-9 * rows.norm()
     if bool((solution[counts] < 1e-4).any()):
         return False  # the batch ignores samples that count by themselves
-    weights, losses = solution / len(parts), torch.tensor(second["losses"])
-    if not bool(counts.all()) or not bool(losses.isfinite().all()):
+    weights, losses = solution / len(parts), torch.tensor(second["losses"][: len(parts)])
+    if not bool(counts.all()) or not bool(losses.isfinite().all()) or passes > 1:
         return True
     if abs(float(losses.mean()) - ratio * first["losses"][0]) > 1e-6 * abs(first["losses"][0]):
         return True  # the trainer weights microbatches by tokens, and these weights are not recorded
