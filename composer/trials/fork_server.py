@@ -57,18 +57,19 @@ class Forked:
 
     Args:
         server: The server.
-        pid: Its process ID, also that of its process group.
+        pid: Its process ID, also that of its process group; a later process can have the same.
+        number: Which process that the server started it is, from 1.
 
     >>> server.start(Path("study/bf16"), os.environ, ranks=1, seconds=60.0).wait()  # doctest: +SKIP
     0
     """
 
-    def __init__(self, server: ForkServer, pid: int) -> None:
-        self._server, self.pid = server, pid
+    def __init__(self, server: ForkServer, pid: int, number: int) -> None:
+        self._server, self.pid, self._number = server, pid, number
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
-        return self._server.exit_code(self.pid)
+        return self._server.exit_code(self._number)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code when the process has ended.
@@ -104,8 +105,10 @@ class ForkServer:
     def __init__(self, modules: Sequence[str] = (), threads: int = 0) -> None:
         if not can_fork():
             raise RuntimeError(f"Processes cannot be forked safely on {sys.platform}.")
+        # By the number of the request: in a long study, processes get the IDs of earlier ones.
         self._codes: dict[int, int] = {}
-        self._started: dict[str, int] = {}
+        self._started: dict[int, int] = {}
+        self._requests = 0
         self._partial = b""  # the beginning of an answer
         self._process = subprocess.Popen(
             [sys.executable, "-m", "composer.trials.fork_server", *modules],
@@ -152,8 +155,9 @@ class ForkServer:
         Raises:
             RuntimeError: The server has ended, or does not respond.
         """
-        name = str(folder.absolute())
-        request = {"folder": name, "environment": dict(environment), "ranks": ranks, "seconds": seconds}
+        self._requests = number = self._requests + 1
+        request: dict[str, Any] = {"number": number, "ranks": ranks, "seconds": seconds}
+        request |= {"folder": str(folder.absolute()), "environment": dict(environment)}
         request["directory"] = str(Path.cwd())  # the study may have changed it since the server started
         assert self._process.stdin is not None
         try:
@@ -162,22 +166,22 @@ class ForkServer:
         except BrokenPipeError:
             raise RuntimeError(_ENDED) from None
         end = time.monotonic() + _START_LIMIT
-        while name not in self._started:
+        while number not in self._started:
             if not self._read(max(0.0, end - time.monotonic())):
                 raise RuntimeError(_ENDED)
             if time.monotonic() > end:
                 raise RuntimeError(f"The fork server of the trials did not respond within {_START_LIMIT:.0f} s.")
-        return Forked(self, self._started.pop(name))
+        return Forked(self, self._started.pop(number), number)
 
-    def exit_code(self, pid: int) -> int | None:
+    def exit_code(self, number: int) -> int | None:
         """Return the exit code of a process that was forked, -9 if the server has ended; None while it runs.
 
         Args:
-            pid: Its process ID.
+            number: Which process that was started, from 1.
         """
-        if pid not in self._codes and not self._read(0):
+        if number not in self._codes and not self._read(0):
             return -signal.SIGKILL
-        return self._codes.get(pid)
+        return self._codes.get(number)
 
     def _read(self, seconds: float) -> bool:
         """Read the answers that are there, or wait for one; return whether the server still runs."""
@@ -189,10 +193,10 @@ class ForkServer:
                 return False
             *lines, self._partial = (self._partial + data).split(b"\n")
             for answer in map(json.loads, lines):
-                if "folder" in answer:
-                    self._started[answer["folder"]] = answer["pid"]
+                if "pid" in answer:
+                    self._started[answer["number"]] = answer["pid"]
                 else:
-                    self._codes[answer["pid"]] = answer["code"]
+                    self._codes[answer["number"]] = answer["code"]
             seconds = 0
         return not pipe.closed
 
@@ -207,6 +211,7 @@ class _Server:
             os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
         self._fresh = False
+        self._numbers: dict[int, int] = {}  # of the requests, by process ID
 
     def serve(self, modules: Sequence[str]) -> None:
         """Fork a leader for each request, until the study closes the pipe.
@@ -235,7 +240,8 @@ class _Server:
                     pid = os.fork()
                     if pid == 0:
                         self._lead(request, server)
-                    self._answer({"folder": request["folder"], "pid": pid})
+                    self._numbers[pid] = request["number"]
+                    self._answer({"number": request["number"], "pid": pid})
             self._reap()
         leader.end_children()
 
@@ -246,7 +252,9 @@ class _Server:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                self._answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+                number = self._numbers.pop(pid, None)
+                if number is not None:  # else it is an orphan of a trial
+                    self._answer({"number": number, "code": os.waitstatus_to_exitcode(status)})
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):

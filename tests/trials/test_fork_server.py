@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from composer.trials import ForkServer
-from composer.trials.fork_server import can_fork
+from composer.trials.fork_server import Forked, can_fork
 from tests.trials.programs import run, script
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks processes")
@@ -51,3 +52,13 @@ def test_modules_that_print_and_start_threads(tmp_path: Path, monkeypatch: pytes
     assert record.error == "It exited with code 1 before Trainer.fit returned."
     assert "not needed here" in record.details
     assert "composer/trials/worker.py" in record.details
+
+
+def test_a_process_with_the_id_of_an_earlier_one_has_its_own_code(tmp_path: Path, server: ForkServer) -> None:
+    """In a long study the system gives process IDs again."""
+    (tmp_path / "empty").mkdir()
+    first = server.start(tmp_path / "empty", os.environ, ranks=1, seconds=30)  # no trial is described there
+    assert first.wait(30) == 1
+    later = Forked(server, first.pid, number=1000)
+    assert later.poll() is None
+    assert first.poll() == 1
