@@ -36,7 +36,10 @@ def fingerprint_of_sources() -> dict[str, list[str]]:
         if not isinstance(module, ModuleType) or name.partition(".")[0] == _LIBRARY or name == "__mp_main__":
             continue
         # Not with getattr, which would import a module that is to be imported lazily.
-        path = object.__getattribute__(module, "__dict__").get("__file__")
+        try:
+            path = object.__getattribute__(module, "__dict__").get("__file__")
+        except AttributeError:  # a module of an extension, such as those of cffi
+            continue
         if type(path) is not str or not path.endswith(".py") or any(part in path for part in _PACKAGES):
             continue
         path = os.path.abspath(path)  # noqa: PTH100 - faster for the thousands of modules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -50,3 +51,14 @@ def test_lazy_modules_are_not_imported(tmp_path) -> None:
         assert "lazy_of_mine" in fingerprint_of_sources()
     finally:
         del sys.modules["lazy_of_mine"]
+
+
+def test_modules_of_extensions_without_attributes_are_left_out(monkeypatch) -> None:
+    """Such as those of cffi, which cryptography imports."""
+
+    class Bare(ModuleType):
+        __dict__ = property()  # pyright: ignore[reportAssignmentType]
+
+    before = fingerprint_of_sources()
+    monkeypatch.setitem(sys.modules, "bare", Bare("bare"))
+    assert fingerprint_of_sources() == before
