@@ -286,6 +286,9 @@ LISTS = {
     "optim/_decoupled.py": "kernels that torch has for fused optimizers",
     "nn/ghost_batchnorm.py": "kernels that torch has for batch normalization",
     "callbacks/memory_monitor.py": "devices without figures, in its own table of figures",
+    "dist/_simulated_group.py": "devices that the simulated process group is registered for",
+    "diagnosis/block_recorder.py": "devices that need no synchronization",
+    "estimation/cuda_operators.py": "a dispatch table of CUDA that stands on CPU tensors",
 }
 
 

@@ -179,7 +179,7 @@ class Watch(Callback):
             watched["training mode"] = digest([module.training for module in state.model.modules()])
             watched["buffers"] = digest(_tensor_digests(state.model.named_buffers()))
             watched["learning rate"] = digest(_learning_rates(state))
-            trained = {id(p) for each in state.optimizers for group in each.param_groups for p in group["params"]}
+            trained = {id(parameter) for parameter in state.model.parameters() if parameter.grad is not None}
             for label, wanted in (("parameters", True), ("frozen parameters", False)):
                 named = (
                     (name, each) for name, each in state.model.named_parameters() if (id(each) in trained) is wanted

@@ -17,7 +17,7 @@ import pytest
 
 from composer import Algorithm
 from composer.cli.main import main
-from composer.trials import ForkServer
+from composer.trials import ForkServer, Target
 from composer.trials.fork_server import can_fork
 from composer.verification.causes import CAUSES
 from composer.verification.findings import Report
@@ -64,7 +64,7 @@ def test_spike_is_recorded_blamed_and_replayed(folder, capsys, caplog) -> None:
     ran: list[str] = []
     for words, expected in commands("python", "composer blame", "composer replay"):
         if words[0] == "python":
-            runpy.run_path(words[1], run_name="__main__")
+            Target("script", words[1]).run()
             assert_shown("\n".join([*caplog.messages, capsys.readouterr().out]), expected)
             caplog.clear()
         else:

@@ -9,7 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from composer.trainer.fingerprint import sources
 from composer.trainer.fingerprint.sources import fingerprint_of_sources
+
+
+@pytest.fixture(autouse=True)
+def no_limit(monkeypatch) -> None:
+    """The modules of other tests are many."""
+    monkeypatch.setattr(sources, "_MAX_FILES", 10_000)
 
 
 @pytest.fixture
