@@ -17,7 +17,7 @@ from tests.callbacks.cases import Case, run_with
 from tests.common import CLASSES, FEATURES, Regression, classifier, labeled_data, regression_data
 
 
-def with_a_spike(num_batches: int = 4) -> list:
+def with_a_spike(num_batches: int = 6) -> list:
     data = labeled_data(num_batches)
     data[-1] = (data[-1][0] * 1e4, data[-1][1])
     return data
@@ -25,7 +25,7 @@ def with_a_spike(num_batches: int = 4) -> list:
 
 CASES = [
     Case(
-        make=lambda folder, watch=watch: SpikeRecorder(watch, window=2, filename=f"{folder}/spikes.jsonl"),
+        make=lambda folder, watch=watch: SpikeRecorder(watch, window=4, filename=f"{folder}/spikes.jsonl"),
         logs=("spike_recorder/num_spikes",),
         batches=with_a_spike,
     )
