@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
-from composer.cli.launch_options import COMMANDS
+from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
 from composer.cli.usage import running_trials, usage_errors
 
 __all__ = ["add_to"]
@@ -26,25 +25,18 @@ def add_to(commands: Any) -> None:
     >>> given.steps, given.program
     (30, ['train.py', '--lr', '0.1'])
     """
-    command = commands.add_parser(
+    command = add_program_parser(
+        commands,
         "doctor",
-        help=COMMANDS["doctor"],
-        description="Find out why a training script is slow: train some steps as they are, show where their time goes, "
-        "name what limits the speed, and measure changes that may make it faster, in turn with the unchanged run. The "
-        "script needs no changes, and nothing is written to its folders or experiment trackers.",
-        usage="composer doctor [OPTION ...] SCRIPT [ARGUMENT ...]\n"
-        "       composer doctor [OPTION ...] -m MODULE [ARGUMENT ...]\n"
-        "       composer doctor [OPTION ...] train CONFIG.yaml",
-        epilog="Exit code: 0 if nothing is wrong, 1 if something is, or the script fails, 2 for a wrong command line.",
+        "Find out why a training script is slow: train some steps as they are, show where their time goes, name what "
+        "limits the speed, and measure changes that may make it faster, in turn with the unchanged run.",
+        "0 if nothing is wrong, 1 if something is, or the script fails, 2 if the command line is wrong.",
     )
-    command.num_positionals = 0
     command.add_argument("--steps", type=int, default=20, metavar="N", help="number of steps to measure (default 20)")
     command.add_argument(
         "--remedies", metavar="NAME,...", help="the remedies to try (default: all that start quickly), or none"
     )
     command.add_argument("--list", action="store_true", help="list the remedies")
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument("--folder", help="keep the records and logs of the trials here")
     command.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (default 1)")
     command.add_argument(
         "--set",
@@ -56,13 +48,7 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--time-limit", type=float, default=300.0, metavar="SECONDS", help="time limit of a trial (default 300)"
     )
-    command.add_argument(
-        "--fit",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which call of Trainer.fit to measure, for scripts with several (default 1)",
-    )
+    add_program_options(command, "keep the records and logs of the trials here")
     command.set_defaults(run=_doctor)
 
 
@@ -70,7 +56,6 @@ def _doctor(given: argparse.Namespace) -> None:
     from composer._text import one_of, positive
     from composer.diagnosis.doctor import doctor
     from composer.diagnosis.remedies import REMEDIES
-    from composer.trials.target import Target
 
     if given.list:
         for name, text in REMEDIES.items():
@@ -82,7 +67,7 @@ def _doctor(given: argparse.Namespace) -> None:
             names = [name for name in given.remedies.split(",") if name not in ("", "none")]
             remedies = [one_of("--remedies", name, list(REMEDIES)) for name in names]
         positive("--time-limit", given.time_limit)
-        target = Target.from_command(given.program or (), given.fit)
+    target = target_of(given)
     with running_trials():
         report = doctor(
             target,
@@ -94,13 +79,7 @@ def _doctor(given: argparse.Namespace) -> None:
             time_limit=given.time_limit,
             progress=_say,
         )
-    if given.json:
-        json.dump(report.to_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(f"{report}\n")
-    if not report.ok:
-        raise SystemExit(1)
+    print_report(report, given.json)
 
 
 def _say(text: str) -> None:

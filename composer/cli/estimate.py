@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
-from composer.cli.launch_options import COMMANDS
-from composer.cli.usage import running_trials, usage_errors
+from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
+from composer.cli.usage import running_trials
 
 if TYPE_CHECKING:
     from composer.estimation.grid import Grid
@@ -31,18 +29,14 @@ def add_to(commands: Any) -> None:
     >>> given.device, given.program
     ('H100-80GB', ['train.py', '--lr', '0.1'])
     """
-    command = commands.add_parser(
+    command = add_program_parser(
+        commands,
         "estimate",
-        help=COMMANDS["estimate"],
-        description="Estimate the peak memory of a training script, what it consists of, and the largest microbatch "
-        "that fits; if the script does not fit, measure which single change makes it fit. Neither the device nor the "
-        "other processes are needed, and nothing is computed. The script needs no changes.",
-        usage="composer estimate [OPTION ...] SCRIPT [ARGUMENT ...]\n"
-        "       composer estimate [OPTION ...] -m MODULE [ARGUMENT ...]\n"
-        "       composer estimate [OPTION ...] train CONFIG.yaml",
-        epilog="Exit code: 0 if the script fits, 1 if it does not, or fails, 2 for a wrong command line.",
+        "Estimate the peak memory of a training script, what it consists of, and the largest microbatch that fits; if "
+        "the script does not fit, measure which single change makes it fit. Neither the device nor the other processes "
+        "are needed, and nothing is computed.",
+        "0 if the script fits, 1 if it does not, or fails, 2 if the command line is wrong.",
     )
-    command.num_positionals = 0
     command.add_argument(
         "--device",
         metavar="NAME",
@@ -73,34 +67,15 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--modules", type=int, default=10, metavar="N", help="number of modules to list activations of (default 10)"
     )
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument(
-        "--folder", help="keep the results in this folder; running the same command again continues with what is left"
-    )
-    command.add_argument(
-        "--fit",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which call of Trainer.fit to estimate, for scripts with several (default 1)",
-    )
+    add_program_options(command)
     command.set_defaults(run=_estimate)
 
 
 def _estimate(given: argparse.Namespace) -> None:
-    from composer.trials.target import Target
-
-    with usage_errors():
-        target = Target.from_command(given.program or (), given.fit)
+    target = target_of(given)
     with running_trials(given.folder):
         report = _report(given, target)
-    if given.json:
-        json.dump(report.to_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(f"{report}\n")
-    if not report.ok:
-        raise SystemExit(1)
+    print_report(report, given.json)
 
 
 def _report(given: argparse.Namespace, target: Target) -> Report | Grid:

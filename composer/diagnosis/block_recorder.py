@@ -15,7 +15,7 @@ from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.diagnosis.recorder import DoctorProbe
-from composer.diagnosis.step_timer import Finished
+from composer.trials.probe import Finished
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from composer.diagnosis.remedies import REMEDIES, Remedy, applicable, combinatio
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
 from composer.trials import ForkServer, Record, Study, Target, Trial
-from composer.trials.fork_server import can_fork
+from composer.trials.workspace import workspace
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -82,18 +81,9 @@ def doctor(
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}; got {steps}.")
     chosen = None if remedies is None else [one_of("remedies", name, list(REMEDIES)) for name in remedies]
-    if isinstance(program, Target):
-        target = program
-    elif callable(program):
-        target = Target.from_function(program, fit)
-    else:
-        target = Target.from_command(program, fit)
-    with tempfile.TemporaryDirectory(prefix="composer-doctor-") as temporary:
-        where = Path(temporary if folder is None else folder)
-        modules = [path.partition(":")[0] for path in (_RECORDER, _BLOCKS)]
-        with ForkServer(modules) if can_fork() else contextlib.nullcontext() as server:
-            made = _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server)
-            return made.report()
+    target = Target.of(program, fit)
+    with workspace(folder, [_RECORDER, _BLOCKS]) as (where, server):
+        return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server).report()
 
 
 class _Diagnosis:

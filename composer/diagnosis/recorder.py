@@ -22,10 +22,10 @@ from composer.diagnosis.outputs import restore_outputs
 from composer.diagnosis.redirected_writes import redirect_writes
 from composer.diagnosis.run_facts import facts_of
 from composer.diagnosis.step_clock import StepClock
-from composer.diagnosis.step_timer import Finished, StepTimer
+from composer.diagnosis.step_timer import StepTimer
 from composer.diagnosis.user_lines import in_user_code, in_user_handler
 from composer.trees import ensure_tuple
-from composer.trials.probe import Probe
+from composer.trials.probe import Finished, Probe
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer

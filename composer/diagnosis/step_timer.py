@@ -20,7 +20,7 @@ from composer.diagnosis.step_clock import StepClock
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["Finished", "StepTimer", "part_of"]
+__all__ = ["StepTimer", "part_of"]
 
 # The part that begins after the handlers of an event, and ends before those of another.
 _BEGINS = {
@@ -32,15 +32,6 @@ _BEGINS = {
 _ENDS = frozenset({Event.AFTER_FORWARD, Event.AFTER_LOSS, Event.EVAL_AFTER_ALL, Event.EVAL_STANDALONE_END})
 # A compiled model computes the loss in the graph of the forward pass unless a callback listens to these.
 _WITHIN_GRAPH = frozenset({Event.AFTER_FORWARD, Event.BEFORE_LOSS, Event.AFTER_LOSS, Event.BEFORE_BACKWARD})
-
-
-class Finished(Exception):  # noqa: N818 - not an error
-    """Raised to end the training after the last step that is wanted.
-
-    >>> raise Finished
-    Traceback (most recent call last):
-    composer.diagnosis.step_timer.Finished
-    """
 
 
 def part_of(owner: object) -> str:
@@ -71,7 +62,7 @@ class StepTimer(Callback):
 
     Args:
         clock: The clock.
-        ended: Called after each step, with the clock stopped; raises :class:`Finished` after the last one.
+        ended: Called after each step, with the clock stopped; raises :class:`.Finished` after the last one.
         fused: Whether the model is compiled, so that the forward pass and the loss are one part.
 
     Attributes:

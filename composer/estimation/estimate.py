@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from composer.estimation.memory import Memory
 from composer.estimation.remedies import Remedy, candidates, chosen, strongest, together
 from composer.estimation.report import Report
 from composer.precision import Precision
-from composer.trials import Assignment, ForkServer, Target
-from composer.trials.fork_server import can_fork
+from composer.trials import Assignment, Target
+from composer.trials.workspace import workspace
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -187,18 +186,12 @@ def measurements(
     ...     measured.measure(Configuration(microbatch=8)).peak
     181458848
     """
-    if isinstance(program, Target):
-        target = program
-    else:
-        target = Target.from_function(program, fit) if callable(program) else Target.from_command(program, fit)
+    target = Target.of(program, fit)
     at_once = min(os.cpu_count() or 1, 4) if parallel is None else parallel
     # What a program that gives no precision trains in.
     precision = "amp_bf16" if device.is_accelerator else None
-    with contextlib.ExitStack() as stack:
-        where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="composer-estimate-")))
-        server = stack.enter_context(ForkServer([PROBE.partition(":")[0]])) if can_fork() else None
-        where = where if folder is None else Path(folder)
-        on = device.is_accelerator
+    on = device.is_accelerator
+    with workspace(folder, [PROBE]) as (where, server):
         yield Measurements(target, where, precision, at_once, time_limit, cuda=on, progress=progress, server=server)
 
 

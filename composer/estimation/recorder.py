@@ -21,12 +21,12 @@ from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.roofline import OperatorCosts
 from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts, with_own_settings
 from composer.estimation.skip_compute import skip_compute
-from composer.estimation.stages import Finished, Stages
+from composer.estimation.stages import Stages
 from composer.hparams.class_paths import find, full_path
 from composer.parallel import activation_checkpointing
 from composer.trainer import microbatch
 from composer.trees import ensure_tuple
-from composer.trials.probe import Probe
+from composer.trials.probe import Finished, Probe
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer

@@ -20,22 +20,14 @@ from composer.core.state import State
 from composer.core.timestamp import Timestamp
 from composer.estimation.allocations import AllocationLog
 from composer.trees import leaves
+from composer.trials.probe import Finished
 
-__all__ = ["Finished", "Stages"]
+__all__ = ["Stages"]
 
 # Attributes of optimizers whose tensors have a role.
 _NOTED = frozenset({"state", "param_groups", "defaults"})
 # Batches of an evaluation; the second is there while the first is released.
 _EVALUATED = 2
-
-
-class Finished(Exception):  # noqa: N818 - not an error
-    """Raised to end the training after the last step that is wanted.
-
-    >>> raise Finished
-    Traceback (most recent call last):
-    composer.estimation.stages.Finished
-    """
 
 
 class Stages(Callback):

@@ -13,6 +13,7 @@ Commands such as ``composer verify`` are made of trials. The modules, in reading
 - ``processes``: start the processes of a trial, end them in time, leave none behind.
 - ``termination``: end a study on signals as on Ctrl-C.
 - ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.
+- ``workspace``: the folder and the fork server of the trials of one call.
 - ``display``: the progress on the terminal.
 """
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["Probe"]
+__all__ = ["Finished", "Probe"]
+
+
+class Finished(BaseException):
+    """Raised by a callback of a probe to end the training; not an Exception, which programs may catch.
+
+    >>> raise Finished
+    Traceback (most recent call last):
+    composer.trials.probe.Finished
+    """
 
 
 class Probe:

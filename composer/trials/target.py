@@ -56,6 +56,25 @@ class Target:
             raise ValueError(f"fit must be at least 1, for the first call of fit; got {self.fit}.")
 
     @classmethod
+    def of(cls, program: Callable[[], Any] | Target | Sequence[str], fit: int = 1) -> Target:
+        """Return the target of a program in any form in which functions of this package take one.
+
+        Args:
+            program: A function that returns a trainer, a command line, or a target, which is returned as it is.
+            fit: Which call of ``fit`` is meant.
+
+        Raises:
+            ValueError: No script is given.
+            FileNotFoundError: The script or module does not exist.
+
+        >>> Target.of(["train", "run.yaml"]).name
+        'composer.hparams'
+        """
+        if isinstance(program, Target):
+            return program
+        return cls.from_function(program, fit) if callable(program) else cls.from_command(program, fit)
+
+    @classmethod
     def from_command(cls, words: Sequence[str], fit: int = 1) -> Target:
         """Return the target of a command line.
 

@@ -22,9 +22,9 @@ from composer.core.algorithm import Algorithm
 from composer.core.state import State
 from composer.loggers import InMemoryLogger
 from composer.trainer.short_names import instances
-from composer.trials.probe import Probe
+from composer.trials.probe import Finished, Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
-from composer.verification._watch import Finished, Watch
+from composer.verification._watch import Watch
 from composer.verification.compare import STEPS_FILE, TENSORS_FILE
 from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
 

@@ -19,6 +19,7 @@ from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.dist.dtensor import full_tensor
 from composer.trainer.microbatch import named_losses
+from composer.trials.probe import Finished
 from composer.verification import _checkpoints, _data_facts, _run_facts
 from composer.verification._sampling import Sampling, sampled_alike, share_batch
 from composer.verification.code_facts import suspects
@@ -31,7 +32,7 @@ from composer.verification.snapshot import Snapshot, differences, snapshot
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["Finished", "Watch"]
+__all__ = ["Watch"]
 
 # Events at which the watch acts, and acts before all others.
 _FIRST = {
@@ -47,15 +48,11 @@ _MAX_KEPT = 2**28
 _MAX_MICROBATCHES, _MAX_INCREMENT = 64, 2**16
 
 
-class Finished(BaseException):
-    """Ends the training once all steps are recorded; not an Exception, which callbacks may catch."""
-
-
 class Watch(Callback):
     """Records the steps of a run.
 
     Args:
-        steps: Number of steps, after which it raises :class:`Finished`.
+        steps: Number of steps, after which it raises :class:`.Finished`.
         save_at: Number of steps after which a checkpoint is saved.
         checkpoint: Path to which to save it; None if the run does so itself.
         again: Folder in which a run that was resumed saves the checkpoint again; None for other runs.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ import torch
 from composer._cpus import cpus_of_node
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
-from composer.trials.fork_server import can_fork
+from composer.trials.workspace import workspace
 from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
@@ -102,20 +100,12 @@ def verify(
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}, to resume in the middle; got {steps}.")
     chosen = list(CHECKS) if checks is None else [one_of("checks", check, list(CHECKS)) for check in checks]
-    if isinstance(program, Target):
-        target = program
-    elif callable(program):
-        target = Target.from_function(program, fit)
-    else:
-        target = Target.from_command(program, fit)
+    target = Target.of(program, fit)
     if parallel is None:
         cores = cpus_of_node()
         parallel = 1 if torch.accelerator.is_available() else max(min(cores, 2), cores // 2)
-    with tempfile.TemporaryDirectory(prefix="composer-verify-") as temporary:
-        where = Path(temporary if folder is None else folder)
-        modules, threads = [_PROBE.partition(":")[0]], _threads(parallel)
-        with ForkServer(modules, threads) if can_fork() else contextlib.nullcontext() as server:
-            return _Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
+    with workspace(folder, [_PROBE], _threads(parallel)) as (where, server):
+        return _Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
 
 
 class _Verification:

@@ -21,8 +21,8 @@ from composer import Callback
 from composer.diagnosis.doctor import doctor
 from composer.diagnosis.recorder import DoctorProbe
 from composer.diagnosis.report import Report, Tried
-from composer.diagnosis.step_timer import Finished
 from composer.trials import ForkServer, Study, Target, Trial
+from composer.trials.probe import Finished
 from tests.diagnosis.bottlenecks import EXPECTED, RANKS
 from tests.diagnosis.healthy import HEALTHY
 

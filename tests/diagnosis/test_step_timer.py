@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from composer import Algorithm, Callback, Event, Trainer
 from composer.core.logger import LoggerDestination
 from composer.diagnosis.step_clock import StepClock
-from composer.diagnosis.step_timer import Finished, StepTimer
+from composer.diagnosis.step_timer import StepTimer
 from composer.models import ComposerClassifier
+from composer.trials.probe import Finished
 
 SECONDS = 0.01
 

@@ -16,8 +16,9 @@ from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.skip_compute import skip_compute
-from composer.estimation.stages import Finished, Stages
+from composer.estimation.stages import Stages
 from composer.models import ComposerClassifier
+from composer.trials.probe import Finished
 
 WIDTH, HEADS, KV_HEADS, HIDDEN, VOCABULARY, LENGTH = 8192, 64, 8, 28672, 128256, 4096
 

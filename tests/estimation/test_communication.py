@@ -16,8 +16,9 @@ from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocations import AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.skip_compute import skip_compute
-from composer.estimation.stages import Finished, Stages
+from composer.estimation.stages import Stages
 from composer.models import ComposerClassifier
+from composer.trials.probe import Finished
 
 WIDTH, BLOCKS, FLOAT = 256, 4, 4
 # Of a block, of all blocks, and of the classifier after them.

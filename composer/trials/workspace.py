@@ -1,0 +1,48 @@
+"""The folder and the fork server of the trials of one call, such as of ``composer.verify``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from composer.trials.fork_server import ForkServer, can_fork
+
+__all__ = ["Workspace", "workspace"]
+
+
+class Workspace(NamedTuple):
+    """Where trials are kept, and what forks them; a :class:`.Study` takes both.
+
+    Attributes:
+        folder: Folder of the records.
+        server: The fork server; None where processes cannot be forked safely.
+
+    >>> Workspace(Path("runs"), None).folder.name
+    'runs'
+    """
+
+    folder: Path
+    server: ForkServer | None
+
+
+@contextlib.contextmanager
+def workspace(folder: str | Path | None, probes: Sequence[str], threads: int = 0) -> Generator[Workspace]:
+    """Start a fork server that has imported some probes, and make a temporary folder if none is given.
+
+    Args:
+        folder: Folder of the records; None for a temporary one.
+        probes: Import paths of the probes, such as ``package.module:Class``.
+        threads: Number of threads of each trial; 0 for torch's own choice.
+
+    >>> with workspace(None, []) as (folder, server):  # doctest: +SKIP
+    ...     Study(folder, server=server).run(trials)
+    """
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="composer-trials-"))
+        modules = [path.partition(":")[0] for path in probes]
+        server = stack.enter_context(ForkServer(modules, threads)) if can_fork() else None
+        yield Workspace(Path(folder), server)
