@@ -31,7 +31,13 @@ def test_a_signal_ends_all_and_leaves_no_folder(tmp_path: Path, signum: signal.S
     target = script(tmp_path / "program", f"open({str(begun)!r}, 'w'); os.fork(); time.sleep(600)")
     command = [sys.executable, "-m", "composer.cli", "verify", target.name]
     given = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
-    with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in SIGNALS}  # nohup ignores SIGHUP
+    try:
+        process = subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    with process:
         while not begun.exists():
             assert process.poll() is None
             time.sleep(0.05)
@@ -39,7 +45,7 @@ def test_a_signal_ends_all_and_leaves_no_folder(tmp_path: Path, signum: signal.S
         _, error = process.communicate(timeout=30)
     assert process.returncode == 128 + signum
     assert error.endswith("composer: interrupted; all runs were ended.\n")
-    assert not list(temporary.glob("composer-verify-*"))
+    assert not list(temporary.glob("composer-*"))
     assert gone(str(tmp_path))
 
 

@@ -127,10 +127,11 @@ def test_one_of_two_ranks_ends_the_trial(
     tmp_path: Path, server: ForkServer, ending: str, outcome: str, error: str
 ) -> None:
     target = script(tmp_path, f"def act():\n    if {RANK} == 1: {ending}\ntrainer(callbacks=At(act)).fit()")
-    record = run(tmp_path, target, server, ranks=2, time_limit=4.0)
+    limit = 4.0 if outcome == "timed_out" else 60.0
+    record = run(tmp_path, target, server, ranks=2, time_limit=limit)
     assert record.outcome == outcome, record
     assert error in record.error, record
-    assert record.seconds < 9
+    assert record.seconds < limit + 5
     assert gone(str(record.path))
 
 

@@ -33,21 +33,34 @@ def fingerprint_of_sources() -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or name.partition(".")[0] == _LIBRARY or name == "__mp_main__":
+        top = name.partition(".")[0]
+        if top == _LIBRARY or name == "__mp_main__" or (path := _path_of(module)) is None:
             continue
-        # Not with getattr, which would import a module that is to be imported lazily.
-        try:
-            path = object.__getattribute__(module, "__dict__").get("__file__")
-        except AttributeError:  # a module of an extension, such as those of cffi
+        if not path.endswith(".py") or _is_installed(path) or len(found) >= _MAX_FILES:
             continue
-        if type(path) is not str or not path.endswith(".py") or any(part in path for part in _PACKAGES):
-            continue
-        path = os.path.abspath(path)  # noqa: PTH100 - faster for the thousands of modules
-        if path.startswith(_INSTALLED) or len(found) >= _MAX_FILES:
+        # Generated modules of an installed package, such as those of the compiler, are in temporary folders.
+        if top != name and (package := _path_of(sys.modules.get(top))) is not None and _is_installed(package):
             continue
         if (hashed := _hash_of(path)) is not None:
             found[name] = [os.path.basename(path), hashed]  # noqa: PTH119
     return found
+
+
+def _path_of(module: object) -> str | None:
+    """Return the path of the file of a module, if it has one."""
+    if not isinstance(module, ModuleType):
+        return None
+    # Not with getattr, which would import a module that is to be imported lazily.
+    try:
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+    except AttributeError:  # a module of an extension, such as those of cffi
+        return None
+    return os.path.abspath(path) if type(path) is str else None  # noqa: PTH100 - faster for the thousands of modules
+
+
+def _is_installed(path: str) -> bool:
+    """Return whether a file belongs to Python or to an installed package."""
+    return path.startswith(_INSTALLED) or any(part in path for part in _PACKAGES)
 
 
 def _hash_of(path: str) -> str | None:

@@ -45,6 +45,16 @@ def test_installed_packages_are_left_out(module) -> None:
     assert not {"composer", "torch", "numpy", "pytest", "json", "os"} & packages
 
 
+def test_generated_modules_of_packages_are_left_out(tmp_path, monkeypatch) -> None:
+    """The compiler of torch imports what it generates under names of its own package."""
+    path = tmp_path / "generated.py"
+    path.write_text("SIZE = 1\n")
+    generated = ModuleType("torch.generated_by_a_test")
+    generated.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, generated.__name__, generated)
+    assert generated.__name__ not in fingerprint_of_sources()
+
+
 def test_lazy_modules_are_not_imported(tmp_path) -> None:
     path = tmp_path / "lazy_of_mine.py"
     path.write_text("raise AssertionError\n")
