@@ -93,11 +93,9 @@ class _Report(Protocol):
     """What these commands print."""
 
     @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
+    def ok(self) -> bool: ...
 
-    def to_json(self) -> Mapping[str, Any]:
-        """Return the report in JSON types."""
+    def to_json(self) -> Mapping[str, Any]: ...
 
 
 def print_report(report: _Report, as_json: bool) -> None:

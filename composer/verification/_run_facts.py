@@ -12,6 +12,7 @@ from composer import trees
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.state import State
+from composer.core.traits import traits_of
 from composer.verification import _data_facts
 from composer.verification.code_facts import edits_in_place, own_states, suspects
 from composer.verification.digests import has_generator
@@ -58,6 +59,11 @@ def collected(
         "suspects": suspects(state),
         "workers": getattr(loader, "num_workers", None),
         "exact_batch_size": batch_size(state.train_phase.loader),
+        "unsharded": {
+            type(each).__name__: traits_of(each).sharding_reason
+            for each in state.algorithms
+            if not traits_of(each).sharding.supports_sharded_weights
+        },
         "plan": None if state.tp_config is None else "tp",
         "metric_schedules": [name for name in map(name_of, state.schedulers) if "Plateau" in name],
     }

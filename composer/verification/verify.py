@@ -322,6 +322,9 @@ class _Verification:
             reference, changes = "exact-cpu", [*changes, "device=cpu"]
         if check == "tp" and facts["plan"] is None:
             yield "the run has no tensor parallel plan"
+        elif check in ("fsdp", "tp") and facts["unsharded"]:
+            name, reason = next(iter(facts["unsharded"].items()))
+            yield f"{name} requires unsharded parameters: {reason}"
         elif check == "resume_ranks" and facts["made_by_sampler"]:
             yield "the sampler yields batches, which the position in the data counts; on 2 ranks they have another size"
         elif check == "resume_ranks":

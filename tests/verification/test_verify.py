@@ -138,6 +138,14 @@ def test_methods_without_a_neutral_setting_are_skipped_with_the_reason(server: F
     assert {check for check, status in found if status == "passed"} == {"neutral-MixUp", "without-EMA"}
 
 
+def test_methods_that_cannot_be_sharded_are_skipped_with_the_reason(server: ForkServer) -> None:
+    report = run_checks(f"{__name__}:with_methods", server, ["fsdp"])
+    assert report.ok, str(report)
+    assert {(finding.check, finding.status): finding.summary for finding in report.findings}["fsdp", "skipped"] == (
+        "ChannelsLast requires unsharded parameters: torch shards only weights in contiguous memory format."
+    )
+
+
 def with_methods():
     return build(algorithms=[ChannelsLast(), MixUp(), EMA()])
 
