@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer._text import one_of
+from composer.diagnosis.first_steps import Steps, break_even, difference
 from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio, paired_ratio
-from composer.diagnosis.remedies import REMEDIES, Remedy, applicable, combination, would_save
+from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
+from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
 from composer.trials import ForkServer, Record, Study, Target, Trial
@@ -156,7 +159,7 @@ class _Diagnosis:
         for begin in range(0, len(remedies), size):
             noise, found = self._contest(result, remedies[begin : begin + size])
             tried += found
-        paying = [(one.remedy, one.ratio.gain) for one in tried if one.pays and one.ratio is not None]
+        paying = [(one.remedy, one.ratio.gain) for one in tried if one.pays and one.is_exact and one.ratio]
         together = combination(paying)
         if together is None:
             return noise, tried, None
@@ -188,16 +191,26 @@ class _Diagnosis:
                 if len(racing) == 2 or late:
                     break
             noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])
-            return noise, [self._tried(contest, one, noise) for one in remedies]
+            precision = result["facts"].get("precision", "fp32")
+            return noise, [self._tried(contest, one, noise, precision) for one in remedies]
 
-    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio) -> Tried:
+    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio, precision: str) -> Tried:
         if remedy.name in contest.failed or not contest.blocks[remedy.name]:
             self._say(f"{remedy.name}: does not run")
             return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
         ratio = _ratio(contest, remedy.name)
         pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
         self._say(f"{remedy.name}: {ratio}")
-        return Tried(remedy, ratio, pays=pays)
+        names = [f"block-{name.replace('+', '.')}" for name in ("base", "again", remedy.name)]
+        before, again, after = (Steps.read(self._folder / name) for name in names)
+        gained = statistics.median(contest.blocks["base"]) * (1 - 1 / ratio.value) if pays else 0.0
+        return Tried(
+            remedy,
+            ratio,
+            pays=pays,
+            difference=difference(before, again, after, precision),
+            break_even=break_even(before, again, after, gained),
+        )
 
     def _say(self, text: str) -> None:
         if self._progress is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.lr_scheduler import OneCycleLR
 
 from composer import dist
+from composer.callbacks import CheckpointSaver
 from composer.core.time import Time
 from composer.diagnosis.edits import edit
 from composer.diagnosis.line_sampler import LineSampler
@@ -132,11 +133,13 @@ class StepRecorder(DoctorProbe):
         self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
         self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
+        self._own_savers = 0  # checkpoint savers among the callbacks
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the timer."""
         restored = super().init(arguments, given)
         self._timer = StepTimer(self._clock, self._ended, fused=restored.get("compile_config") is not None)
+        self._own_savers = sum(isinstance(one, CheckpointSaver) for one in restored["callbacks"])
         restored["callbacks"] = [self._timer, *restored["callbacks"]]
         return restored
 
@@ -154,7 +157,8 @@ class StepRecorder(DoctorProbe):
         self._stack.close()
         if not self._result.get("steps"):
             raise RuntimeError(f"The program ended after {len(self._clock.steps)} steps, too few to measure.")
-        self._result["facts"] = {**facts_of(trainer), "left_out": self._left_out}
+        own = {"left_out": self._left_out, "own_savers": self._own_savers}
+        self._result["facts"] = {**facts_of(trainer), **own}
         self._result["seconds_per_operator"] = seconds_per_operator()
 
     def result(self) -> Mapping[str, Any]:

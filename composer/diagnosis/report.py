@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer.diagnosis.first_steps import Difference
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.verdict import Verdict
@@ -23,6 +24,9 @@ class Tried:
         ratio: How many times as fast the run is with it; None if it does not run.
         pays: Whether the gain is larger than the noise.
         error: Why it does not run.
+        difference: What it changes in the losses of the first steps.
+        break_even: Number of steps after which the gain exceeds the time of the start, such as compilation; None if it
+            starts as fast as the unchanged run, or does not pay.
 
     >>> Tried(Remedy("fused", lines="AdamW(..., fused=True)"), Ratio(1.2, 1.1, 1.3), pays=True).pays
     True
@@ -32,15 +36,24 @@ class Tried:
     ratio: Ratio | None
     pays: bool = False
     error: str = ""
+    difference: Difference = "unknown"
+    break_even: float | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it changes no number but in its last digits, as far as is known."""
+        return self.remedy.exact and self.difference != "numbers"
 
     def to_json(self) -> dict[str, Any]:
         """Return what was measured in JSON types."""
         gain = None if self.ratio is None else {"gain": self.ratio.gain, **dataclasses.asdict(self.ratio)}
-        return {"name": self.remedy.name, "lines": self.remedy.lines, "exact": self.remedy.exact} | {
+        return {"name": self.remedy.name, "lines": self.remedy.lines, "exact": self.is_exact} | {
             "changes": [*self.remedy.changes, *self.remedy.edits],
             "ratio": gain,
             "pays": self.pays,
             "error": self.error,
+            "difference": self.difference,
+            "break_even_steps": self.break_even,
         }
 
 
@@ -83,7 +96,7 @@ class Report:
     @property
     def paying(self) -> list[Tried]:
         """The remedies that pay and change no number, the largest gain first."""
-        paying = [one for one in self.tried if one.pays and one.remedy.exact and one.ratio is not None]
+        paying = [one for one in self.tried if one.pays and one.is_exact and one.ratio is not None]
         return sorted(paying, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
 
     def to_json(self) -> dict[str, Any]:
@@ -129,6 +142,13 @@ class Report:
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
+_DIFFERENCES = {
+    "none": "",
+    "rounding": "changes the last digits of the losses",
+    "batches": "changes the order of samples, or random augmentation",
+    "numbers": "changes numbers",
+    "unknown": "",
+}
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 
 
@@ -136,8 +156,12 @@ def _line(one: Tried) -> str:
     if one.ratio is None:
         return f"  {'-':>18}  {one.remedy.name}: does not run: {one.error}"
     mark = "" if one.pays else "  (not more than noise)" if one.ratio.high > 1 else ""
-    separate = "" if one.remedy.exact else "  (changes numbers)"
-    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{separate}{mark}"
+    told = [_DIFFERENCES[one.difference] if one.is_exact else "changes numbers"]
+    if one.break_even is not None:
+        told.append(f"its start takes as long as it gains in {one.break_even:,.0f} steps")
+    notes = "".join(f"  ({each})" for each in told if each)
+    write = one.remedy.lines.splitlines()[-1 if one.remedy.lines.startswith("from ") else 0] if one.remedy.lines else ""
+    return f"  {one.ratio!s:>18}  {one.remedy.name}: {write}{notes}{mark}"
 
 
 def _wait(each: Mapping[str, Any]) -> str:
