@@ -133,6 +133,7 @@ class _Diagnosis:
             would_save(result),
             (result.get("operators") or {}).get("waits", ()),
             result["facts"],
+            result.get("ranks", ()),
             time.monotonic() - start,
         )
 

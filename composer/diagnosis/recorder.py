@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from composer import dist
 from composer.callbacks import CheckpointSaver
 from composer.core.time import Time
+from composer.diagnosis.communication import across_ranks
 from composer.diagnosis.edits import edit
 from composer.diagnosis.line_sampler import LineSampler
 from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
@@ -160,6 +161,8 @@ class StepRecorder(DoctorProbe):
         own = {"left_out": self._left_out, "own_savers": self._own_savers}
         self._result["facts"] = {**facts_of(trainer), **own}
         self._result["seconds_per_operator"] = seconds_per_operator()
+        if dist.get_world_size() > 1:
+            self._result = across_ranks(dist.all_gather_object(self._result))
 
     def result(self) -> Mapping[str, Any]:
         """Return the split of the steps, the lines, the operators and the facts."""

@@ -71,6 +71,7 @@ class Report:
         would_save: Gain at most without outputs and callbacks, computed from the shares.
         waits: Where an accelerator would be waited for.
         facts: What is known of the run.
+        ranks: The seconds of each rank in a step, and for how many it waits for others; empty for one rank.
         seconds: Wall time of the diagnosis.
 
     >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).ok
@@ -86,6 +87,7 @@ class Report:
     would_save: Mapping[str, float] = field(default_factory=dict[str, float])
     waits: Sequence[Mapping[str, Any]] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ranks: Sequence[Mapping[str, Any]] = ()
     seconds: float = 0.0
 
     @property
@@ -112,6 +114,7 @@ class Report:
             "would_save": dict(self.would_save),
             "waits": list(self.waits),
             "facts": dict(self.facts),
+            "ranks": list(self.ranks),
             "seconds": round(self.seconds, 1),
         }
 
@@ -121,6 +124,7 @@ class Report:
         lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
         lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
         lines += [f"  {share:6.1%}  {_NAMES.get(part, part)}" for part, share in self.shares.items() if share >= 0.0005]
+        lines += _ranks(self.ranks)
         if self.tried:
             noise = "" if self.noise is None else f" (the unchanged run against itself: {self.noise})"
             lines += ["", f"Remedies, measured in turn{noise}:"]
@@ -150,6 +154,19 @@ _DIFFERENCES = {
     "unknown": "",
 }
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of the slowest and the fastest rank."""
+    if len(ranks) < 2:
+        return []
+    order = sorted(ranks, key=lambda each: each["waiting"])
+    lines = ["", f"Of {len(ranks)} ranks, the slowest and the fastest:"]
+    for each in (order[0], order[-1]):
+        largest = sorted(each["parts"].items(), key=lambda part: -part[1])[:4]
+        parts = ", ".join(f"{part} {seconds * 1e3:.3g} ms" for part, seconds in largest)
+        lines.append(f"  rank {each['rank']} waits {each['waiting'] * 1e3:.3g} ms a step for others: {parts}")
+    return lines
 
 
 def _line(one: Tried) -> str:

@@ -64,6 +64,32 @@ class StepClock:
         self._advance()
         self._parts[-1] = part
 
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return self._clock()
+
+    def split(self, part: str, since: float) -> None:
+        """Count the time since a moment as that of another part; the part that was entered last goes on.
+
+        Args:
+            part: The other part.
+            since: The moment, from :meth:`now`; time that is already counted stays where it is.
+
+        >>> ticks = iter([0.0, 1.0, 3.0, 4.0, 4.0])
+        >>> clock = StepClock(lambda: next(ticks))
+        >>> clock.enter("backward")
+        >>> last_gradient = clock.now()
+        >>> clock.split("communication", last_gradient)
+        >>> clock.end_step()
+        >>> clock.steps
+        [{'rest': 1.0, 'backward': 2.0, 'communication': 1.0}]
+        """
+        now = self._clock()
+        since = min(max(since, self._since), now)
+        self._times[self._parts[-1]] += since - self._since
+        self._times[part] += now - since
+        self._since = now
+
     def end_step(self) -> None:
         """End a step: the times from here on are those of the next one."""
         self._advance()
