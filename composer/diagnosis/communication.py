@@ -4,7 +4,8 @@ Collectives that Python waits for are timed where it waits: those of ``fully_sha
 ones. ``DistributedDataParallel`` all-reduces gradients while the backward pass computes, and waits in C++ for what is
 left: its time is that between the last gradient and the end of the backward pass.
 
-On a CPU (gloo) these are the times that the host waits. On CUDA (NCCL) the host does not wait, only the device does.
+On a CPU (gloo) these are the times that the host waits. On CUDA (NCCL) only the device waits: there, the wait of
+``DistributedDataParallel`` is measured by events, and that of ``fully_shard`` is part of the forward and backward pass.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class CommunicationTimer:
     def _note_gradient(self, parameter: Any) -> None:
         del parameter
         self._last_gradient = self._clock.now()
+        if self._clock.timeline is not None:
+            self._clock.timeline.remember()
 
     def _watch_waits(self) -> None:
         """Time what Python waits for, in this thread."""

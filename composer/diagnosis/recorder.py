@@ -17,6 +17,7 @@ from composer import dist
 from composer.callbacks import CheckpointSaver
 from composer.core.time import Time
 from composer.diagnosis.communication import across_ranks
+from composer.diagnosis.device_timeline import DeviceTimeline
 from composer.diagnosis.edits import edit
 from composer.diagnosis.line_sampler import LineSampler
 from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
@@ -149,6 +150,7 @@ class StepRecorder(DoctorProbe):
         self._timer = next(callback for callback in trainer.state.callbacks if isinstance(callback, StepTimer))
         self._trainer = trainer
         self._timer.watch(trainer)
+        self._clock.timeline = DeviceTimeline.of(trainer.state.device.torch_device)
         self._began = time.perf_counter()
         self._clock.restart()
 
@@ -182,7 +184,7 @@ class StepRecorder(DoctorProbe):
                 self._forwards = self._timer.forwards
         elif self._phase == "timed":
             if self._count >= self._steps or (late and self._count >= 3):
-                self._result["steps"] = self._clock.steps[:]
+                self._note_steps()
                 self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
                 self._next("sampled")
                 self._stack.enter_context(self._sampler)
@@ -208,9 +210,19 @@ class StepRecorder(DoctorProbe):
                 each["count"] += 1
                 each["seconds"] += step[part]
 
+    def _note_steps(self) -> None:
+        """Note the split of the steps: that of the device where it has a time line, else that of the host."""
+        self._result["steps"] = self._clock.steps[:]
+        if self._clock.timeline is not None:
+            self._result["host_steps"] = self._result["steps"]
+            self._result["steps"], self._result["starved"] = self._clock.timeline.split_of_steps()
+            self._clock.timeline = None
+
     def _next(self, phase: str) -> None:
         self._phase, self._count, self._began = phase, 0, time.perf_counter()
         self._clock.steps.clear()
+        if self._clock.timeline is not None:
+            self._clock.timeline.restart()
 
     def _prefetched(self) -> int:
         """Return the number of batches that were loaded before the first step."""

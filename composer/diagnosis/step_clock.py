@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
+from composer.diagnosis.device_timeline import DeviceTimeline
+
 __all__ = ["StepClock"]
 
 
@@ -16,6 +18,7 @@ class StepClock:
         clock: Returns the time in seconds.
 
     Attributes:
+        timeline: The time line of an accelerator, which is told of each change; None on the CPU.
         steps: The seconds of each part, for every step that has ended.
 
     >>> ticks = iter([0.0, 1.0, 2.0, 4.0, 5.0])
@@ -29,6 +32,7 @@ class StepClock:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.timeline: DeviceTimeline | None = None
         self.steps: list[dict[str, float]] = []
         self._clock = clock
         self._parts = ["rest"]
@@ -89,12 +93,17 @@ class StepClock:
         self._times[self._parts[-1]] += since - self._since
         self._times[part] += now - since
         self._since = now
+        if self.timeline is not None:
+            self.timeline.split(self._parts[-1])
+            self.timeline.mark(part)
 
     def end_step(self) -> None:
         """End a step: the times from here on are those of the next one."""
         self._advance()
         self.steps.append(dict(self._times))
         self._times.clear()
+        if self.timeline is not None:
+            self.timeline.end_step(self._parts[-1])
 
     def restart(self) -> None:
         """Forget the time since the last step, and the parts that were entered but not left."""
@@ -111,3 +120,5 @@ class StepClock:
         now = self._clock()
         self._times[self._parts[-1]] += now - self._since
         self._since = now
+        if self.timeline is not None:
+            self.timeline.mark(self._parts[-1])

@@ -48,7 +48,9 @@ _ADVICE = {
 _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due.
 _LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
-_LIMITS |= {"communication": 0.25, "imbalance": 0.15}
+_LIMITS |= {"communication": 0.25, "imbalance": 0.15, "synchronization": 0.15}
+# Fraction of the samples from which a line is one at which the host waits, and parts in which a device has no work.
+_BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
 _OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
@@ -160,6 +162,7 @@ class _Judged:
         yield from self._optimizer()
         yield from self._computation()
         yield from self._lines()
+        yield from self._synchronizations()
 
     def healthy(self) -> Verdict:
         """Return the verdict if nothing is wrong."""
@@ -328,6 +331,31 @@ class _Judged:
                     text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
+
+    def _synchronizations(self) -> Iterator[Verdict]:
+        """Yield the line at which the host waits for the device, if the device then waits for the host.
+
+        A device that always has work queued loses nothing by a host that waits.
+        """
+        starved = self._result.get("starved", ())
+        idle = sum(value for step in starved for part, value in step.items() if not part.startswith(_NOT_QUEUED))
+        share = idle / len(starved) / self._step if starved else 0.0
+        if share < _LIMITS["synchronization"]:
+            return
+        lines, samples = self._result.get("lines", ()), max(1, self._result.get("samples", 0))
+        blocked = {
+            number: sum(one["count"] for one in lines if (one["file"], one["line"]) == (each["file"], each["line"]))
+            for number, each in enumerate(self._operators["waits"])
+        }
+        number = max(blocked, key=lambda number: blocked[number], default=None)
+        if number is None or blocked[number] < _BLOCKED * samples:
+            return
+        wait = self._operators["waits"][number]
+        where = _place(wait)
+        text = f"Bound by a synchronization in {where}: the device then waits for the host, for up to {share:.0%}."
+        evidence = (f"{where} {wait['why']}, {wait['count']:g} times a step",)
+        evidence += (f"the host waits there in {blocked[number] / samples:.0%} of the samples",)
+        yield Verdict("synchronization", text, share, where, evidence)
 
     def _share(self, parts: Sequence[str]) -> float:
         return sum(self._shares.get(part, 0.0) for part in parts)
