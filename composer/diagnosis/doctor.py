@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, break_even, difference
@@ -18,11 +19,10 @@ from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_sav
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
+from composer.trials.assignments import Assignment
 from composer.trials.workspace import workspace
-
-if TYPE_CHECKING:
-    from composer.trainer import Trainer
 
 __all__ = ["doctor"]
 
@@ -74,7 +74,7 @@ def doctor(
         The report; ``report.ok`` says whether nothing is wrong.
 
     Raises:
-        ValueError: An argument is out of range, or a remedy does not exist.
+        ValueError: An argument is out of range, or a remedy or an argument to change does not exist.
         RuntimeError: The program does not train; the error has its traceback.
 
     >>> doctor(["train.py"], steps=1)
@@ -84,6 +84,9 @@ def doctor(
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}; got {steps}.")
     chosen = None if remedies is None else [one_of("remedies", name, list(REMEDIES)) for name in remedies]
+    for change in changes:
+        name = Assignment.parse(change).path.partition(".")[0]
+        one_of("changes", name, list(inspect.signature(Trainer).parameters))
     target = Target.of(program, fit)
     with workspace(folder, [_RECORDER, _BLOCKS]) as (where, server):
         return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server).report()
