@@ -108,6 +108,10 @@ class StepTimer(Callback):
         self._replace(state.model, "update_metric", "metrics")
         for destination in trainer.logger.destinations:
             self._replace(destination, "__receive__", part_of(destination))
+        for optimizer in state.optimizers:
+            # With zeroing gradients, and what PyTorch does around the hooks below.
+            for name in ("step", "zero_grad"):
+                self._replace(optimizer, name, "optimizer")
         self._hooks = [
             register_optimizer_step_pre_hook(lambda *_: self._enter("optimizer")),
             register_optimizer_step_post_hook(lambda *_: self._leave()),
