@@ -157,5 +157,5 @@ def _checksum(batch: Any) -> int:
     for leaf in trees.leaves(batch):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_quantized:
             values = leaf.detach().to("cpu").contiguous().reshape(-1)
-            found = zlib.crc32(values.view(torch.uint8).numpy(), found)
+            found = zlib.crc32(values.view(torch.uint8).numpy().tobytes(), found)
     return found

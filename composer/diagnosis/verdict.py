@@ -47,8 +47,16 @@ _ADVICE = {
 }
 _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due.
-_LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
-_LIMITS |= {"communication": 0.25, "imbalance": 0.15, "synchronization": 0.15}
+_LIMITS = {
+    "data": 0.15,
+    "evaluation": 0.2,
+    "saving": 0.15,
+    "logging": 0.12,
+    "metrics": 0.25,
+    "communication": 0.25,
+    "imbalance": 0.15,
+    "synchronization": 0.15,
+}
 # Fraction of the samples from which a line is one at which the host waits, and parts in which a device has no work.
 _BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from composer import Algorithm, Callback, Trainer, dist
+from composer import Algorithm, Callback, Trainer
 from composer.callbacks import OptimizerMonitor
 from composer.core import Event
 from composer.core.logger import LoggerDestination
@@ -31,6 +31,8 @@ from tests.diagnosis.parts import BATCH, CLASSES, WIDTH, convolutions, ready, ro
 # The cause, and a text that the place must have.
 EXPECTED: dict[str, tuple[str, str]] = {}
 RANKS: dict[str, int] = {}
+# Where each program is.
+PATHS: dict[str, str] = {}
 
 
 def planted(cause: str, where: str = "", ranks: int = 1) -> Callable[[Callable[[], Trainer]], Callable[[], Trainer]]:
@@ -38,6 +40,7 @@ def planted(cause: str, where: str = "", ranks: int = 1) -> Callable[[Callable[[
 
     def note(function: Callable[[], Trainer]) -> Callable[[], Trainer]:
         EXPECTED[function.__name__], RANKS[function.__name__] = (cause, where), ranks
+        PATHS[function.__name__] = f"{function.__module__}:{function.__name__}"
         return function
 
     return note
@@ -371,14 +374,6 @@ def needless_float64() -> Trainer:
     return trainer(wide().double(), ready(dtype=torch.float64))
 
 
-@planted("communication", "find_unused_parameters", ranks=2)
-def needless_search_for_unused_parameters() -> Trainer:
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(150)]
-    return trainer(
-        nn.Sequential(*layers, nn.Linear(64, CLASSES)), ready(8, 64, number=200), find_unused_parameters=True
-    )
-
-
 def slow_transform(batch: Any) -> Any:
     inputs, targets = batch
     return torch.stack([row[torch.randperm(WIDTH)].sort().values.cumsum(0) for row in inputs]), targets
@@ -391,45 +386,3 @@ def _transformed(samples: list[Any]) -> Any:
 @planted("data", "slow_transform")
 def transforming_in_the_collate_function() -> Trainer:
     return trainer(wide(hidden=256), DataLoader(rows(2048), BATCH, collate_fn=_transformed))
-
-
-class SleepingOnRank1(Sleeping):
-    def make(self, index: int) -> Tensor:
-        if dist.get_global_rank() == 1:
-            time.sleep(0.0005)
-        return torch.randn(WIDTH)
-
-
-@planted("data", "SleepingOnRank1", ranks=2)
-def slow_data_on_one_rank() -> Trainer:
-    return trainer(data=DataLoader(SleepingOnRank1(), BATCH))
-
-
-class LongOnRank1(nn.Module):
-    """A network that computes four times as much on one rank, as with longer texts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = wide()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        times = 4 if dist.get_global_rank() == 1 else 1
-        return self.net(torch.cat([inputs] * times)).view(times, len(inputs), -1).mean(0)
-
-
-@planted("imbalance", ranks=2)
-def longer_batches_on_one_rank() -> Trainer:
-    return trainer(LongOnRank1())
-
-
-@planted("communication", ranks=2)
-def large_gradients_of_small_batches() -> Trainer:
-    net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)], nn.Linear(1024, CLASSES))
-    return trainer(net, ready(4, 1024), optimizers=torch.optim.SGD(net.parameters(), 1e-4, fused=True))
-
-
-@planted("communication", ranks=2)
-def small_batches_of_a_sharded_model() -> Trainer:
-    net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)], nn.Linear(1024, CLASSES))
-    optimizer = torch.optim.SGD(net.parameters(), 1e-4)
-    return trainer(net, ready(4, 1024), optimizers=optimizer, parallelism_config={"fsdp": {}})
