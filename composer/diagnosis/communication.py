@@ -23,7 +23,7 @@ from composer.diagnosis.step_clock import StepClock
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["COMMUNICATION", "WAITING", "CommunicationTimer", "across_ranks"]
+__all__ = ["COMMUNICATION", "WAITING", "CommunicationTimer", "across_ranks", "imbalance"]
 
 COMMUNICATION, WAITING = "communication", "waiting for other ranks"
 # These include their own communication.
@@ -150,3 +150,33 @@ def across_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for rank, own in enumerate(steps)
     ]
     return {**results[slowest], "steps": split, "ranks": ranks, "slowest": slowest}
+
+
+def imbalance(result: Mapping[str, Any], least: float) -> tuple[int, str, str]:
+    """Return the slowest rank, the part in which it takes longest beyond the fastest, and the evidence in words.
+
+    The part is :data:`WAITING` if no rank is always the slowest, and empty if no rank waits long.
+
+    Args:
+        result: What :func:`across_ranks` returned, or the result of a single rank.
+        least: Seconds in a step that a rank must wait for others.
+
+    >>> fast, slow = (
+    ...     {"steps": [{"communication": 3, "data": 0}]},
+    ...     {"steps": [{"communication": 1, "data": 2}]},
+    ... )
+    >>> imbalance(across_ranks([fast, slow]), least=1.0)[:2]
+    (1, 'data')
+    """
+    ranks = result.get("ranks", ())
+    waits = max((each["waiting"] for each in ranks), default=0.0)
+    if not ranks or waits < least:
+        return 0, "", ""
+    slow, fast = ranks[result["slowest"]], max(ranks, key=lambda each: each["waiting"])
+    if slow["waiting"] > 0.5 * waits:
+        return slow["rank"], WAITING, f"no rank is always the slowest; each waits up to {waits * 1e3:.3g} ms a step"
+    names = [part for part in slow["parts"] if part != COMMUNICATION]
+    most = max(names, key=lambda part: slow["parts"][part] - fast["parts"].get(part, 0.0))
+    times = [f"{each['parts'].get(most, 0.0) * 1e3:.3g} ms on rank {each['rank']}" for each in (slow, fast)]
+    told = f"{most}: {times[0]}, {times[1]}, which waits {waits * 1e3:.3g} ms in each step"
+    return slow["rank"], most, told

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from composer.diagnosis.communication import COMMUNICATION, WAITING
+from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 
 __all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
 
@@ -225,22 +225,7 @@ class _Judged:
             yield Verdict("imbalance", text, waits, where, (told,))
 
     def _imbalance(self) -> tuple[int, str, str]:
-        """Return the slowest rank, the part in which it takes longest beyond the fastest, and the evidence, if any.
-
-        The part is that of waiting where no rank is always the slowest.
-        """
-        ranks = self._result.get("ranks", ())
-        waits = max((each["waiting"] for each in ranks), default=0.0)
-        if not ranks or waits < _LIMITS["imbalance"] * self._step:
-            return 0, "", ""
-        slow, fast = ranks[self._result["slowest"]], max(ranks, key=lambda each: each["waiting"])
-        if slow["waiting"] > 0.5 * waits:
-            return slow["rank"], WAITING, f"no rank is always the slowest; each waits up to {waits * 1e3:.3g} ms a step"
-        names = [part for part in slow["parts"] if part != COMMUNICATION]
-        most = max(names, key=lambda part: slow["parts"][part] - fast["parts"].get(part, 0.0))
-        times = [f"{each['parts'].get(most, 0.0) * 1e3:.3g} ms on rank {each['rank']}" for each in (slow, fast)]
-        told = f"{most}: {times[0]}, {times[1]}, which waits {waits * 1e3:.3g} ms in each step"
-        return slow["rank"], most, told
+        return imbalance(self._result, _LIMITS["imbalance"] * self._step)
 
     def _outputs(self) -> Iterator[Verdict]:
         for part, text in (
