@@ -67,8 +67,8 @@ class FirstSteps(Callback):
     Args:
         folder: Folder of the trial.
 
-    >>> FirstSteps(Path("trial"))
-    FirstSteps(...)
+    >>> FirstSteps(Path("trial")).writes_output
+    False
     """
 
     def __init__(self, folder: Path) -> None:
