@@ -14,6 +14,7 @@ from composer import dist
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.diagnosis.first_steps import FirstSteps
 from composer.diagnosis.recorder import DoctorProbe
 from composer.trials.probe import Finished
 
@@ -60,7 +61,7 @@ class BlockRecorder(DoctorProbe):
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the callback that waits for tokens."""
         restored = super().init(arguments, given)
-        restored["callbacks"] = [_Blocks(self.folder), *restored["callbacks"]]
+        restored["callbacks"] = [_Blocks(self.folder), *restored["callbacks"], FirstSteps(self.folder)]
         return restored
 
     def begin(self, trainer: Trainer) -> None:

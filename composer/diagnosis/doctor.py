@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from composer._text import one_of
+from composer.diagnosis.first_steps import Steps, break_even, difference
 from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio, paired_ratio
-from composer.diagnosis.remedies import REMEDIES, Remedy, applicable, combination, would_save
+from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
+from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
+from composer.trials.assignments import Assignment
 from composer.trials.workspace import workspace
-
-if TYPE_CHECKING:
-    from composer.trainer import Trainer
 
 __all__ = ["doctor"]
 
@@ -71,7 +74,7 @@ def doctor(
         The report; ``report.ok`` says whether nothing is wrong.
 
     Raises:
-        ValueError: An argument is out of range, or a remedy does not exist.
+        ValueError: An argument is out of range, or a remedy or an argument to change does not exist.
         RuntimeError: The program does not train; the error has its traceback.
 
     >>> doctor(["train.py"], steps=1)
@@ -81,6 +84,9 @@ def doctor(
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}; got {steps}.")
     chosen = None if remedies is None else [one_of("remedies", name, list(REMEDIES)) for name in remedies]
+    for change in changes:
+        name = Assignment.parse(change).path.partition(".")[0]
+        one_of("changes", name, list(inspect.signature(Trainer).parameters))
     target = Target.of(program, fit)
     with workspace(folder, [_RECORDER, _BLOCKS]) as (where, server):
         return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server).report()
@@ -130,6 +136,7 @@ class _Diagnosis:
             would_save(result),
             (result.get("operators") or {}).get("waits", ()),
             result["facts"],
+            result.get("ranks", ()),
             time.monotonic() - start,
         )
 
@@ -156,7 +163,7 @@ class _Diagnosis:
         for begin in range(0, len(remedies), size):
             noise, found = self._contest(result, remedies[begin : begin + size])
             tried += found
-        paying = [(one.remedy, one.ratio.gain) for one in tried if one.pays and one.ratio is not None]
+        paying = [(one.remedy, one.ratio.gain) for one in tried if one.pays and one.is_exact and one.ratio]
         together = combination(paying)
         if together is None:
             return noise, tried, None
@@ -188,16 +195,26 @@ class _Diagnosis:
                 if len(racing) == 2 or late:
                     break
             noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])
-            return noise, [self._tried(contest, one, noise) for one in remedies]
+            precision = result["facts"].get("precision", "fp32")
+            return noise, [self._tried(contest, one, noise, precision) for one in remedies]
 
-    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio) -> Tried:
+    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio, precision: str) -> Tried:
         if remedy.name in contest.failed or not contest.blocks[remedy.name]:
             self._say(f"{remedy.name}: does not run")
             return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
         ratio = _ratio(contest, remedy.name)
         pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
         self._say(f"{remedy.name}: {ratio}")
-        return Tried(remedy, ratio, pays=pays)
+        names = [f"block-{name.replace('+', '.')}" for name in ("base", "again", remedy.name)]
+        before, again, after = (Steps.read(self._folder / name) for name in names)
+        gained = statistics.median(contest.blocks["base"]) * (1 - 1 / ratio.value) if pays else 0.0
+        return Tried(
+            remedy,
+            ratio,
+            pays=pays,
+            difference=difference(before, again, after, precision),
+            break_even=break_even(before, again, after, gained),
+        )
 
     def _say(self, text: str) -> None:
         if self._progress is not None:

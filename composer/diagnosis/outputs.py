@@ -13,7 +13,7 @@ from composer.loggers import ConsoleLogger, InMemoryLogger, ProgressBarLogger
 from composer.trainer.short_names import instances
 from composer.trees import ensure_tuple
 
-__all__ = ["restore_outputs"]
+__all__ = ["restore_outputs", "saver_like"]
 
 # Restored as the program gives them: what they print goes into the log of the trial.
 _DISPLAYS = ("progress_bar", "log_to_console", "log_traces")
@@ -59,7 +59,7 @@ def restore_outputs(
         if not callback.writes_output or any(callback is one for one in loggers):
             continue
         if isinstance(callback, CheckpointSaver):
-            callbacks.append(_saver(callback, folder / f"saver{len(callbacks)}"))
+            callbacks.append(saver_like(callback, folder / f"saver{len(callbacks)}"))
         elif _redirected(callback, folder / "callbacks" / str(len(callbacks))):
             callbacks.append(callback)
         else:
@@ -97,8 +97,17 @@ def _redirected(output: Any, folder: Path) -> bool:
     return False
 
 
-def _saver(saver: CheckpointSaver, folder: Path) -> CheckpointSaver:
-    """Return a saver of the same states into another folder."""
+def saver_like(saver: CheckpointSaver, folder: Path, *, asynchronous: bool | None = None) -> CheckpointSaver:
+    """Return a saver of the same states into another folder.
+
+    Args:
+        saver: The saver.
+        folder: The folder.
+        asynchronous: Whether to write in the background; None for what the saver does.
+
+    >>> saver_like(CheckpointSaver("runs"), Path("trial"), asynchronous=True).asynchronous
+    True
+    """
     return CheckpointSaver(
         folder,
         save_interval=saver.save_interval,
@@ -106,5 +115,5 @@ def _saver(saver: CheckpointSaver, folder: Path) -> CheckpointSaver:
         num_checkpoints_to_keep=1,
         weights_only=saver.weights_only,
         ignore_keys=saver.ignore_keys,
-        asynchronous=saver.asynchronous,
+        asynchronous=saver.asynchronous if asynchronous is None else asynchronous,
     )

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.lr_scheduler import OneCycleLR
 
 from composer import dist
+from composer.callbacks import CheckpointSaver
 from composer.core.time import Time
+from composer.diagnosis.communication import across_ranks
+from composer.diagnosis.device_timeline import DeviceTimeline
 from composer.diagnosis.edits import edit
 from composer.diagnosis.line_sampler import LineSampler
 from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
@@ -132,11 +135,13 @@ class StepRecorder(DoctorProbe):
         self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
         self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
+        self._own_savers = 0  # checkpoint savers among the callbacks
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the timer."""
         restored = super().init(arguments, given)
         self._timer = StepTimer(self._clock, self._ended, fused=restored.get("compile_config") is not None)
+        self._own_savers = sum(isinstance(one, CheckpointSaver) for one in restored["callbacks"])
         restored["callbacks"] = [self._timer, *restored["callbacks"]]
         return restored
 
@@ -145,6 +150,7 @@ class StepRecorder(DoctorProbe):
         self._timer = next(callback for callback in trainer.state.callbacks if isinstance(callback, StepTimer))
         self._trainer = trainer
         self._timer.watch(trainer)
+        self._clock.timeline = DeviceTimeline.of(trainer.state.device.torch_device)
         self._began = time.perf_counter()
         self._clock.restart()
 
@@ -154,8 +160,11 @@ class StepRecorder(DoctorProbe):
         self._stack.close()
         if not self._result.get("steps"):
             raise RuntimeError(f"The program ended after {len(self._clock.steps)} steps, too few to measure.")
-        self._result["facts"] = {**facts_of(trainer), "left_out": self._left_out}
+        own = {"left_out": self._left_out, "own_savers": self._own_savers}
+        self._result["facts"] = {**facts_of(trainer), **own}
         self._result["seconds_per_operator"] = seconds_per_operator()
+        if dist.get_world_size() > 1:
+            self._result = across_ranks(dist.all_gather_object(self._result))
 
     def result(self) -> Mapping[str, Any]:
         """Return the split of the steps, the lines, the operators and the facts."""
@@ -175,7 +184,7 @@ class StepRecorder(DoctorProbe):
                 self._forwards = self._timer.forwards
         elif self._phase == "timed":
             if self._count >= self._steps or (late and self._count >= 3):
-                self._result["steps"] = self._clock.steps[:]
+                self._note_steps()
                 self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
                 self._next("sampled")
                 self._stack.enter_context(self._sampler)
@@ -201,9 +210,19 @@ class StepRecorder(DoctorProbe):
                 each["count"] += 1
                 each["seconds"] += step[part]
 
+    def _note_steps(self) -> None:
+        """Note the split of the steps: that of the device where it has a time line, else that of the host."""
+        self._result["steps"] = self._clock.steps[:]
+        if self._clock.timeline is not None:
+            self._result["host_steps"] = self._result["steps"]
+            self._result["steps"], self._result["starved"] = self._clock.timeline.split_of_steps()
+            self._clock.timeline = None
+
     def _next(self, phase: str) -> None:
         self._phase, self._count, self._began = phase, 0, time.perf_counter()
         self._clock.steps.clear()
+        if self._clock.timeline is not None:
+            self._clock.timeline.restart()
 
     def _prefetched(self) -> int:
         """Return the number of batches that were loaded before the first step."""

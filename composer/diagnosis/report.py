@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer.diagnosis.first_steps import Difference
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.verdict import Verdict
@@ -23,6 +24,9 @@ class Tried:
         ratio: How many times as fast the run is with it; None if it does not run.
         pays: Whether the gain is larger than the noise.
         error: Why it does not run.
+        difference: What it changes in the losses of the first steps.
+        break_even: Number of steps after which the gain exceeds the time of the start, such as compilation; None if it
+            starts as fast as the unchanged run, or does not pay.
 
     >>> Tried(Remedy("fused", lines="AdamW(..., fused=True)"), Ratio(1.2, 1.1, 1.3), pays=True).pays
     True
@@ -32,15 +36,24 @@ class Tried:
     ratio: Ratio | None
     pays: bool = False
     error: str = ""
+    difference: Difference = "unknown"
+    break_even: float | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it changes no number but in its last digits, as far as is known."""
+        return self.remedy.exact and self.difference != "numbers"
 
     def to_json(self) -> dict[str, Any]:
         """Return what was measured in JSON types."""
         gain = None if self.ratio is None else {"gain": self.ratio.gain, **dataclasses.asdict(self.ratio)}
-        return {"name": self.remedy.name, "lines": self.remedy.lines, "exact": self.remedy.exact} | {
+        return {"name": self.remedy.name, "lines": self.remedy.lines, "exact": self.is_exact} | {
             "changes": [*self.remedy.changes, *self.remedy.edits],
             "ratio": gain,
             "pays": self.pays,
             "error": self.error,
+            "difference": self.difference,
+            "break_even_steps": self.break_even,
         }
 
 
@@ -58,6 +71,7 @@ class Report:
         would_save: Gain at most without outputs and callbacks, computed from the shares.
         waits: Where an accelerator would be waited for.
         facts: What is known of the run.
+        ranks: The seconds of each rank in a step, and for how many it waits for others; empty for one rank.
         seconds: Wall time of the diagnosis.
 
     >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).ok
@@ -73,6 +87,7 @@ class Report:
     would_save: Mapping[str, float] = field(default_factory=dict[str, float])
     waits: Sequence[Mapping[str, Any]] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ranks: Sequence[Mapping[str, Any]] = ()
     seconds: float = 0.0
 
     @property
@@ -83,7 +98,7 @@ class Report:
     @property
     def paying(self) -> list[Tried]:
         """The remedies that pay and change no number, the largest gain first."""
-        paying = [one for one in self.tried if one.pays and one.remedy.exact and one.ratio is not None]
+        paying = [one for one in self.tried if one.pays and one.is_exact and one.ratio is not None]
         return sorted(paying, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +114,7 @@ class Report:
             "would_save": dict(self.would_save),
             "waits": list(self.waits),
             "facts": dict(self.facts),
+            "ranks": list(self.ranks),
             "seconds": round(self.seconds, 1),
         }
 
@@ -108,6 +124,7 @@ class Report:
         lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
         lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
         lines += [f"  {share:6.1%}  {_NAMES.get(part, part)}" for part, share in self.shares.items() if share >= 0.0005]
+        lines += _ranks(self.ranks)
         if self.tried:
             noise = "" if self.noise is None else f" (the unchanged run against itself: {self.noise})"
             lines += ["", f"Remedies, measured in turn{noise}:"]
@@ -129,15 +146,39 @@ class Report:
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
+_DIFFERENCES = {
+    "none": "",
+    "rounding": "changes the last digits of the losses",
+    "batches": "changes the order of samples, or random augmentation",
+    "numbers": "changes numbers",
+    "unknown": "",
+}
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of the slowest and the fastest rank."""
+    if len(ranks) < 2:
+        return []
+    order = sorted(ranks, key=lambda each: each["waiting"])
+    lines = ["", f"Of {len(ranks)} ranks, the slowest and the fastest:"]
+    for each in (order[0], order[-1]):
+        largest = sorted(each["parts"].items(), key=lambda part: -part[1])[:4]
+        parts = ", ".join(f"{part} {seconds * 1e3:.3g} ms" for part, seconds in largest)
+        lines.append(f"  rank {each['rank']} waits {each['waiting'] * 1e3:.3g} ms a step for others: {parts}")
+    return lines
 
 
 def _line(one: Tried) -> str:
     if one.ratio is None:
         return f"  {'-':>18}  {one.remedy.name}: does not run: {one.error}"
     mark = "" if one.pays else "  (not more than noise)" if one.ratio.high > 1 else ""
-    separate = "" if one.remedy.exact else "  (changes numbers)"
-    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{separate}{mark}"
+    told = [_DIFFERENCES[one.difference] if one.is_exact else "changes numbers"]
+    if one.break_even is not None:
+        told.append(f"its start takes as long as it gains in {one.break_even:,.0f} steps")
+    notes = "".join(f"  ({each})" for each in told if each)
+    write = one.remedy.lines.splitlines()[-1 if one.remedy.lines.startswith("from ") else 0] if one.remedy.lines else ""
+    return f"  {one.ratio!s:>18}  {one.remedy.name}: {write}{notes}{mark}"
 
 
 def _wait(each: Mapping[str, Any]) -> str:

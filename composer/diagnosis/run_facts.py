@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -21,14 +22,19 @@ from torch.utils.data import (
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
+from composer.callbacks import CheckpointSaver
 from composer.core.data_spec import DataSpec
+from composer.core.logger import LoggerDestination
+from composer.trainer.step import may_use_closure
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "interval_of"]
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+# How often a callback or logger logs, in batches.
+_INTERVALS = ("batch_log_interval", "flush_interval")
 
 
 def facts_of(trainer: Trainer) -> dict[str, Any]:
@@ -50,6 +56,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     parameters = list(state.model.parameters())
     numbers = sum(p.numel() for p in parameters)
     doubles = sum(p.numel() for p in parameters if p.dtype == torch.float64)
+    savers = [one for one in state.callbacks if isinstance(one, CheckpointSaver)]
     sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "device": state.device.torch_device.type,
@@ -69,13 +76,70 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "find_unused_parameters": bool(getattr(run.strategy, "_find_unused", False)),
         "evaluators": [evaluator.label for evaluator in state.evaluators],
         "loggers": [type(logger).__name__ for logger in trainer.logger.destinations],
-        "savers": sum(type(c).__name__ == "CheckpointSaver" for c in state.callbacks),
-        "saves_in_background": all(
-            getattr(c, "asynchronous", True) for c in state.callbacks if type(c).__name__ == "CheckpointSaver"
-        ),
+        "intervals": {
+            type(one).__name__: (attribute, getattr(one, attribute, 1) if attribute else 1)
+            for one in state.callbacks
+            if (attribute := interval_of(one)) is not None
+        },
+        "batch_norm": any(isinstance(module, _BatchNorm) for module in state.model.modules()),
+        "blocks": _blocks(state.model),
+        "has_bf16": _has_bf16(state.device.torch_device.type),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "steps_by_closure": any(may_use_closure(type(one)) for one in state.optimizers),
+        "savers": len(savers),
+        "saves_in_background": all(saver.asynchronous for saver in savers),
         "optimizers": [_optimizer(one) for one in state.optimizers],
         "data": _data(state.train_phase.loader),
     }
+
+
+def interval_of(output: object) -> str | None:
+    """Return the name of the attribute that says how often a callback or logger logs, in batches.
+
+    An empty string is that of a custom logger without one; None that of what has no interval.
+
+    Args:
+        output: The callback or logger.
+
+    >>> from composer.callbacks import LRMonitor, OptimizerMonitor
+    >>> interval_of(OptimizerMonitor()), interval_of(LRMonitor())
+    ('batch_log_interval', None)
+    """
+    for name in _INTERVALS:
+        if isinstance(getattr(output, name, None), int):
+            return name
+    is_own = isinstance(output, LoggerDestination) and not type(output).__module__.startswith("composer.")
+    return "" if is_own else None
+
+
+def _blocks(model: nn.Module) -> str | None:
+    """Return the class of the blocks that a model repeats, such as its layers: the one with most parameters in all.
+
+    A block has several modules with parameters, and is within none of its own class.
+    """
+    sums: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for module in model.modules():
+        name = type(module).__name__
+        parts = sum(1 for _ in module.modules()) - 1
+        if parts < 2 or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            continue
+        if any(inner is not module and type(inner) is type(module) for inner in module.modules()):
+            continue
+        sums[name] = sums.get(name, 0) + sum(p.numel() for p in module.parameters())
+        counts[name] = counts.get(name, 0) + 1
+    repeated = {name: size for name, size in sums.items() if counts[name] > 1 and size}
+    return max(repeated, key=lambda name: repeated[name], default=None)
+
+
+def _has_bf16(device: str) -> bool:
+    """Return whether a device computes in bfloat16 faster than in float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cpu":
+        able = torch.cpu.get_capabilities()
+        return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
+    return device != "meta"
 
 
 def _is_channels_last(parameter: Any) -> bool:
@@ -119,6 +183,8 @@ def _data(spec: Any) -> dict[str, Any]:
         "pinned": loader.pin_memory,
         "batch_size": loader.batch_size,
         "batches": batches,
+        "drop_last": loader.drop_last,
+        "shuffled": type(loader.sampler) is RandomSampler,
         "tensors": type(dataset) is TensorDataset
         and loader.collate_fn is default_collate
         and loader.batch_size is not None

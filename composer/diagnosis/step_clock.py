@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
+from composer.diagnosis.device_timeline import DeviceTimeline
+
 __all__ = ["StepClock"]
 
 
@@ -16,6 +18,7 @@ class StepClock:
         clock: Returns the time in seconds.
 
     Attributes:
+        timeline: The time line of an accelerator, which is told of each change; None on the CPU.
         steps: The seconds of each part, for every step that has ended.
 
     >>> ticks = iter([0.0, 1.0, 2.0, 4.0, 5.0])
@@ -29,6 +32,7 @@ class StepClock:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.timeline: DeviceTimeline | None = None
         self.steps: list[dict[str, float]] = []
         self._clock = clock
         self._parts = ["rest"]
@@ -64,11 +68,42 @@ class StepClock:
         self._advance()
         self._parts[-1] = part
 
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return self._clock()
+
+    def split(self, part: str, since: float) -> None:
+        """Count the time since a moment as that of another part; the part that was entered last goes on.
+
+        Args:
+            part: The other part.
+            since: The moment, from :meth:`now`; time that is already counted stays where it is.
+
+        >>> ticks = iter([0.0, 1.0, 3.0, 4.0, 4.0])
+        >>> clock = StepClock(lambda: next(ticks))
+        >>> clock.enter("backward")
+        >>> last_gradient = clock.now()
+        >>> clock.split("communication", last_gradient)
+        >>> clock.end_step()
+        >>> clock.steps
+        [{'rest': 1.0, 'backward': 2.0, 'communication': 1.0}]
+        """
+        now = self._clock()
+        since = min(max(since, self._since), now)
+        self._times[self._parts[-1]] += since - self._since
+        self._times[part] += now - since
+        self._since = now
+        if self.timeline is not None:
+            self.timeline.split(self._parts[-1])
+            self.timeline.mark(part)
+
     def end_step(self) -> None:
         """End a step: the times from here on are those of the next one."""
         self._advance()
         self.steps.append(dict(self._times))
         self._times.clear()
+        if self.timeline is not None:
+            self.timeline.end_step(self._parts[-1])
 
     def restart(self) -> None:
         """Forget the time since the last step, and the parts that were entered but not left."""
@@ -85,3 +120,5 @@ class StepClock:
         now = self._clock()
         self._times[self._parts[-1]] += now - self._since
         self._since = now
+        if self.timeline is not None:
+            self.timeline.mark(self._parts[-1])

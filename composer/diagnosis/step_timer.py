@@ -15,6 +15,7 @@ from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger, LoggerDestination
 from composer.core.state import State
+from composer.diagnosis.communication import CommunicationTimer
 from composer.diagnosis.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class StepTimer(Callback):
     def __init__(self, clock: StepClock, ended: Callable[[], None], fused: bool = False) -> None:
         self._clock, self._ended, self._fused = clock, ended, fused
         self._hooks: list[Any] = []
+        self._communication = CommunicationTimer(clock)
         self._has_batch = False
         self._evaluates = False
         self.forwards = 0
@@ -100,21 +102,27 @@ class StepTimer(Callback):
             trainer: The trainer, before ``fit``.
         """
         run, state = trainer._run, trainer.state  # pyright: ignore[reportPrivateUsage]
+        self._communication.watch(trainer)
         self._replace(run.strategy, "backward", "backward")
         self._replace(state.device, "batch_to_device", "transfer")
         self._replace(state.model, "update_metric", "metrics")
         for destination in trainer.logger.destinations:
             self._replace(destination, "__receive__", part_of(destination))
+        for optimizer in state.optimizers:
+            # With zeroing gradients, and what PyTorch does around the hooks below.
+            for name in ("step", "zero_grad"):
+                self._replace(optimizer, name, "optimizer")
         self._hooks = [
             register_optimizer_step_pre_hook(lambda *_: self._enter("optimizer")),
             register_optimizer_step_post_hook(lambda *_: self._leave()),
         ]
 
     def close(self, state: State, logger: Logger) -> None:
-        """Remove the hooks of the optimizers."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._communication.close()
 
     def _before(self, event: Event) -> Callable[[], None] | None:
         """Return what to do before the handlers of an event."""
@@ -186,6 +194,8 @@ class StepTimer(Callback):
             try:
                 return method(*positional, **named)
             finally:
+                if part == "backward":
+                    self._communication.end_backward()
                 clock.leave()
 
         object.__setattr__(owner, name, timed)

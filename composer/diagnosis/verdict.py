@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
+
 __all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
 
 Cause = Literal[
@@ -17,6 +19,7 @@ Cause = Literal[
     "synchronization",
     "compute",
     "communication",
+    "imbalance",
     "evaluation",
     "saving",
     "logging",
@@ -32,6 +35,8 @@ _ADVICE = {
     "see {where}.",
     "synchronization": "Keep the value on the device, and read it rarely: log it, or read it every 100 batches.",
     "communication": "Communicate less often (larger batches, gradient accumulation), and only what is needed.",
+    "imbalance": "Give each rank the same work in each step: batches of the same cost, such as of the same length; see "
+    "{where}.",
     "evaluation": "Evaluate less often or on fewer batches: eval_interval, eval_subset_num_batches.",
     "saving": "Save less often, or in the background: save_interval, save_async=True.",
     "logging": "Log less often and less: flush_interval of the logger, fewer metrics; {where} takes most.",
@@ -42,7 +47,18 @@ _ADVICE = {
 }
 _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due.
-_LIMITS = {"data": 0.15, "evaluation": 0.2, "saving": 0.15, "logging": 0.12, "metrics": 0.25}
+_LIMITS = {
+    "data": 0.15,
+    "evaluation": 0.2,
+    "saving": 0.15,
+    "logging": 0.12,
+    "metrics": 0.25,
+    "communication": 0.25,
+    "imbalance": 0.15,
+    "synchronization": 0.15,
+}
+# Fraction of the samples from which a line is one at which the host waits, and parts in which a device has no work.
+_BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
 _OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
@@ -148,11 +164,13 @@ class _Judged:
     def candidates(self) -> Iterator[Verdict]:
         """Yield everything that takes more than its due."""
         yield from self._data()
+        yield from self._ranks()
         yield from self._outputs()
         yield from self._handlers()
         yield from self._optimizer()
         yield from self._computation()
         yield from self._lines()
+        yield from self._synchronizations()
 
     def healthy(self) -> Verdict:
         """Return the verdict if nothing is wrong."""
@@ -179,9 +197,35 @@ class _Judged:
         elif workers:
             evidence.append(f"num_workers={workers}, persistent_workers={facts.get('persistent')}")
         at = f", most of it in {where}" if where else ""
+        rank, excess, told = self._imbalance()
+        if excess == "data":
+            at = f" on rank {rank}{at}"
+            evidence.append(told)
         yield Verdict(
             "data", f"Bound by data: waiting takes {share:.0%} of the step{at}.", share, where, tuple(evidence)
         )
+
+    def _ranks(self) -> Iterator[Verdict]:
+        """Yield the time of collectives, and that for which ranks wait for each other."""
+        share = self._share((COMMUNICATION,))
+        if share >= _LIMITS["communication"]:
+            text = f"Bound by communication: the ranks communicate for {share:.0%} of the step."
+            size = self._facts.get("parameters", 0) * (8 if self._facts["float64"] else 4) / 2**20
+            evidence = [f"{COMMUNICATION}: {share * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms of a step"]
+            evidence.append(f"the gradients of {self._facts.get('ranks', 1)} ranks are {size:.3g} MiB on each")
+            yield Verdict("communication", text, share, "", tuple(evidence))
+        rank, excess, told = self._imbalance()
+        if excess in (*_COMPUTE, "rest", "optimizer", WAITING):
+            waits = max(each["waiting"] for each in self._result["ranks"]) / self._step
+            line, fraction = _hottest(self._result, excess)
+            where = _place(line) if line is not None and fraction > 0.25 else excess
+            text = f"Bound by rank {rank}: the other ranks wait for it for {waits:.0%} of the step."
+            if excess == WAITING:
+                where, text = "data and model", f"Bound by waits of ranks for each other: {waits:.0%} of the step."
+            yield Verdict("imbalance", text, waits, where, (told,))
+
+    def _imbalance(self) -> tuple[int, str, str]:
+        return imbalance(self._result, _LIMITS["imbalance"] * self._step)
 
     def _outputs(self) -> Iterator[Verdict]:
         for part, text in (
@@ -280,6 +324,31 @@ class _Judged:
                     text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
+
+    def _synchronizations(self) -> Iterator[Verdict]:
+        """Yield the line at which the host waits for the device, if the device then waits for the host.
+
+        A device that always has work queued loses nothing by a host that waits.
+        """
+        starved = self._result.get("starved", ())
+        idle = sum(value for step in starved for part, value in step.items() if not part.startswith(_NOT_QUEUED))
+        share = idle / len(starved) / self._step if starved else 0.0
+        if share < _LIMITS["synchronization"]:
+            return
+        lines, samples = self._result.get("lines", ()), max(1, self._result.get("samples", 0))
+        blocked = {
+            number: sum(one["count"] for one in lines if (one["file"], one["line"]) == (each["file"], each["line"]))
+            for number, each in enumerate(self._operators["waits"])
+        }
+        number = max(blocked, key=lambda number: blocked[number], default=None)
+        if number is None or blocked[number] < _BLOCKED * samples:
+            return
+        wait = self._operators["waits"][number]
+        where = _place(wait)
+        text = f"Bound by a synchronization in {where}: the device then waits for the host, for up to {share:.0%}."
+        evidence = (f"{where} {wait['why']}, {wait['count']:g} times a step",)
+        evidence += (f"the host waits there in {blocked[number] / samples:.0%} of the samples",)
+        yield Verdict("synchronization", text, share, where, evidence)
 
     def _share(self, parts: Sequence[str]) -> float:
         return sum(self._shares.get(part, 0.0) for part in parts)

@@ -31,6 +31,8 @@ from tests.diagnosis.parts import BATCH, CLASSES, WIDTH, convolutions, ready, ro
 # The cause, and a text that the place must have.
 EXPECTED: dict[str, tuple[str, str]] = {}
 RANKS: dict[str, int] = {}
+# Where each program is.
+PATHS: dict[str, str] = {}
 
 
 def planted(cause: str, where: str = "", ranks: int = 1) -> Callable[[Callable[[], Trainer]], Callable[[], Trainer]]:
@@ -38,6 +40,7 @@ def planted(cause: str, where: str = "", ranks: int = 1) -> Callable[[Callable[[
 
     def note(function: Callable[[], Trainer]) -> Callable[[], Trainer]:
         EXPECTED[function.__name__], RANKS[function.__name__] = (cause, where), ranks
+        PATHS[function.__name__] = f"{function.__module__}:{function.__name__}"
         return function
 
     return note
@@ -369,14 +372,6 @@ def saving_every_batch() -> Trainer:
 @planted("compute", "float64")
 def needless_float64() -> Trainer:
     return trainer(wide().double(), ready(dtype=torch.float64))
-
-
-@planted("communication", "find_unused_parameters", ranks=2)
-def needless_search_for_unused_parameters() -> Trainer:
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(150)]
-    return trainer(
-        nn.Sequential(*layers, nn.Linear(64, CLASSES)), ready(8, 64, number=200), find_unused_parameters=True
-    )
 
 
 def slow_transform(batch: Any) -> Any:

@@ -23,7 +23,8 @@ from composer.diagnosis.recorder import DoctorProbe
 from composer.diagnosis.report import Report, Tried
 from composer.trials import ForkServer, Study, Target, Trial
 from composer.trials.probe import Finished
-from tests.diagnosis.bottlenecks import EXPECTED, RANKS
+from tests.diagnosis import rank_bottlenecks
+from tests.diagnosis.bottlenecks import EXPECTED, PATHS, RANKS
 from tests.diagnosis.healthy import HEALTHY
 
 
@@ -67,9 +68,8 @@ class _Until(Callback):
 
 def cases() -> dict[str, tuple[str, str, str, int]]:
     """All programs: import path, right cause, text of the place, ranks."""
-    planted = {
-        name: (f"tests.diagnosis.bottlenecks:{name}", *expected, RANKS[name]) for name, expected in EXPECTED.items()
-    }
+    assert rank_bottlenecks  # has noted its programs when it was imported
+    planted = {name: (PATHS[name], *expected, RANKS[name]) for name, expected in EXPECTED.items()}
     return planted | {name: (f"tests.diagnosis.healthy:{name}", "none", "", 1) for name in HEALTHY}
 
 

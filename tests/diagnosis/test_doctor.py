@@ -14,7 +14,7 @@ from composer.trials import Target
 @pytest.fixture
 def forked(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use one fork server for all tests."""
-    monkeypatch.setattr("composer.diagnosis.doctor.ForkServer", lambda modules: contextlib.nullcontext(server))
+    monkeypatch.setattr("composer.trials.workspace.ForkServer", lambda *_: contextlib.nullcontext(server))
 
 
 @pytest.mark.usefixtures("forked")
@@ -26,6 +26,7 @@ def test_a_sleeping_data_set_is_found_and_workers_help() -> None:
     assert "Sleeping.make" in report.verdict.where
     assert sum(report.shares.values()) == pytest.approx(1)
     assert {one.remedy.name for one in report.tried} == {"workers-1", "workers-2"}
+    assert {one.difference for one in report.tried} == {"batches"}  # workers draw other random numbers
     assert max(one.ratio.value for one in report.tried if one.ratio) > 1.1
     assert "num_workers" in str(report)
     assert report.to_json()["verdict"]["cause"] == "data"

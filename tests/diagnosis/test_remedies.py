@@ -1,49 +1,11 @@
-"""Which remedies are tried, and how those that pay are combined."""
+"""Which remedies are combined, and what is computed rather than tried."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from composer.diagnosis.paired import paired_ratio
-from composer.diagnosis.remedies import Remedy, applicable, combination, would_save
-
-DATA = {"is_loader": True, "workers": 0, "persistent": False, "prefetch": None, "pinned": False, "tensors": False}
-ADAM = {"name": "AdamW", "module": "torch.optim.adamw", "tensors": 2, "accepts": ["foreach", "fused"]}
-FACTS: dict[str, Any] = {
-    "device": "cpu",
-    "cores": 4,
-    "ranks": 1,
-    "data": DATA,
-    "optimizers": [{**ADAM, "fused": None, "foreach": None}],
-    "convolutions": False,
-    "find_unused_parameters": False,
-    "microbatch": None,
-    "compiled": False,
-    "float64": False,
-    "savers": 0,
-    "saves_in_background": True,
-    "loggers": [],
-}
-
-
-def names(parts: dict[str, float], chosen: Any = None, **facts: Any) -> list[str]:
-    return [one.name for one in applicable({"steps": [parts], "facts": FACTS | facts}, chosen)]
-
-
-def test_only_what_takes_time_is_tried() -> None:
-    assert names({"forward": 1.0}) == []
-    assert names({"data": 1.0}) == ["workers-1", "workers-2", "workers-4"]
-    assert names({"data": 1.0}, data={**DATA, "tensors": True})[-1] == "tensor_loader"
-    assert names({"data": 1.0}, data={**DATA, "is_loader": False}) == []
-    assert names({"optimizer": 0.5, "forward": 0.2}) == ["fused", "foreach"]
-    assert names({"optimizer": 0.5}, optimizers=[{**ADAM, "fused": True}]) == []
-    assert names({"forward": 1.0}, convolutions=True) == ["channels_last"]
-    assert names({"forward": 1.0}, ["compile"]) == ["compile"]
-    assert names({"saving": 1.0}, savers=1, saves_in_background=False) == ["save_async"]
-    assert names({"backward": 1.0}, find_unused_parameters=True, ranks=2) == ["find_unused"]
-    assert names({"forward": 1.0}, float64=True) == ["float32"]
+from composer.diagnosis.remedies import Remedy, combination, would_save
 
 
 def test_the_best_of_each_group_is_combined() -> None:
@@ -64,6 +26,13 @@ def test_what_is_saved_without_a_callback() -> None:
     assert would_save({"steps": [{"forward": 3.0, "callback Slow": 1.0}]}) == {
         "callback Slow": pytest.approx(1 / 3),
     }
+
+
+def test_evaluation_as_often_is_computed() -> None:
+    gains = would_save({"steps": [{"forward": 1.0, "evaluation": 1.0}]})
+    assert gains["evaluation"] == pytest.approx(1)
+    assert gains["evaluation half as often"] == pytest.approx(1 / 0.75 - 1)
+    assert gains["evaluation a tenth as often"] == pytest.approx(1 / 0.55 - 1)
 
 
 def test_the_interval_of_a_ratio_has_its_value() -> None:

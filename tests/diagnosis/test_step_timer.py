@@ -16,6 +16,7 @@ from composer.core.logger import LoggerDestination
 from composer.diagnosis.step_clock import StepClock
 from composer.diagnosis.step_timer import StepTimer
 from composer.models import ComposerClassifier
+from composer.optim import CosineAnnealingScheduler
 from composer.trials.probe import Finished
 
 SECONDS = 0.01
@@ -121,6 +122,26 @@ def test_saving_and_the_optimizer_are_parts(tmp_path: Any) -> None:
     assert parts["saving"] > 0
     assert parts["optimizer"] > 0
     assert parts["backward"] > 0
+
+
+class SlowZero(torch.optim.SGD):
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        time.sleep(SECONDS)
+        super().zero_grad(set_to_none)
+
+
+def test_zeroing_gradients_belongs_to_the_optimizer_also_with_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim, "SGD", SlowZero)
+    parts, _ = split(schedulers=CosineAnnealingScheduler())
+    assert parts["optimizer"] > SECONDS
+    assert parts["rest"] < SECONDS
+
+
+def test_closures_compute_within_the_step_of_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim, "SGD", torch.optim.LBFGS)
+    parts, wall = split(model=SleepingModel(nn.Linear(4, 2), num_classes=2))
+    assert parts["forward"] > SECONDS
+    assert sum(parts.values()) == pytest.approx(wall, rel=0.02)
 
 
 def _evaluation() -> Any:
