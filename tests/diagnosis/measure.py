@@ -1,8 +1,8 @@
 """Measure how often the verdict is right, and how well the promised gains hold in longer runs.
 
-    python -m tests.diagnosis.measure [--gains] [--remedies NAME,...|none] [NAME ...]
+    python -m tests.diagnosis.measure [--set fresh] [--gains] [--remedies NAME,...|none] [NAME ...]
 
-Prints a line for each program of ``bottlenecks`` and ``healthy``, and the totals.
+Prints a line for each program of ``bottlenecks`` and ``healthy``, or of the held-out set ``fresh``, and the totals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from composer.diagnosis.recorder import DoctorProbe
 from composer.diagnosis.report import Report, Tried
 from composer.trials import ForkServer, Study, Target, Trial
 from composer.trials.probe import Finished
+from tests.diagnosis import fresh
 from tests.diagnosis.bottlenecks import EXPECTED, RANKS
 from tests.diagnosis.healthy import HEALTHY
 
@@ -65,8 +66,15 @@ class _Until(Callback):
                 raise Finished
 
 
-def cases() -> dict[str, tuple[str, str, str, int]]:
-    """All programs: import path, right cause, text of the place, ranks."""
+def cases(chosen: str = "own") -> dict[str, tuple[str, str, str, int]]:
+    """The programs of a set: import path, right cause, text of the place, ranks.
+
+    Args:
+        chosen: "own", or "fresh" for the held-out set.
+    """
+    if chosen == "fresh":
+        right = fresh.EXPECTED | dict.fromkeys(fresh.HEALTHY, ("none", ""))
+        return {name: (f"tests.diagnosis.fresh:{name}", *expected, 1) for name, expected in right.items()}
     planted = {
         name: (f"tests.diagnosis.bottlenecks:{name}", *expected, RANKS[name]) for name, expected in EXPECTED.items()
     }
@@ -105,12 +113,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of the longer runs")
     parser.add_argument("--remedies", help="comma-separated, or none")
     parser.add_argument("--json", type=Path, help="also write the reports here")
+    parser.add_argument("--set", default="own", choices=["own", "fresh"], help="the programs; fresh is held out")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     named = None if given.remedies is None else [one for one in given.remedies.split(",") if one != "none"]
     right: list[bool] = []
     reports: dict[str, Any] = {}
-    for name, (path, cause, where, ranks) in cases().items():
+    for name, (path, cause, where, ranks) in cases(given.set).items():
         if given.names and not any(one in name for one in given.names):
             continue
         remedies = ["find_unused"] if named == [] and ranks > 1 else named
