@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ def trace(program: str) -> None:
 
 
 def profile(program: str, file: str = "") -> dict[str, Any]:
-    """Return what torch's profiler shows of some steps: the top rows by self CPU time, and the top line of the stacks.
+    """Return what torch's profiler shows of some steps: the top rows by self CPU time, and the stacks of these.
 
     Args:
         program: The program as "module:function".
@@ -103,7 +102,7 @@ def profile(program: str, file: str = "") -> dict[str, Any]:
 
     from composer import Callback, dist
 
-    # Without `verbose` the exported stacks are empty.
+    # Without `verbose` the events have no stacks.
     config = torch._C._profiler._ExperimentalConfig(verbose=True)
     profiler = torch.profiler.profile(
         activities=[ProfilerActivity.CPU],
@@ -129,23 +128,27 @@ def profile(program: str, file: str = "") -> dict[str, Any]:
     trainer.state.callbacks.append(Profiled())
     trainer.fit(duration=f"{_WAIT + _WARMUP + PROFILED_STEPS + 2}ba")
     profiler.stop()
-    averages = sorted(profiler.key_averages(), key=lambda row: -row.self_cpu_time_total)
-    found = {"rows": [row.key for row in averages[:ROWS]], "stack": _top_stack(profiler)}
+    found = _top_of(profiler.events())
     if file and dist.get_global_rank() == 0:
         Path(file).write_text(json.dumps(found))
     return found
 
 
-def _top_stack(profiler: Any) -> list[str]:
-    """The frames of the stack with the most time, as a flame graph of the exported stacks shows it."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "stacks.txt"
-        profiler.export_stacks(str(file), "self_cpu_time_total")
-        times: Counter[str] = Counter()
-        for line in file.read_text().splitlines():
-            stack, _, time = line.rpartition(" ")
-            times[stack] += int(time)
-    return times.most_common(1)[0][0].split(";") if times else []
+def _top_of(events: Any) -> dict[str, Any]:
+    """The top rows of the table by self CPU time, and the frames of the stack in which each takes most of it.
+
+    As ``key_averages(group_by_stack_n=...)`` gives them, but only of the thread that trains: others spend their time
+    waiting for work, and would take all rows.
+    """
+    thread = next(event.thread for event in events if event.name.startswith("ProfilerStep"))
+    rows: Counter[str] = Counter()
+    stacks: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for event in events:
+        if event.thread == thread:
+            rows[event.name] += event.self_cpu_time_total
+            stacks[event.name][tuple(event.stack or ())] += event.self_cpu_time_total
+    top = [name for name, _ in rows.most_common(ROWS)]
+    return {"rows": top, "frames": [frame for name in top for frame in stacks[name].most_common(1)[0][0]]}
 
 
 def lines_of(module: str, place: str) -> tuple[str, range] | None:

@@ -65,7 +65,7 @@ def cases(chosen: str = "own", names: Sequence[str] = ()) -> dict[str, Case]:
     """Return the programs.
 
     Args:
-        chosen: "own", or "fresh" for the held-out set.
+        chosen: "own", or "fresh" or "unusual" for a held-out set.
         names: Only those whose name holds one of these texts.
     """
     from tests.diagnosis.measure import cases as measured
@@ -133,8 +133,8 @@ def judge_traceml(case: Case, primary: Mapping[str, Any], timing: Mapping[str, A
     return Answer(right, text, seconds, {"primary": dict(primary), "phase": phase})
 
 
-# What a row of the profiler's table, or a frame of its top stack, shows of each cause. A place in the program's own
-# code is matched by its lines.
+# What the top rows of the profiler's table, or the frames of their stacks, show of each cause. A place in the program
+# is matched by its lines.
 _PROFILER = {
     "data": r"enumerate\(DataLoader\)|torch/utils/data/|composer/datasets/",
     "callback": r"composer/callbacks/",
@@ -171,16 +171,16 @@ def ask_profiler(case: Case) -> Answer:
 
 
 def judge_profile(case: Case, found: Mapping[str, Any], seconds: float) -> Answer:
-    """Return whether the top rows or the top stack name the cause or the planted lines.
+    """Return whether the top rows or their stacks name the cause or the planted lines.
 
     Args:
         case: The program.
-        found: The rows and the stack.
+        found: The rows and the frames of their stacks.
         seconds: How long it took.
     """
-    rows, stack = found["rows"], found["stack"]
+    rows = found["rows"]
     if case.planted:
-        right = _shows(case, rows, stack)
+        right = _shows(case, rows, found["frames"])
     else:  # a table is no verdict; it must only not begin with something else than the model
         others = (pattern for cause, pattern in _PROFILER.items() if cause not in ("compute", "optimizer"))
         right = not any(re.search(pattern, rows[0]) for pattern in others)
@@ -188,15 +188,15 @@ def judge_profile(case: Case, found: Mapping[str, Any], seconds: float) -> Answe
     return Answer(right, ", ".join(short), seconds, found)
 
 
-def _shows(case: Case, rows: Sequence[str], stack: Sequence[str]) -> bool:
+def _shows(case: Case, rows: Sequence[str], frames: Sequence[str]) -> bool:
     pattern = _PLACES.get(case.where) or _PROFILER.get(case.cause)
-    if pattern and any(re.search(pattern, text) for text in (*rows, *stack)):
+    if pattern and any(re.search(pattern, text) for text in (*rows, *frames)):
         return True
     lines = lines_of(case.program.partition(":")[0], case.where) if case.where else None
     if lines is None:
         return case.cause == "host" and any(re.search(_HOST_ROW, row) for row in rows)
     file, numbers = lines
-    places = (re.search(r"([\w./-]+\.py)\((\d+)\)", text) for text in (*rows, *stack))
+    places = (re.search(r"([\w./-]+\.py)\((\d+)\)", text) for text in (*rows, *frames))
     return any(place and place[1].endswith(file) and int(place[2]) in numbers for place in places)
 
 
@@ -295,11 +295,11 @@ _NOTES = [
     "saving, metrics and host; a straggler for communication; compute-bound for compute, for the optimizer if "
     "that is its largest phase, for code in the forward or backward pass if that is, and for nothing wrong, since "
     "it is marked as information.",
-    f"`torch.profiler` records {PROFILED_STEPS} steps with stacks. It is right if one of the {ROWS} rows with the "
-    "most self CPU time, or a frame of the stack with the most, is in the planted code or in the part of the "
-    "library at fault; for the host without a place, if one of the rows is a Python function; for compute, if one "
-    "is an operator. It gives no verdict, so where nothing is wrong it is right if the first row is not data, a "
-    "callback, logging, and so on.",
+    f"`torch.profiler` records {PROFILED_STEPS} steps with stacks. It is right if one of the {ROWS} rows with the most "
+    "self CPU time in the thread that trains, or a frame of the stack in which such a row takes most of it, is in the "
+    "planted code or in the part of the library at fault; for the host without a place, if one of the rows is a Python "
+    "function; for compute, if one is an operator. It gives no verdict, so where nothing is wrong it is right if the "
+    "first row is not data, a callback, logging, and so on.",
     "The programs are in `tests/diagnosis/bottlenecks.py` and `healthy.py`. They were written with the doctor; "
     "`python -m tests.diagnosis.measure --set fresh` runs it on programs that were not.",
 ]
@@ -314,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs whose name holds one of these texts; all by default")
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=installed(), help="default: those installed")
-    parser.add_argument("--set", default="own", choices=["own", "fresh"], help="the programs; fresh is held out")
+    parser.add_argument("--set", default="own", choices=["own", "fresh", "unusual"], help="others are held out")
     given = parser.parse_args()
     report = measure(cases(given.set, given.names), given.tools, verbose=True)
     print(report.text())

@@ -48,8 +48,8 @@ def test_lines_of_a_place() -> None:
     assert lines_of(OWN, "microbatches") is None
 
 
-def shows(cause: str, where: str, *rows: str, stack: tuple[str, ...] = ()) -> bool:
-    return judge_profile(Case(f"{OWN}:any", cause, where), {"rows": list(rows), "stack": stack}, 1.0).right
+def shows(cause: str, where: str, *rows: str, frames: tuple[str, ...] = ()) -> bool:
+    return judge_profile(Case(f"{OWN}:any", cause, where), {"rows": list(rows), "frames": frames}, 1.0).right
 
 
 def test_what_a_profile_shows() -> None:
@@ -57,7 +57,7 @@ def test_what_a_profile_shows() -> None:
     assert found is not None
     inside, outside = (f"{found[0]}({line}): batch_end" for line in (found[1].start + 1, found[1].stop + 50))
     assert shows("callback", "Sleeps", "aten::mm", inside)
-    assert shows("callback", "Sleeps", "aten::mm", stack=("fit", inside))
+    assert shows("callback", "Sleeps", "aten::mm", frames=("fit", inside))
     assert not shows("callback", "Sleeps", "aten::mm", outside, "<built-in function sleep>")
     assert shows("data", "Sleeping", "aten::mm", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert shows("host", "", "aten::mm", "torch/nn/modules/module.py(1782): _call_impl")
@@ -67,9 +67,12 @@ def test_what_a_profile_shows() -> None:
 
 
 def test_a_profile_has_the_planted_line() -> None:
-    found = profile(f"{OWN}:slow_callback")
+    found = profile(f"{OWN}:sleeping_dataset")
     assert len(found["rows"]) == 3
-    assert judge_profile(Case(f"{OWN}:slow_callback", "callback", "Sleeps"), found, 1.0).right
+    place = lines_of(OWN, "Sleeping")
+    assert place is not None
+    assert any(f"{place[0]}({line}): make" in found["frames"] for line in place[1])
+    assert judge_profile(Case(f"{OWN}:sleeping_dataset", "data", "Sleeping"), found, 1.0).right
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
