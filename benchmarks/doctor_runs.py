@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.environment import ROOT
 
 # traceml-ai is confident from 20 steps on, and the profile is of few, since it records each Python function.
-TRACED_STEPS, PROFILED_STEPS = 40, 5
-_WAIT, _WARMUP = 4, 2
+TRACED_STEPS, PROFILED_STEPS = 40, 2
+_WAIT, _WARMUP = 4, 1
 ROWS = 3
 
 
