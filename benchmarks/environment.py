@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PREDECESSOR = ROOT / ".bench" / "predecessor"
 # fmt: off
 LIBRARIES = (
-    "torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "transformers", "mosaicml", "composer",
+    "torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "transformers", "traceml-ai",
+    "mosaicml", "composer",
 )
 # fmt: on
 _TERMINAL_ROWS, _TERMINAL_COLUMNS = 30, 120
@@ -58,7 +59,7 @@ class Worker:
         self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "benchmarks.environment"],
-            env=_variables(predecessor),
+            env=variables(predecessor),
             cwd=self._folder.name,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -100,8 +101,12 @@ class Worker:
         self._folder.cleanup()
 
 
-def _variables(predecessor: bool) -> dict[str, str]:
-    """Return the environment variables of a measured process."""
+def variables(predecessor: bool = False) -> dict[str, str]:
+    """Return the environment variables of a measured process.
+
+    Args:
+        predecessor: Whether ``import composer`` finds the predecessor.
+    """
     path = [str(PREDECESSOR)] if predecessor else []
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
@@ -126,7 +131,7 @@ def call(target: str, arguments: dict[str, Any], *, predecessor: bool = False) -
         command = [sys.executable, "-P", "-m", "benchmarks.environment", target, json.dumps(arguments), str(result)]
         code = subprocess.run(
             command,
-            env=_variables(predecessor),
+            env=variables(predecessor),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=stream,

@@ -13,6 +13,7 @@ from benchmarks import (
     callback_cost,
     checkpoints,
     data_loading,
+    doctor_tools,
     engine_cost,
     import_time,
     methods,
@@ -34,10 +35,12 @@ BENCHMARKS = (
     "scaling",
     "checkpoints",
     "data_loading",
+    "doctor_tools",
     "methods",
     "time_to_target",
 )
-ONLY_CPU = ("scaling", "methods", "time_to_target")  # their cases and tasks are of a size for it
+ONLY_CPU = ("doctor_tools", "scaling", "methods", "time_to_target")  # their cases and tasks are of a size for it
+QUICK_PROGRAMS = ("sleeping_dataset", "slow_callback", "plain")
 
 
 def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
@@ -60,6 +63,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         "scaling": lambda: scaling.measure(rounds=1 if quick else 5),
         "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
         "data_loading": lambda: data_loading.measure(rounds=3 if quick else 15, device=device),
+        "doctor_tools": lambda: doctor_tools.measure(doctor_tools.cases(names=QUICK_PROGRAMS if quick else ())),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "time_to_target": lambda: time_to_target.measure(
             seeds=1 if quick else 5, tuning_seeds=time_to_target.TUNING_SEEDS[: 1 if quick else None]

@@ -1,8 +1,8 @@
 """Measure how often the verdict is right, and how well the promised gains hold in longer runs.
 
-    python -m tests.diagnosis.measure [--gains] [--remedies NAME,...|none] [NAME ...]
+    python -m tests.diagnosis.measure [--set fresh|unusual] [--gains] [--remedies NAME,...|none] [NAME ...]
 
-Prints a line for each program of ``bottlenecks`` and ``healthy``, and the totals.
+Prints a line for each program of ``bottlenecks`` and ``healthy``, or of a held-out set, and the totals.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from composer.diagnosis.recorder import DoctorProbe
 from composer.diagnosis.report import Report, Tried
 from composer.trials import ForkServer, Study, Target, Trial
 from composer.trials.probe import Finished
-from tests.diagnosis import rank_bottlenecks
+from tests.diagnosis import fresh, rank_bottlenecks, unusual
 from tests.diagnosis.bottlenecks import EXPECTED, PATHS, RANKS
 from tests.diagnosis.healthy import HEALTHY
+
+# Sets of programs that the doctor is not tuned to.
+HELD_OUT = {"fresh": fresh, "unusual": unusual}
+SETS = ["own", *HELD_OUT]
 
 
 class FullRun(DoctorProbe):
@@ -66,8 +70,16 @@ class _Until(Callback):
                 raise Finished
 
 
-def cases() -> dict[str, tuple[str, str, str, int]]:
-    """All programs: import path, right cause, text of the place, ranks."""
+def cases(chosen: str = "own") -> dict[str, tuple[str, str, str, int]]:
+    """The programs of a set: import path, right cause, text of the place, ranks.
+
+    Args:
+        chosen: One of ``SETS``.
+    """
+    if chosen != "own":
+        held_out = HELD_OUT[chosen]
+        right = held_out.EXPECTED | dict.fromkeys(held_out.HEALTHY, ("none", ""))
+        return {name: (f"{held_out.__name__}:{name}", *expected, 1) for name, expected in right.items()}
     assert rank_bottlenecks  # has noted its programs when it was imported
     planted = {name: (PATHS[name], *expected, RANKS[name]) for name, expected in EXPECTED.items()}
     return planted | {name: (f"tests.diagnosis.healthy:{name}", "none", "", 1) for name in HEALTHY}
@@ -105,12 +117,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of the longer runs")
     parser.add_argument("--remedies", help="comma-separated, or none")
     parser.add_argument("--json", type=Path, help="also write the reports here")
+    parser.add_argument("--set", default="own", choices=SETS, help="the programs; the others than own are held out")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     named = None if given.remedies is None else [one for one in given.remedies.split(",") if one != "none"]
     right: list[bool] = []
     reports: dict[str, Any] = {}
-    for name, (path, cause, where, ranks) in cases().items():
+    for name, (path, cause, where, ranks) in cases(given.set).items():
         if given.names and not any(one in name for one in given.names):
             continue
         remedies = ["find_unused"] if named == [] and ranks > 1 else named
