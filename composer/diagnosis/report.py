@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from composer.diagnosis.charts import part_name
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
+from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
 
 __all__ = ["Report", "Tried"]
@@ -59,6 +62,10 @@ class Report:
         waits: Where an accelerator would be waited for.
         facts: What is known of the run.
         seconds: Wall time of the diagnosis.
+        steps: Seconds of each part, for every measured step.
+        lines: Lines of the user's code with the fraction of the time in which they were running, the largest first.
+        command: The command or call that was diagnosed.
+        trace: The profiler's trace of further steps, if one was wanted.
 
     >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).ok
     True
@@ -74,6 +81,10 @@ class Report:
     waits: Sequence[Mapping[str, Any]] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
+    steps: Sequence[Mapping[str, float]] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
+    command: str = ""
+    trace: StepTrace | None = None
 
     @property
     def ok(self) -> bool:
@@ -100,14 +111,54 @@ class Report:
             "waits": list(self.waits),
             "facts": dict(self.facts),
             "seconds": round(self.seconds, 1),
+            "steps": [dict(step) for step in self.steps],
+            "lines": list(self.lines),
+            "command": self.command,
+            "trace": None if self.trace is None else self.trace.to_json(),
         }
+
+    def to_html(self, folder: str | Path | None = None) -> str:
+        """Return the report as an HTML page in one file, which needs no network.
+
+        Args:
+            folder: Folder that the page will be in, so that it links to the trace from there; None links to where the
+                trace is now.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+
+        >>> report = Report(
+        ...     Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}]
+        ... )
+        >>> "Nothing is wrong." in report.to_html()
+        True
+        """
+        from composer.diagnosis.report_page import report_page
+
+        return report_page(self, None if folder is None else Path(folder))
+
+    def write_html(self, path: str | Path) -> None:
+        """Write the page of :meth:`to_html`; an existing file is replaced.
+
+        Args:
+            path: The file.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+
+        >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).write_html(
+        ...     "doctor.html"
+        ... )  # doctest: +SKIP
+        """
+        path = Path(path)
+        path.write_text(self.to_html(path.parent), encoding="utf-8")
 
     def __str__(self) -> str:
         """The report as text."""
         lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
         lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
         lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
-        lines += [f"  {share:6.1%}  {_NAMES.get(part, part)}" for part, share in self.shares.items() if share >= 0.0005]
+        lines += [f"  {share:6.1%}  {part_name(part)}" for part, share in self.shares.items() if share >= 0.0005]
         if self.tried:
             noise = "" if self.noise is None else f" (the unchanged run against itself: {self.noise})"
             lines += ["", f"Remedies, measured in turn{noise}:"]
@@ -126,10 +177,9 @@ class Report:
             lines += [f"  {_wait(each)}" for each in self.waits]
         if self.facts.get("left_out"):
             lines += ["", f"Not measured, since they write elsewhere: {', '.join(self.facts['left_out'])}"]
+        if self.trace is not None:
+            lines += ["", str(self.trace)]
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
-
-
-_NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 
 
 def _line(one: Tried) -> str:

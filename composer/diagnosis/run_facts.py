@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import platform
 import resource
 import sys
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ from torch.utils.data import (
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
+from composer._version import __version__
 from composer.core.data_spec import DataSpec
+from composer.environment import processor_name
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
@@ -52,7 +55,11 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     doubles = sum(p.numel() for p in parameters if p.dtype == torch.float64)
     sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
+        "composer": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
         "device": state.device.torch_device.type,
+        "device_name": _device_name(state.device.torch_device),
         "ranks": dist.get_world_size(),
         "cores": max(1, round(min(len(usable_cpus()), cpu_quota() or math.inf))),
         "threads": torch.get_num_threads(),
@@ -76,6 +83,14 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "optimizers": [_optimizer(one) for one in state.optimizers],
         "data": _data(state.train_phase.loader),
     }
+
+
+def _device_name(device: torch.device) -> str:
+    """Return the name of an accelerator, or of the processor."""
+    if device.type == "cpu":
+        return processor_name()
+    module = torch.get_device_module(device)
+    return module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
 
 
 def _is_channels_last(parameter: Any) -> bool:
