@@ -40,8 +40,8 @@ def tag(name: str, /, *content: object, **attributes: Any) -> Html:
     Args:
         name: Name of the element.
         *content: What it contains, see :func:`markup`.
-        **attributes: Its attributes: ``class_`` is written ``class``, and ``aria_label`` is written ``aria-label``. True
-            is an attribute without a value; None and False leave it out.
+        **attributes: Its attributes: ``class_`` is written ``class``, and ``aria_label``
+            ``aria-label``. True is an attribute without a value; None and False leave it out.
 
     >>> tag("a", "<x>", href='"quoted"', class_="link", aria_label="x", hidden=True)
     '<a href="&quot;quoted&quot;" class="link" aria-label="x" hidden>&lt;x&gt;</a>'

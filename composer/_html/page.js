@@ -6,6 +6,7 @@
   const touch = matchMedia("(pointer: coarse)");
   const plots = [...document.querySelectorAll("figure.plot")].map((figure) => ({
     canvas: figure.querySelector(".canvas"),
+    height: Number.parseFloat(figure.querySelector(".canvas").style.height),
     ...JSON.parse(figure.querySelector("script").textContent),
   }));
 
@@ -36,19 +37,30 @@
     };
   }
 
-  // Beside the plot, or below it on a phone.
-  function legend() {
-    return narrow.matches
-      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", font: { size: 12 } }
-      : { orientation: "v", x: 1.02, xanchor: "left", yref: "paper", y: 1, yanchor: "top", font: { size: 13 } };
+  // The legend is beside the plot, or below it on a phone, where the figure is higher by its lines.
+  function placed(plot) {
+    const { legend, margin, showlegend } = plot.layout;
+    const lines = narrow.matches && showlegend !== false && plot.data.length > 1 ? plot.data.length : 0;
+    const room = lines && 20 * lines + 16;
+    plot.canvas.style.height = `${plot.height + room}px`;
+    const place = narrow.matches
+      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
+      : { orientation: "v", x: 1.02, xanchor: "left", yref: "paper", y: 1, yanchor: "top", maxheight: 1, entrywidth: 0, entrywidthmode: "pixels", font: { size: 13 } };
+    return {
+      template: template(),
+      legend: { ...legend, ...place },
+      margin: { ...margin, b: (margin?.b ?? 50) + room },
+    };
   }
 
   function draw(plot) {
-    const layout = { autosize: true, ...plot.layout, template: template(), legend: { ...plot.layout.legend, ...legend() } };
+    const layout = { autosize: true, ...plot.layout, ...placed(plot) };
     if (touch.matches) layout.dragmode = false; // a finger scrolls the page; the buttons zoom
     return Plotly.newPlot(plot.canvas, plot.data, layout, {
       responsive: true,
       displaylogo: false,
+      showSendToCloud: false, // "Share chart" would upload the data
+      plotlyServerURL: "",
       displayModeBar: true,
       modeBarButtonsToRemove: ["select2d", "lasso2d"],
       doubleClickDelay: 500,
@@ -56,10 +68,7 @@
   }
 
   function follow() {
-    for (const plot of plots) {
-      const placed = Object.entries(legend()).map(([name, value]) => [`legend.${name}`, value]);
-      Plotly.relayout(plot.canvas, { template: template(), ...Object.fromEntries(placed) });
-    }
+    for (const plot of plots) Plotly.relayout(plot.canvas, placed(plot));
   }
 
   loadLibrary()

@@ -11,7 +11,10 @@ from composer._html.plots import library, needs_library
 __all__ = ["asset", "document", "section", "table"]
 
 # The browser refuses every request, even if a script or style asked for one. Pictures of plots are saved as blobs.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
 
 
 def document(title: str, *content: Html, footer: object = None) -> str:
@@ -38,9 +41,12 @@ def document(title: str, *content: Html, footer: object = None) -> str:
         tag("title", title),
         tag("style", Html(asset("page.css"))),
     )
-    foot = [] if footer is None else [tag("footer", footer)]
-    scripts = [library(), tag("script", Html(asset("page.js")))] if needs_library(body) else []
-    page = tag("html", tag("head", head), tag("body", tag("main", body, *foot), *scripts), lang="en")
+    foot, scripts = [footer], list[Html]()
+    if needs_library(body):
+        foot.append(" Plots by plotly.js (MIT license), which is in this file.")
+        scripts = [library(), tag("script", Html(asset("page.js")))]
+    end = tag("footer", *foot) if any(foot) else None
+    page = tag("html", tag("head", head), tag("body", tag("main", body, end), *scripts), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 

@@ -47,7 +47,7 @@ def report_page(report: Report, folder: Path | None = None) -> str:
         _trace(report, folder),
         _run(report),
     )
-    footer = "Made by composer doctor. Plots by plotly.js (MIT license), which is in this file."
+    footer = "Made by composer doctor."
     return document(f"composer doctor: {name}", *(part for part in parts if part is not None), footer=footer)
 
 
@@ -77,7 +77,7 @@ def _split(report: Report) -> Html:
         for part, share in report.shares.items()
     ]
     shares = table("Time of a step by part", ["part", "ms", "share", ""], rows, right=(1, 2))
-    told = f"A step takes {report.step * 1e3:.3g} ms. The parts add up to its wall time; each method, callback and logger has its own."
+    told = f"A step takes {report.step * 1e3:.3g} ms, the sum of its parts. Each method, callback and logger is one."
     if not report.steps:
         return section("Where the time of a step goes", tag("p", told), shares)
     usage = "Drag to zoom, double-click to zoom out; click a name to hide a part, double-click to see it alone."
@@ -98,7 +98,7 @@ def _periodic(report: Report) -> Html | None:
     for part in ("evaluation", "saving"):
         measured = sum(step.get(part, 0.0) for step in report.steps) / (seconds or 1.0)
         if abs(measured - report.shares.get(part, 0.0)) > 0.02:
-            text = "Evaluations and checkpoints that are rarer than every few steps are spread over all trained steps in the table."
+            text = "In the table, rare evaluations and checkpoints are spread over all steps that were trained."
             return tag("p", text, class_="note")
     return None
 
@@ -152,7 +152,7 @@ def _remedies(report: Report) -> Html | None:
     shown = order if report.combined is None else [report.combined, *order]
     noise = tag("p", f"The unchanged run against itself: {report.noise}.", class_="note") if report.noise else None
     rows = [tuple(_row(one)) for one in shown]
-    usage = "Measured in turn with the unchanged run, a block of steps each: the median of the ratios and its 95 % interval."
+    usage = "Each was measured in turn with the unchanged run: the median gain in speed and its 95 % interval."
     best = [report.combined] if report.combined is not None and report.combined.pays else report.paying[:1]
     write = [tag("h3", "Write"), tag("pre", tag("code", best[0].remedy.lines))] if best else []
     return section(
@@ -198,7 +198,10 @@ def _trace(report: Report, folder: Path | None) -> Html | None:
         return section("Trace", tag("p", str(trace)))
     link = tag("a", Path(trace.path).name, href=_link(Path(trace.path), folder))
     viewer = tag("a", "ui.perfetto.dev", href=_PERFETTO, rel="noreferrer noopener", target="_blank")
-    told = f" holds {plural(trace.steps, 'further step')} of the unchanged run, recorded by the PyTorch profiler; they are not among those above. Open it at "
+    told = (
+        f" is the PyTorch profiler's trace of {plural(trace.steps, 'step')} of the unchanged run, which are not among "
+        f"those above. Open it at "
+    )
     return section("Trace", tag("p", link, told, viewer, ", which reads it in the browser and sends it nowhere."))
 
 

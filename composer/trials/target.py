@@ -160,7 +160,7 @@ class Target:
 
     @property
     def command(self) -> str:
-        """What to write behind ``python`` or a command of this package, with secrets masked; for functions their name."""
+        """The words that name the program on a command line, with secrets masked; the name of a function."""
         if self.kind in ("function", "pickle"):
             return self.name if self.kind == "function" else "a function"
         return shlex.join([*(["-m"] if self.kind == "module" else []), *mask_values([self.name, *self.arguments])])
