@@ -13,7 +13,8 @@ The modules, in reading order:
 - ``remedies``, ``edits``: what is tried, and when it applies.
 - ``interleave``, ``block_recorder``: measure variants in turn, a block of steps each.
 - ``paired``: the gain of a variant with its interval.
-- ``report``: the report.
+- ``report``: the report; ``report_page``, ``charts``: the same as an HTML page with plots.
+- ``step_trace``: the profiler's trace of some steps beside it.
 """
 
 from __future__ import annotations

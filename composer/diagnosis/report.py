@@ -14,7 +14,7 @@ from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
 
-__all__ = ["Report", "Tried"]
+__all__ = ["Report", "Tried", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,26 @@ class Report:
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
+def remarks(one: Tried) -> list[str]:
+    """Return what a reader must know of a gain besides its value.
+
+    Args:
+        one: A remedy that was measured.
+
+    >>> remarks(Tried(Remedy("bf16", exact=False), Ratio(1.0, 0.9, 1.1)))
+    ['changes numbers', 'not more than noise']
+    """
+    found = [] if one.remedy.exact else ["changes numbers"]
+    if one.ratio is not None and not one.pays and one.ratio.high > 1:
+        found.append("not more than noise")
+    return found
+
+
 def _line(one: Tried) -> str:
     if one.ratio is None:
         return f"  {'-':>18}  {one.remedy.name}: does not run: {one.error}"
-    mark = "" if one.pays else "  (not more than noise)" if one.ratio.high > 1 else ""
-    separate = "" if one.remedy.exact else "  (changes numbers)"
-    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{separate}{mark}"
+    marks = "".join(f"  ({each})" for each in remarks(one))
+    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{marks}"
 
 
 def _wait(each: Mapping[str, Any]) -> str:

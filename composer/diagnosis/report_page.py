@@ -6,14 +6,12 @@ import os
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from composer._html import Html, document, section, table, tag
 from composer._text import plural
 from composer.diagnosis.charts import colors, gains, in_order, part_name, timeline
-
-if TYPE_CHECKING:
-    from composer.diagnosis.report import Report, Tried
+from composer.diagnosis.report import Report, Tried, remarks
 
 __all__ = ["report_page"]
 
@@ -30,7 +28,6 @@ def report_page(report: Report, folder: Path | None = None) -> str:
     Raises:
         MissingConditionalImportError: plotly is not installed.
 
-    >>> from composer.diagnosis.report import Report
     >>> from composer.diagnosis.verdict import Verdict
     >>> "<h2>Run</h2>" in report_page(Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}))
     True
@@ -171,10 +168,9 @@ def _row(one: Tried) -> Iterator[object]:
     yield "" if one.ratio is None else one.ratio
     if one.ratio is None:
         yield tag("span", f"does not run: {one.error}", class_="no")
-    elif not one.pays:
-        yield tag("span", "not more than noise" if one.ratio.high > 1 else "slower", class_="no")
     else:
-        yield tag("span", "pays" if one.remedy.exact else "changes numbers", class_="yes")
+        told = ", ".join([*(["pays"] if one.pays else []), *remarks(one)]) or "slower"
+        yield tag("span", told, class_="yes" if one.pays else "no")
     yield tag("code", one.remedy.lines)
 
 

@@ -105,7 +105,7 @@ class _Once:
     def __call__(self, state: State) -> ProfilerAction:
         if not self.is_active:
             return ProfilerAction.SKIP
-        batch = state.timestamp.batch.value
+        batch = int(state.timestamp.batch)
         if self._first is None:
             self._first = batch
         position = batch - self._first - _SKIPPED
