@@ -31,13 +31,15 @@ from composer.algorithms import GradientClipping
 from composer.callbacks import LRMonitor
 from composer.models import ComposerClassifier
 
+torch.set_num_threads(1)
+
 
 class Photos(Dataset):
     def __len__(self):
         return 1024
 
     def __getitem__(self, index):
-        time.sleep(0.001)
+        time.sleep(0.0003)
         return torch.randn(256), index % 10
 
 
@@ -47,15 +49,16 @@ class Norms(Callback):
 
 
 def layer(width):
-    return torch.nn.Sequential(torch.nn.Linear(width, 512), torch.nn.ReLU())
+    return torch.nn.Sequential(torch.nn.Linear(width, 256), torch.nn.ReLU())
 
 
-net = torch.nn.Sequential(layer(256), layer(512), layer(512), torch.nn.Linear(512, 10))
+net = torch.nn.Sequential(layer(256), layer(256), torch.nn.Linear(256, 10))
 model = ComposerClassifier(net, num_classes=10)
 trainer = Trainer(
     model=model,
     train_dataloader=DataLoader(Photos(), batch_size=64),
     eval_dataloader=DataLoader(Photos(), batch_size=64),
+    eval_subset_num_batches=2,
     optimizers=torch.optim.AdamW(model.parameters(), 1e-3),
     algorithms=[GradientClipping("norm", 1.0)],
     callbacks=[LRMonitor(), Norms()],

@@ -24,7 +24,7 @@ _STAGES = {
     "optimizer": "#2f9e75",
     "metrics": "#93b84a",
 }
-_HANDLERS = ("#1fa3b5", "#d2605a", "#a77b3b", "#5f9ea0", "#b06ad0", "#d685b4", "#7f8f35", "#3b7fae")
+_HANDLERS = ("#1fa3b5", "#d2605a", "#a77b3b", "#b06ad0", "#7f8f35", "#d685b4", "#3b7fae", "#5f9ea0")
 _LAST = {"logging": "#c96f92", "evaluation": "#a5789c", "saving": "#94715c", "rest": "#8d949c"}
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 _NAME_LENGTH = 34
@@ -94,7 +94,7 @@ def timeline(steps: Sequence[Mapping[str, float]]) -> Html:
                 round(100 * step.get(part, 0.0) / (total or 1.0), 3) for step, total in zip(steps, totals, strict=True)
             ],
             "marker": {"color": shades[part], "line": {"width": 0}},
-            "hovertemplate": "%{meta}<br>%{y:.3~g} ms, %{customdata:.1f} % of step %{x}<extra></extra>",
+            "hovertemplate": "%{meta}<br>%{y:.3~r} ms, %{customdata:.1f} % of step %{x}<extra></extra>",
         }
         for part in parts
     ]

@@ -32,10 +32,10 @@ def report_page(report: Report, folder: Path | None = None) -> str:
     >>> "<h2>Run</h2>" in report_page(Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}))
     True
     """
-    name = report.command or "a program"
+    name = report.command or "composer doctor"
     parts = (
         tag("h1", "Why is it slow?"),
-        tag("pre", tag("code", name)),
+        tag("pre", tag("code", report.command)) if report.command else None,
         _verdict(report),
         _split(report),
         _lines(report),
@@ -45,7 +45,7 @@ def report_page(report: Report, folder: Path | None = None) -> str:
         _run(report),
     )
     footer = "Made by composer doctor."
-    return document(f"composer doctor: {name}", *(part for part in parts if part is not None), footer=footer)
+    return document(name, *(part for part in parts if part is not None), footer=footer)
 
 
 def _verdict(report: Report) -> Html:
@@ -67,14 +67,14 @@ def _split(report: Report) -> Html:
     rows = [
         (
             part_name(part),
-            f"{share * report.step * 1e3:.3g}",
+            _ms(share * report.step),
             f"{share:.1%}",
             tag("span", class_="bar", style=f"--part:{share / most:.4f};background:{shades[part]}"),
         )
         for part, share in report.shares.items()
     ]
     shares = table("Time of a step by part", ["part", "ms", "share", ""], rows, right=(1, 2))
-    told = f"A step takes {report.step * 1e3:.3g} ms, the sum of its parts. Each method, callback and logger is one."
+    told = f"A step takes {_ms(report.step)} ms, the sum of its parts. Each method, callback and logger is one."
     if not report.steps:
         return section("Where the time of a step goes", tag("p", told), shares)
     usage = "Drag to zoom, double-click to zoom out; click a name to hide a part, double-click to see it alone."
@@ -87,6 +87,11 @@ def _split(report: Report) -> Html:
         _periodic(report),
         _every_step(report.steps),
     )
+
+
+def _ms(seconds: float) -> str:
+    """Return milliseconds with three digits, without an exponent."""
+    return f"{seconds * 1e3:.3g}" if 1e-7 < seconds < 0.9995 else f"{seconds * 1e3:,.0f}"
 
 
 def _periodic(report: Report) -> Html | None:
@@ -103,7 +108,7 @@ def _periodic(report: Report) -> Html | None:
 def _every_step(steps: Sequence[Mapping[str, float]]) -> Html:
     parts = in_order(list(dict.fromkeys(part for step in steps for part in step)))
     rows = [
-        [number, f"{sum(step.values()) * 1e3:.3g}", *(f"{step.get(part, 0.0) * 1e3:.3g}" for part in parts)]
+        [number, _ms(sum(step.values())), *(_ms(step.get(part, 0.0)) for part in parts)]
         for number, step in enumerate(steps, 1)
     ]
     columns = ["step", "all", *map(part_name, parts)]

@@ -66,6 +66,13 @@ def test_everything_is_on_the_page(tmp_path: Path) -> None:
     assert "together" in gains
 
 
+def test_long_times_have_no_exponent() -> None:
+    page = report_page(report(steps=[{"data": 12.3456, "rest": 0.0}]))
+    assert '<td class="number">12,346</td>' in page
+    assert '<td class="number">0</td>' in page
+    assert "e+" not in page.partition("<script")[0]
+
+
 def test_a_report_without_steps_and_remedies_has_no_plot() -> None:
     page = report_page(Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}))
     assert "Nothing is wrong." in page
