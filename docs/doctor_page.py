@@ -75,7 +75,7 @@ def take_picture(path: Path = PICTURE) -> None:
         Path("train.py").write_text(_PROGRAM, encoding="utf-8")
         doctor(["train.py"], remedies=[]).write_html("slow.html")
         try:
-            with open_page(Path("slow.html"), 1100, 900) as page:
+            with open_page(Path("slow.html"), 1100, 940) as page:
                 page.screenshot(path=path)
         except pytest.skip.Exception as missing:
             raise SystemExit(f"The picture needs Playwright and a browser: {missing}") from None
