@@ -142,10 +142,10 @@ class _Diagnosis:
             (result.get("operators") or {}).get("waits", ()),
             result["facts"],
             time.monotonic() - start,
-            result["steps"],
-            hot_lines(result),
-            self._command(),
-            trace,
+            steps=result["steps"],
+            lines=hot_lines(result),
+            command=self._command(),
+            trace=trace,
         )
 
     def _command(self) -> str:
