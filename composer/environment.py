@@ -31,6 +31,7 @@ __all__ = [
     "is_notebook",
     "is_xla_installed",
     "print_env",
+    "processor_name",
 ]
 
 # Extras for development of the package.
@@ -54,7 +55,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
         "accelerators": _accelerators(),
         "machine": {
             "system": platform.platform(),
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": _cores(),
             "memory": _memory(),
         },
@@ -110,7 +111,7 @@ def get_composer_env_dict() -> dict[str, Any]:
     return {
         "composer_version": __version__,
         "torch_version": torch.__version__,
-        "host_processor_model_name": _processor(),
+        "host_processor_model_name": processor_name(),
         "host_processor_core_count": os.cpu_count(),
         "node_world_size": dist.get_world_size() // dist.get_local_world_size(),
         "local_world_size": dist.get_local_world_size(),
@@ -245,7 +246,12 @@ def _driver() -> str:
     return versions[0] if versions else ""
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return the name of the CPU.
+
+    >>> processor_name() != ""
+    True
+    """
     try:
         models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -53,13 +53,19 @@ def test_contains_every_module_and_stub(names: set[str]) -> None:
     sources = {path.relative_to(ROOT).as_posix() for path in modules().values()}
     stubs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "composer").rglob("*.pyi")}
     assert stubs
-    assert names >= sources | stubs | {"composer/py.typed"}
+    assert names >= sources | stubs | {"composer/py.typed", "composer/_html/page.css", "composer/_html/page.js"}
 
 
 def test_contains_nothing_else(names: set[str]) -> None:
     folders = {name.partition("/")[0] for name in names}
     assert folders == {"composer", f"composer_torch-{__version__}.dist-info"}
-    assert {Path(name).suffix for name in names if name.startswith("composer/")} <= {".py", ".pyi", ".typed"}
+    assert {Path(name).suffix for name in names if name.startswith("composer/")} <= {
+        ".py",
+        ".pyi",
+        ".typed",
+        ".css",
+        ".js",
+    }
 
 
 def test_the_commands(wheel: Path) -> None:

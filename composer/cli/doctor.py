@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
@@ -48,6 +49,15 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--time-limit", type=float, default=300.0, metavar="SECONDS", help="time limit of a trial (default 300)"
     )
+    command.add_argument("--html", metavar="FILE", help="write the report as an HTML page, which opens offline")
+    trace = command.add_mutually_exclusive_group()
+    trace.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the PyTorch profiler's trace of three further steps, for https://ui.perfetto.dev (default with "
+        "--html: NAME.trace.json beside the page)",
+    )
+    trace.add_argument("--no-trace", action="store_true", help="record no trace for the page")
     add_program_options(command, "keep the records and logs of the trials here")
     command.set_defaults(run=_doctor)
 
@@ -67,6 +77,7 @@ def _doctor(given: argparse.Namespace) -> None:
             names = [name for name in given.remedies.split(",") if name not in ("", "none")]
             remedies = [one_of("--remedies", name, list(REMEDIES)) for name in names]
         positive("--time-limit", given.time_limit)
+        page, trace = _files(given)
     target = target_of(given)
     with running_trials():
         report = doctor(
@@ -77,9 +88,30 @@ def _doctor(given: argparse.Namespace) -> None:
             ranks=given.ranks,
             folder=given.folder,
             time_limit=given.time_limit,
+            trace=trace,
             progress=_say,
         )
+    if page is not None:
+        report.write_html(page)
+        _say(f"wrote {page}")
     print_report(report, given.json)
+
+
+def _files(given: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Return the files of the page and of the trace; errors come before anything is measured."""
+    from composer._html import check_plots
+    from composer.diagnosis.step_trace import output_file
+
+    page = None if given.html is None else output_file("--html", given.html)
+    trace = None if given.trace is None else output_file("--trace", given.trace)
+    if page is None:
+        return None, trace
+    check_plots("composer doctor --html")
+    if trace is None and not given.no_trace:
+        trace = output_file("--trace", page.with_suffix(".trace.json"))
+    if trace == page:
+        raise ValueError(f"--html and --trace name the same file, {str(page)!r}. Choose different names.")
+    return page, trace
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,8 @@ The modules, in reading order:
 - ``first_steps``: whether a remedy changes numbers, by the losses of the first steps.
 - ``interleave``, ``block_recorder``: measure variants in turn, a block of steps each.
 - ``paired``: the gain of a variant with its interval.
-- ``report``: the report.
+- ``report``: the report; ``report_page``, ``charts``: the same as an HTML page with plots.
+- ``step_trace``: the profiler's trace of some steps beside it.
 """
 
 from __future__ import annotations

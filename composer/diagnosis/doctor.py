@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from composer._secrets.masking import mask_values
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, break_even, difference
 from composer.diagnosis.interleave import Contest
@@ -18,7 +20,8 @@ from composer.diagnosis.paired import Ratio, paired_ratio
 from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
-from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.diagnosis.step_trace import StepTrace, copy_trace, output_file
+from composer.diagnosis.verdict import Verdict, hot_lines, judge, seconds_of, shares_of
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
 from composer.trials.assignments import Assignment
@@ -28,6 +31,7 @@ __all__ = ["doctor"]
 
 _RECORDER = "composer.diagnosis.recorder:StepRecorder"
 _BLOCKS = "composer.diagnosis.block_recorder:BlockRecorder"
+_TRACER = "composer.diagnosis.step_trace:TraceRecorder"
 _MIN_STEPS = 5
 # A gain must be larger, whatever its interval.
 _MIN_GAIN = 0.03
@@ -49,6 +53,7 @@ def doctor(
     folder: str | Path | None = None,
     time_limit: float = 300.0,
     fit: int = 1,
+    trace: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Measure some steps of a training program as it is, say what bounds its speed, and try remedies.
@@ -68,6 +73,8 @@ def doctor(
         folder: Folder for the trials; None uses a temporary one.
         time_limit: Seconds after which a trial is terminated.
         fit: Which call of ``fit`` of the program is meant, from 1.
+        trace: File for the PyTorch profiler's trace of three further steps of the unchanged run, in Chrome's format
+            (``.json``, or compressed as ``.json.gz``); of several processes, that of rank 0. None records none.
         progress: Called with a line whenever something has been measured.
 
     Returns:
@@ -75,6 +82,7 @@ def doctor(
 
     Raises:
         ValueError: An argument is out of range, or a remedy or an argument to change does not exist.
+        FileNotFoundError: The folder of ``trace`` does not exist.
         RuntimeError: The program does not train; the error has its traceback.
 
     >>> doctor(["train.py"], steps=1)
@@ -88,8 +96,9 @@ def doctor(
         name = Assignment.parse(change).path.partition(".")[0]
         one_of("changes", name, list(inspect.signature(Trainer).parameters))
     target = Target.of(program, fit)
-    with workspace(folder, [_RECORDER, _BLOCKS]) as (where, server):
-        return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, progress, server).report()
+    trace = None if trace is None else output_file("trace", trace)
+    with workspace(folder, [_RECORDER, _BLOCKS, *([_TRACER] if trace else [])]) as (where, server):
+        return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, trace, progress, server).report()
 
 
 class _Diagnosis:
@@ -104,12 +113,13 @@ class _Diagnosis:
         changes: Sequence[str],
         ranks: int,
         time_limit: float,
+        trace: Path | None,
         progress: Callable[[str], None] | None,
         server: ForkServer | None,
     ) -> None:
         self._target, self._folder, self._steps, self._chosen = target, folder, steps, chosen
         self._changes, self._ranks, self._time_limit = tuple(changes), ranks, time_limit
-        self._progress, self._server = progress, server
+        self._trace, self._progress, self._server = trace, progress, server
 
     def report(self) -> Report:
         """Measure, judge, and try the remedies."""
@@ -126,6 +136,7 @@ class _Diagnosis:
         found = list(applicable(result, self._chosen))
         noise, tried, combined = self._try(result, found) if found else (None, [], None)
         verdict = _with_gains(verdict, tried)
+        trace = self._traced()
         return Report(
             verdict,
             sum(seconds_of(result).values()),
@@ -138,7 +149,32 @@ class _Diagnosis:
             result["facts"],
             result.get("ranks", ()),
             time.monotonic() - start,
+            steps=result["steps"],
+            lines=hot_lines(result),
+            command=self._command(),
+            trace=trace,
         )
+
+    def _command(self) -> str:
+        """Return the command that repeats the diagnosis, or the name of the function."""
+        if self._target.kind not in ("script", "module"):
+            return self._target.command
+        options = [f"--steps={self._steps}"]
+        options += [f"--set={change}" for change in mask_values(self._changes)]
+        options += [] if self._chosen is None else [f"--remedies={','.join(self._chosen) or 'none'}"]
+        options += [f"--ranks={self._ranks}"] if self._ranks > 1 else []
+        options += [f"--fit={self._target.fit}"] if self._target.fit > 1 else []
+        return f"composer doctor {shlex.join(options)} {self._target.command}"
+
+    def _traced(self) -> StepTrace | None:
+        """Record the trace, if one is wanted; a report without it is of use too."""
+        if self._trace is None:
+            return None
+        trial = self._trial("trace", _TRACER, Remedy("trace"), {})
+        record: Record = Study(self._folder, server=self._server).run([trial])["trace"]
+        trace = copy_trace(record, self._trace)
+        self._say(str(trace))
+        return trace
 
     def _measure(self, name: str, changes: tuple[str, ...]) -> Mapping[str, Any]:
         trial = self._trial(name, _RECORDER, Remedy(name, changes), {"steps": self._steps})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from composer.diagnosis.charts import part_name
 from composer.diagnosis.first_steps import Difference
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
+from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
 
-__all__ = ["Report", "Tried"]
+__all__ = ["Report", "Tried", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Report:
         facts: What is known of the run.
         ranks: The seconds of each rank in a step, and for how many it waits for others; empty for one rank.
         seconds: Wall time of the diagnosis.
+        steps: Seconds of each part, for every measured step.
+        lines: Lines of the user's code with the fraction of the time in which they were running, the largest first.
+        command: The command or call that was diagnosed.
+        trace: The profiler's trace of further steps, if one was wanted.
 
     >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).ok
     True
@@ -89,6 +96,10 @@ class Report:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ranks: Sequence[Mapping[str, Any]] = ()
     seconds: float = 0.0
+    steps: Sequence[Mapping[str, float]] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
+    command: str = ""
+    trace: StepTrace | None = None
 
     @property
     def ok(self) -> bool:
@@ -116,14 +127,54 @@ class Report:
             "facts": dict(self.facts),
             "ranks": list(self.ranks),
             "seconds": round(self.seconds, 1),
+            "steps": [dict(step) for step in self.steps],
+            "lines": list(self.lines),
+            "command": self.command,
+            "trace": None if self.trace is None else self.trace.to_json(),
         }
+
+    def to_html(self, folder: str | Path | None = None) -> str:
+        """Return the report as an HTML page in one file, which needs no network.
+
+        Args:
+            folder: Folder that the page will be in, so that it links to the trace from there; None links to where the
+                trace is now.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+
+        >>> report = Report(
+        ...     Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}]
+        ... )
+        >>> "Nothing is wrong." in report.to_html()
+        True
+        """
+        from composer.diagnosis.report_page import report_page
+
+        return report_page(self, None if folder is None else Path(folder))
+
+    def write_html(self, path: str | Path) -> None:
+        """Write the page of :meth:`to_html`; an existing file is replaced.
+
+        Args:
+            path: The file.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+
+        >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).write_html(
+        ...     "doctor.html"
+        ... )  # doctest: +SKIP
+        """
+        path = Path(path)
+        path.write_text(self.to_html(path.parent), encoding="utf-8")
 
     def __str__(self) -> str:
         """The report as text."""
         lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
         lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
         lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
-        lines += [f"  {share:6.1%}  {_NAMES.get(part, part)}" for part, share in self.shares.items() if share >= 0.0005]
+        lines += [f"  {share:6.1%}  {part_name(part)}" for part, share in self.shares.items() if share >= 0.0005]
         lines += _ranks(self.ranks)
         if self.tried:
             noise = "" if self.noise is None else f" (the unchanged run against itself: {self.noise})"
@@ -143,6 +194,8 @@ class Report:
             lines += [f"  {_wait(each)}" for each in self.waits]
         if self.facts.get("left_out"):
             lines += ["", f"Not measured, since they write elsewhere: {', '.join(self.facts['left_out'])}"]
+        if self.trace is not None:
+            lines += ["", str(self.trace)]
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
@@ -153,7 +206,23 @@ _DIFFERENCES = {
     "numbers": "changes numbers",
     "unknown": "",
 }
-_NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
+
+
+def remarks(one: Tried) -> list[str]:
+    """Return what a reader must know of a gain besides its value.
+
+    Args:
+        one: A remedy that was measured.
+
+    >>> remarks(Tried(Remedy("bf16", exact=False), Ratio(1.0, 0.9, 1.1)))
+    ['changes numbers', 'not more than noise']
+    """
+    found = [_DIFFERENCES[one.difference] if one.is_exact else "changes numbers"]
+    if one.break_even is not None:
+        found.append(f"its start takes as long as it gains in {one.break_even:,.0f} steps")
+    if one.ratio is not None and not one.pays and one.ratio.high > 1:
+        found.append("not more than noise")
+    return [each for each in found if each]
 
 
 def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,13 +241,9 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
 def _line(one: Tried) -> str:
     if one.ratio is None:
         return f"  {'-':>18}  {one.remedy.name}: does not run: {one.error}"
-    mark = "" if one.pays else "  (not more than noise)" if one.ratio.high > 1 else ""
-    told = [_DIFFERENCES[one.difference] if one.is_exact else "changes numbers"]
-    if one.break_even is not None:
-        told.append(f"its start takes as long as it gains in {one.break_even:,.0f} steps")
-    notes = "".join(f"  ({each})" for each in told if each)
     write = one.remedy.lines.splitlines()[-1 if one.remedy.lines.startswith("from ") else 0] if one.remedy.lines else ""
-    return f"  {one.ratio!s:>18}  {one.remedy.name}: {write}{notes}{mark}"
+    notes = "".join(f"  ({each})" for each in remarks(one))
+    return f"  {one.ratio!s:>18}  {one.remedy.name}: {write}{notes}"
 
 
 def _wait(each: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import platform
 import resource
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,11 @@ from torch.utils.data import (
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
+from composer._version import __version__
 from composer.callbacks import CheckpointSaver
 from composer.core.data_spec import DataSpec
 from composer.core.logger import LoggerDestination
+from composer.environment import processor_name
 from composer.trainer.step import may_use_closure
 
 if TYPE_CHECKING:
@@ -59,7 +62,11 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     savers = [one for one in state.callbacks if isinstance(one, CheckpointSaver)]
     sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
+        "composer": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
         "device": state.device.torch_device.type,
+        "device_name": _device_name(state.device.torch_device),
         "ranks": dist.get_world_size(),
         "cores": max(1, round(min(len(usable_cpus()), cpu_quota() or math.inf))),
         "threads": torch.get_num_threads(),
@@ -140,6 +147,14 @@ def _has_bf16(device: str) -> bool:
         able = torch.cpu.get_capabilities()
         return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
     return device != "meta"
+
+
+def _device_name(device: torch.device) -> str:
+    """Return the name of an accelerator, or of the processor."""
+    if device.type == "cpu":
+        return processor_name()
+    module = torch.get_device_module(device)
+    return module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
 
 
 def _is_channels_last(parameter: Any) -> bool:

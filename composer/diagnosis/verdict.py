@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 
-__all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
+__all__ = ["Cause", "Verdict", "hot_lines", "judge", "seconds_of", "shares_of"]
 
 Cause = Literal[
     "none",
@@ -150,6 +150,27 @@ def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) ->
     judged = _Judged(result, inline)
     found = sorted(judged.candidates(), key=lambda verdict: -verdict.share)
     return found[0] if found else judged.healthy()
+
+
+def hot_lines(result: Mapping[str, Any], count: int = 20) -> list[dict[str, Any]]:
+    """Return the lines of the user's code that were running most often, with their fraction of all samples.
+
+    Args:
+        result: What :class:`.StepRecorder` measured.
+        count: Number of lines at most.
+
+    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "count": 30}
+    >>> hot_lines({"lines": [line, {"part": "forward", "file": None, "count": 70}], "samples": 100})
+    [{'part': 'data', 'file': 'data.py', 'line': 7, 'in': 'Rows.__getitem__', 'share': 0.3}]
+    """
+    own = sorted(
+        (each for each in result.get("lines", ()) if each["file"] is not None), key=lambda each: -each["count"]
+    )
+    samples = max(1, result.get("samples", 0))
+    return [
+        {**{name: each[name] for name in ("part", "file", "line", "in")}, "share": each["count"] / samples}
+        for each in own[:count]
+    ]
 
 
 class _Judged:

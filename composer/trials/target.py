@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import pickle
 import runpy
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Literal
 
 from composer._lazy import import_extra
+from composer._secrets.masking import mask_values
 from composer._text import did_you_mean
 from composer.trainer.fit_calls import begin_program
 
@@ -155,6 +157,13 @@ class Target:
                     one.stem for one in Path.cwd().iterdir() if one.suffix == ".py" or (one / "__init__.py").exists()
                 ]
                 raise FileNotFoundError(f"There is no module {top!r}.{did_you_mean(top, names)}")
+
+    @property
+    def command(self) -> str:
+        """The words that name the program on a command line, with secrets masked; the name of a function."""
+        if self.kind in ("function", "pickle"):
+            return self.name if self.kind == "function" else "a function"
+        return shlex.join([*(["-m"] if self.kind == "module" else []), *mask_values([self.name, *self.arguments])])
 
     @property
     def fingerprint(self) -> str:

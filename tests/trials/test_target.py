@@ -171,3 +171,13 @@ def test_the_fingerprint_follows_the_program(tmp_path: Path) -> None:
     before = with_config.fingerprint
     config.write_text("b")
     assert with_config.fingerprint != before
+
+
+def test_the_command_is_told_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.py").touch()
+    given = ["a b.py", "--lr", "0.1", "--api-key", "abc", "--out", "sftp://me:hunter2@host/x"]
+    assert Target.from_command(given).command == "'a b.py' --lr 0.1 --api-key '***' --out 'sftp://me:***@host/x'"
+    assert Target.from_command(["-m", "timeit", "-n", "1"]).command == "-m timeit -n 1"
+    assert Target("function", "package.module:make").command == "package.module:make"
+    assert Target("pickle", "gASV").command == "a function"

@@ -1,0 +1,89 @@
+"use strict";
+// Draws each <figure class="plot"> with plotly.js, which the page carries compressed, in the colors of its style sheet.
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 720px)");
+  const touch = matchMedia("(pointer: coarse)");
+  const plots = [...document.querySelectorAll("figure.plot")].map((figure) => ({
+    canvas: figure.querySelector(".canvas"),
+    height: Number.parseFloat(figure.querySelector(".canvas").style.height),
+    ...JSON.parse(figure.querySelector("script").textContent),
+  }));
+
+  async function loadLibrary() {
+    const text = atob(document.getElementById("plotly").textContent);
+    const bytes = Uint8Array.from(text, (character) => character.charCodeAt(0));
+    const code = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(code).text();
+    document.head.append(script);
+  }
+
+  function template() {
+    const style = getComputedStyle(document.documentElement);
+    const color = (name) => style.getPropertyValue(`--${name}`).trim();
+    const axis = { gridcolor: color("grid"), linecolor: color("line"), zerolinecolor: color("line"), tickcolor: color("line") };
+    const box = { bgcolor: color("raised"), bordercolor: color("line"), font: { color: color("text") } };
+    return {
+      layout: {
+        font: { family: "system-ui, sans-serif", size: 13, color: color("text") },
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+        xaxis: axis,
+        yaxis: axis,
+        hoverlabel: { ...box, namelength: -1, align: "left" },
+        modebar: { bgcolor: "rgba(0,0,0,0)", color: color("muted"), activecolor: color("text") },
+      },
+    };
+  }
+
+  // The legend is beside the plot, or below it on a phone, where the figure is higher by its lines.
+  function placed(plot) {
+    const { legend, margin, showlegend } = plot.layout;
+    const lines = narrow.matches && showlegend !== false && plot.data.length > 1 ? plot.data.length : 0;
+    const room = lines && 20 * lines + 16;
+    plot.canvas.style.height = `${plot.height + room}px`;
+    const place = narrow.matches
+      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
+      : { orientation: "v", x: 1.02, xanchor: "left", yref: "paper", y: 1, yanchor: "top", maxheight: 1, entrywidth: 0, entrywidthmode: "pixels", font: { size: 13 } };
+    return {
+      template: template(),
+      legend: { ...legend, ...place },
+      margin: { ...margin, b: (margin?.b ?? 50) + room },
+    };
+  }
+
+  function draw(plot) {
+    const layout = { autosize: true, ...plot.layout, ...placed(plot) };
+    if (touch.matches) layout.dragmode = false; // a finger scrolls the page; the buttons zoom
+    return Plotly.newPlot(plot.canvas, plot.data, layout, {
+      responsive: true,
+      displaylogo: false,
+      showSendToCloud: false, // "Share chart" would upload the data
+      plotlyServerURL: "",
+      displayModeBar: true,
+      modeBarButtonsToRemove: ["select2d", "lasso2d"],
+      doubleClickDelay: 500,
+    });
+  }
+
+  function follow() {
+    for (const plot of plots) Plotly.relayout(plot.canvas, placed(plot));
+  }
+
+  loadLibrary()
+    .then(() => Promise.all(plots.map(draw)))
+    .then(() => {
+      dark.addEventListener("change", follow);
+      narrow.addEventListener("change", follow);
+      document.documentElement.dataset.plots = "drawn";
+    })
+    .catch((error) => {
+      document.documentElement.dataset.plots = "failed";
+      for (const plot of plots) {
+        plot.canvas.style.height = "auto";
+        plot.canvas.textContent = "The plot could not be drawn; the tables have the same numbers. It needs a browser of 2023 or newer.";
+      }
+      console.error(error);
+    });
+})();

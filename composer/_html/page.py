@@ -1,0 +1,102 @@
+"""A whole HTML document in one file: no part of it is loaded from elsewhere, and no script may."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from importlib import resources
+
+from composer._html.markup import Html, markup, tag
+from composer._html.plots import library, needs_library
+
+__all__ = ["asset", "document", "section", "table"]
+
+# The browser refuses every request, even if a script or style asked for one. Pictures of plots are saved as blobs.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
+
+
+def document(title: str, *content: Html, footer: object = None) -> str:
+    """Return a document, with the library for its plots if it has any.
+
+    Args:
+        title: The title of the window.
+        *content: The content, such as sections.
+        footer: What stands at its end, below a line.
+
+    Raises:
+        MissingConditionalImportError: There are plots, and plotly is not installed.
+
+    >>> document("Report", section("Verdict", tag("p", "Nothing is wrong."))).startswith("<!doctype html>")
+    True
+    """
+    body = markup(*content)
+    head = markup(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("style", Html(asset("page.css"))),
+    )
+    foot, scripts = [footer], list[Html]()
+    if needs_library(body):
+        foot.append(" Plots by plotly.js (MIT license), which is in this file.")
+        scripts = [library(), tag("script", Html(asset("page.js")))]
+    end = tag("footer", *foot) if any(foot) else None
+    page = tag("html", tag("head", head), tag("body", tag("main", body, end), *scripts), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def section(title: str, *content: object) -> Html:
+    """Return a section with a heading.
+
+    Args:
+        title: The heading.
+        *content: What is in it, see :func:`.markup`.
+
+    >>> section("Noise", tag("p", "3 %"))
+    '<section><h2>Noise</h2><p>3 %</p></section>'
+    """
+    return tag("section", tag("h2", title), *content)
+
+
+def table(
+    label: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Collection[int] = (),
+) -> Html:
+    """Return a table, which scrolls sideways where it is wider than the screen.
+
+    Args:
+        label: What it shows, for screen readers.
+        columns: The column names.
+        rows: The cells; :class:`.Html` as it is, everything else escaped.
+        right: Indices of the right-aligned columns.
+
+    >>> table("Parts", ["part", "ms"], [["forward", 3]], right=[1]).count("<td")
+    2
+    """
+    styles = ["number" if column in right else None for column in range(len(columns))]
+    head = [tag("th", text, scope="col", class_=style) for text, style in zip(columns, styles, strict=True)]
+    body = [
+        tag("tr", *(tag("td", cell, class_=style) for cell, style in zip(row, styles, strict=True))) for row in rows
+    ]
+    made = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    # A region that scrolls must be reachable by the keyboard.
+    return tag("div", made, class_="scroll", role="region", aria_label=label, tabindex=0)
+
+
+def asset(name: str) -> str:
+    """Return the text of a style sheet or script of this package.
+
+    Args:
+        name: The file name.
+
+    >>> "prefers-color-scheme" in asset("page.css")
+    True
+    """
+    return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")

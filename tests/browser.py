@@ -1,0 +1,47 @@
+"""Open pages in a real browser: the Chromium or Chrome of this computer, driven by Playwright."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["SCREENS", "open_page"]
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Width and height in CSS pixels, and color scheme.
+SCREENS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
+
+
+@contextlib.contextmanager
+def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> Iterator[Any]:
+    """The page of a file when its plots are drawn; fails if the page complained, opened a dialog or asked the network.
+
+    Skips if Playwright or a browser is not installed.
+    """
+    playwright = pytest.importorskip("playwright.sync_api")
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip("neither Chromium nor Chrome is installed")
+    complaints: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        is_phone = width < 600
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, is_mobile=is_phone, has_touch=is_phone
+        )
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: complaints.append(request.url) if "://" in request.url[:8] else None)
+        page.goto(path.absolute().as_uri())
+        complaints.clear()  # the file itself
+        page.wait_for_selector("html[data-plots]")
+        yield page
+        browser.close()
+    assert not complaints, complaints
