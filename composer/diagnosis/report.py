@@ -23,6 +23,8 @@ class Tried:
         ratio: How many times as fast the run is with it; None if it does not run.
         pays: Whether the gain is larger than the noise.
         error: Why it does not run.
+        break_even: Steps after which it has made up for its slower first steps, such as compilation; None if it does
+            not pay.
 
     >>> Tried(Remedy("fused", lines="AdamW(..., fused=True)"), Ratio(1.2, 1.1, 1.3), pays=True).pays
     True
@@ -32,6 +34,7 @@ class Tried:
     ratio: Ratio | None
     pays: bool = False
     error: str = ""
+    break_even: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what was measured in JSON types."""
@@ -41,6 +44,7 @@ class Tried:
             "ratio": gain,
             "pays": self.pays,
             "error": self.error,
+            "break_even": self.break_even,
         }
 
 
@@ -129,6 +133,8 @@ class Report:
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
+# Steps until a remedy pays that are worth a word.
+_LATE = 100
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 
 
@@ -137,7 +143,8 @@ def _line(one: Tried) -> str:
         return f"  {'-':>18}  {one.remedy.name}: does not run: {one.error}"
     mark = "" if one.pays else "  (not more than noise)" if one.ratio.high > 1 else ""
     separate = "" if one.remedy.exact else "  (changes numbers)"
-    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{separate}{mark}"
+    late = f"  (in runs of more than {one.break_even} steps)" if (one.break_even or 0) >= _LATE else ""
+    return f"  {one.ratio!s:>18}  {one.remedy.name}: {one.remedy.lines}{separate}{mark}{late}"
 
 
 def _wait(each: Mapping[str, Any]) -> str:
