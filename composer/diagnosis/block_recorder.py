@@ -97,7 +97,6 @@ class _Blocks(Callback):
     def __init__(self, folder: Path) -> None:
         self.is_active = False
         self.events: set[str] = set()  # of the present step
-        self._next_events: set[str] = set()
         self._folder, self._block, self._has_batch = folder, -1, False
         self._skip = self._steps = 0
         self._seconds: list[float] = []
@@ -120,12 +119,9 @@ class _Blocks(Callback):
         self._has_batch = True
 
     def epoch_start(self, state: State, logger: Logger) -> None:
+        # In the first step of the epoch, as is the end of the epoch before: the loader is found to have ended when a
+        # further batch is requested.
         self.events.add("epoch")
-        # A loader of unknown length is found to have ended when its next batch is requested: in the next step.
-        if self._has_batch:
-            self._next_events.add("first")
-        else:
-            self.events.add("first")
 
     def eval_before_all(self, state: State, logger: Logger) -> None:
         self.events.add("evaluation")
@@ -137,7 +133,7 @@ class _Blocks(Callback):
         self._seconds.append(now - self._since)
         self._since = now
         self._kinds.append(kind_of(self.events))
-        self.events, self._next_events = self._next_events, set()
+        self.events = set()
 
     def _measured(self) -> dict[str, Any]:
         """Return the block in JSON types."""

@@ -1,8 +1,8 @@
 """Blocks of steps that a variant of a run trains, and the seconds of a step of the whole run that follow from them.
 
-A run consists of ordinary steps and of rarer ones: the last and the first step of an epoch, and those with an
-evaluation or a checkpoint. A block of a few steps has too many or none of these. The time of a step is therefore
-averaged for each kind of step, and the kinds are weighted by how often the run has them.
+A run consists of ordinary steps and of rarer ones: the first step of an epoch, with what ends the epoch before, and
+those with an evaluation or a checkpoint. A block of a few steps has too many or none of these. The time of a step is
+therefore averaged for each kind of step, and the kinds are weighted by how often the run has them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-__all__ = ["EPOCH_KINDS", "ORDINARY", "Block", "kind_of", "seconds_per_step"]
+__all__ = ["EPOCH", "ORDINARY", "Block", "kind_of", "seconds_per_step"]
 
 ORDINARY = ""
-# What happens once an epoch: its end with the begin of the next one, and the wait for its first batch.
-EPOCH_KINDS = ("epoch", "first")
+EPOCH = "epoch"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def kind_of(events: set[str]) -> str:
     """Return the kind of a step by what happened in it.
 
     Args:
-        events: Of "epoch" (it is the last one of an epoch), "first" (of an epoch), "evaluation" and "saving".
+        events: Of "epoch" (the end of an epoch, and the first step of the next one), "evaluation" and "saving".
 
     >>> kind_of({"evaluation", "epoch"}), kind_of(set())
     ('epoch+evaluation', '')
@@ -63,8 +62,8 @@ def seconds_per_step(
 ) -> dict[str, list[float]]:
     """Return the mean seconds of a step of the run, a number for each block, by variant.
 
-    A kind of which not every block has a step gets the mean over all blocks of the variant; a variant in which it never
-    occurred gets the mean additional time that it took in others.
+    Blocks of whole epochs are averaged as they are. Elsewhere, a kind of which not every block has a step gets the mean
+    over all blocks of the variant; a variant in which it never occurred gets the mean time that it adds in others.
 
     Args:
         blocks: The measured blocks by variant. All variants have the same kinds equally often.
@@ -76,23 +75,25 @@ def seconds_per_step(
     {'base': [1.5]}
     """
     every = [block for each in blocks.values() for block in each]
+    if batches and all(len(block.seconds) % batches == 0 for block in every):
+        return {name: [fmean(block.seconds) for block in own] for name, own in blocks.items()}
     frequencies = _frequencies([*every, *warmups], batches)
-    pooled = _means(every)
+    overall = {name: _means(own) for name, own in blocks.items()}
     found: dict[str, list[float]] = {}
     for name, own in blocks.items():
-        overall = _means(own)
-        ordinary = overall.get(ORDINARY)
-        for kind in frequencies:
-            if kind not in overall:
-                extra = pooled.get(kind, 0.0) - pooled.get(ORDINARY, 0.0)
-                overall[kind] = (ordinary or 0.0) + max(0.0, extra)
-        in_every = set.intersection(*(set(block.kinds) for block in own)) if own else set()
-        means = [block.means() for block in own]
+        means = {kind: overall[name].get(kind, _elsewhere(kind, name, overall)) for kind in frequencies}
+        in_every = set.intersection(*(set(block.kinds) for block in own)) if own else set[str]()
         found[name] = [
-            sum(share * (each[kind] if kind in in_every else overall[kind]) for kind, share in frequencies.items())
-            for each in means
+            sum(share * (each[kind] if kind in in_every else means[kind]) for kind, share in frequencies.items())
+            for each in (block.means() for block in own)
         ]
     return found
+
+
+def _elsewhere(kind: str, name: str, overall: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the mean seconds of a kind of step that a variant never had: its ordinary steps, and what others add."""
+    added = [each[kind] - each.get(ORDINARY, 0.0) for each in overall.values() if kind in each]
+    return overall[name].get(ORDINARY, 0.0) + (max(0.0, fmean(added)) if added else 0.0)
 
 
 def _frequencies(blocks: Sequence[Block], batches: int | None) -> dict[str, float]:
@@ -102,16 +103,15 @@ def _frequencies(blocks: Sequence[Block], batches: int | None) -> dict[str, floa
     if not total:
         return {}
     shares = {kind: number / total for kind, number in counts.items()}
-    if batches:
-        for name in EPOCH_KINDS:
-            having = [kind for kind in shares if name in kind.split("+")]
-            sum_of = sum(shares[kind] for kind in having)
-            for kind in having:
-                shares[kind] *= 1 / batches / sum_of
-    others = [kind for kind in shares if not set(kind.split("+")) & set(EPOCH_KINDS)] if batches else list(shares)
-    left = 1 - sum(share for kind, share in shares.items() if kind not in others)
-    sum_of = sum(shares[kind] for kind in others)
-    return {kind: share * (left / sum_of if kind in others and sum_of else 1.0) for kind, share in shares.items()}
+    of_epochs = {kind for kind in shares if EPOCH in kind.split("+")}
+    seen = sum(shares[kind] for kind in of_epochs)
+    if not batches or not of_epochs or seen == 1:
+        return shares
+    known = 1 / batches
+    return {
+        kind: share * (known / seen if kind in of_epochs else (1 - known) / (1 - seen))
+        for kind, share in shares.items()
+    }
 
 
 def _means(blocks: Sequence[Block]) -> dict[str, float]:
