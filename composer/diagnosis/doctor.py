@@ -173,9 +173,15 @@ class _Diagnosis:
         }
         batches = result["facts"]["data"].get("batches")
         count = _block_steps(step, batches, self._ranks)
-        limits = {"limit": self._time_limit / 2, "parallel": max(1, result["facts"]["cores"] // self._ranks)}
         with Contest(
-            self._folder, trials, self._server, steps=count, batches=batches, warmup=max(4, min(count, 64)), **limits
+            self._folder,
+            trials,
+            self._server,
+            steps=count,
+            batches=batches,
+            warmup=max(4, min(count, 64)),
+            limit=self._time_limit / 2,
+            parallel=max(1, result["facts"]["cores"] // self._ranks),
         ) as contest:
             racing = [name for name in trials if name not in contest.failed]
             began = time.monotonic()
