@@ -70,9 +70,9 @@ def seconds_per_step(
         warmups: Further blocks to count the kinds by.
         batches: Number of batches of an epoch; None if unknown.
 
-    >>> long = Block((1.0, 1.0, 5.0), ("", "", "epoch"))
-    >>> seconds_per_step({"base": [long]}, batches=8)  # (7 x 1 + 5) / 8
-    {'base': [1.5]}
+    >>> block = Block((1.0, 1.0, 5.0), ("", "", "epoch"))
+    >>> round(seconds_per_step({"base": [block]}, batches=8)["base"][0], 3)  # (7 x 1 + 5) / 8
+    1.5
     """
     every = [block for each in blocks.values() for block in each]
     if batches and all(len(block.seconds) % batches == 0 for block in every):

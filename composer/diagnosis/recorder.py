@@ -219,11 +219,13 @@ def prefetched_batches(state: State) -> tuple[int, int]:
     Args:
         state: The state of the run.
 
+    >>> from torch.utils.data import DataLoader, TensorDataset
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
     >>> data = DataLoader(TensorDataset(torch.ones(8, 2)), num_workers=2, prefetch_factor=3)
     >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    >>> prefetched_batches(Trainer(model=model, train_dataloader=data, progress_bar=False).state)
+    >>> trainer = Trainer(model=model, train_dataloader=data, progress_bar=False)
+    >>> prefetched_batches(trainer.state)
     (2, 6)
     """
     loader: Any = getattr(state.train_phase.loader, "dataloader", None)
