@@ -59,7 +59,7 @@ def cases() -> dict[str, tuple[str, str, str, int]]:
 def programs(names: Sequence[str]) -> dict[str, tuple[Target, str, str, int]]:
     """The programs whose name has one of some texts, or all."""
     found = {name: (Target("function", path), *others) for name, (path, *others) in cases().items()}
-    found["quickstart"] = (Target("script", "examples/quickstart.py"), "evaluation", "", 1)
+    found["quickstart"] = (Target("script", str(Path("examples/quickstart.py").absolute())), "evaluation", "", 1)
     if not names:
         return {name: each for name, each in found.items() if name != "quickstart"}
     return {name: each for name, each in found.items() if any(one in name for one in names)}
