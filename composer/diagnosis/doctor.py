@@ -14,7 +14,7 @@ from typing import Any
 
 from composer._secrets.masking import mask_values
 from composer._text import one_of
-from composer.diagnosis.first_steps import Steps, break_even, difference
+from composer.diagnosis.first_steps import Steps, difference
 from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio, paired_ratio
 from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
@@ -35,10 +35,10 @@ _TRACER = "composer.diagnosis.step_trace:TraceRecorder"
 _MIN_STEPS = 5
 # A gain must be larger, whatever its interval.
 _MIN_GAIN = 0.03
-# A block of one process, and of each further one, which waits for the others.
-_BLOCK_SECONDS = 0.25
-# Rounds until nothing is open any more, or for so many seconds.
-_MIN_ROUNDS, _MAX_ROUNDS, _CONTEST_SECONDS = 5, 30, 20.0
+# A block of one process, and of each further one, which waits for the others. A block of whole epochs may be longer.
+_BLOCK_SECONDS, _EPOCH_SECONDS, _MAX_STEPS = 0.3, 1.5, 256
+# Rounds until nothing is open any more, or for so many seconds; fewer for what clearly does not pay.
+_FEW_ROUNDS, _MIN_ROUNDS, _MAX_ROUNDS, _CONTEST_SECONDS = 3, 5, 30, 15.0
 # Width of the interval, relative to its value, that is small enough.
 _WIDTH = 0.08
 
@@ -213,9 +213,17 @@ class _Diagnosis:
         trials = {
             name: self._trial(f"block-{name.replace('+', '.')}", _BLOCKS, remedy, {}) for name, remedy in named.items()
         }
-        count = _block_steps(step, result["facts"]["data"].get("batches"), self._ranks)
+        batches = result["facts"]["data"].get("batches")
+        count = _block_steps(step, batches, self._ranks)
         with Contest(
-            self._folder, trials, self._server, steps=count, warmup=max(4, count), limit=self._time_limit / 2
+            self._folder,
+            trials,
+            self._server,
+            steps=count,
+            batches=batches,
+            warmup=max(4, min(count, 64)),
+            limit=self._time_limit / 2,
+            parallel=max(1, result["facts"]["cores"] // self._ranks),
         ) as contest:
             racing = [name for name in trials if name not in contest.failed]
             began = time.monotonic()
@@ -223,14 +231,16 @@ class _Diagnosis:
                 racing = contest.play(racing)
                 if "base" not in racing or "again" not in racing:
                     raise RuntimeError(f"The unchanged run failed when it was measured again: {contest.failed}")
-                for name in [*racing] if number >= _MIN_ROUNDS else ():
-                    if name not in ("base", "again") and _is_decided(_ratio(contest, name)):
+                late = number >= _FEW_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS * self._ranks
+                seconds = contest.seconds()
+                for name in [*racing] if number >= _FEW_ROUNDS else ():
+                    if name not in ("base", "again") and _is_decided(_ratio(seconds, name), number):
                         racing.remove(name)
                         contest.drop(name)
-                late = number >= _MIN_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS * self._ranks
                 if len(racing) == 2 or late:
                     break
-            noise = paired_ratio(contest.blocks["base"], contest.blocks["again"])
+            seconds = contest.seconds()
+            noise = paired_ratio(seconds["base"], seconds["again"])
             precision = result["facts"].get("precision", "fp32")
             return noise, [self._tried(contest, one, noise, precision) for one in remedies]
 
@@ -238,18 +248,18 @@ class _Diagnosis:
         if remedy.name in contest.failed or not contest.blocks[remedy.name]:
             self._say(f"{remedy.name}: does not run")
             return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
-        ratio = _ratio(contest, remedy.name)
+        seconds = contest.seconds()
+        ratio = _ratio(seconds, remedy.name)
         pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
         self._say(f"{remedy.name}: {ratio}")
         names = [f"block-{name.replace('+', '.')}" for name in ("base", "again", remedy.name)]
         before, again, after = (Steps.read(self._folder / name) for name in names)
-        gained = statistics.median(contest.blocks["base"]) * (1 - 1 / ratio.value) if pays else 0.0
         return Tried(
             remedy,
             ratio,
             pays=pays,
             difference=difference(before, again, after, precision),
-            break_even=break_even(before, again, after, gained),
+            break_even=_break_even(contest, seconds, remedy.name) if pays else None,
         )
 
     def _say(self, text: str) -> None:
@@ -257,26 +267,44 @@ class _Diagnosis:
             self._progress(text)
 
 
-def _ratio(contest: Contest, name: str) -> Ratio:
+def _ratio(seconds: Mapping[str, Sequence[float]], name: str) -> Ratio:
     """Return how many times as fast a variant is as the unchanged run, which is measured twice in each round."""
-    after = contest.blocks[name]
-    pairs = zip(contest.blocks["base"], contest.blocks["again"], after, strict=False)
+    after = seconds[name]
+    pairs = zip(seconds["base"], seconds["again"], after, strict=False)
     return paired_ratio([math.sqrt(one * two) for one, two, _ in pairs], after)
 
 
-def _is_decided(ratio: Ratio) -> bool:
+def _is_decided(ratio: Ratio, rounds: int) -> bool:
     """Return whether more rounds would change nothing: the remedy does not pay, or its gain is known well."""
-    return ratio.high < 1 + _MIN_GAIN or ratio.high - ratio.low < _WIDTH * ratio.value
+    return ratio.high < 1 + _MIN_GAIN or (rounds >= _MIN_ROUNDS and ratio.high - ratio.low < _WIDTH * ratio.value)
 
 
 def _block_steps(step: float, batches: int | None, ranks: int) -> int:
-    """Return the number of steps of a block: whole epochs if these are short, since each may end with an evaluation."""
-    steps = min(64, max(2, math.ceil(_BLOCK_SECONDS * ranks / step)))
-    if steps > 2:
-        steps = math.ceil(steps / 4) * 4  # workers deliver batches in bursts
-    if batches and batches <= 2 * steps:
+    """Return the number of steps of a block: whole epochs unless these are long.
+
+    Each epoch may end with an evaluation and begin with a wait for its first batch.
+
+    Args:
+        step: Seconds of a step.
+        batches: Number of batches of an epoch; None if unknown.
+        ranks: Number of processes.
+    """
+    steps = min(_MAX_STEPS, max(2, math.ceil(_BLOCK_SECONDS * ranks / step)))
+    if batches and batches * step <= _EPOCH_SECONDS * ranks:
         return batches * math.ceil(steps / batches)
     return steps
+
+
+def _break_even(contest: Contest, seconds: Mapping[str, Sequence[float]], name: str) -> int | None:
+    """Return the number of steps after which a remedy has made up for its slower first steps, such as compilation."""
+    means = {each: statistics.fmean(seconds[each]) for each in ("base", name)}
+    lost = {
+        each: block.total - means[each] * (len(block.seconds) + len(block.skipped))
+        for each, block in contest.warmups.items()
+        if each in means
+    }
+    gained = means["base"] - means[name]
+    return math.ceil(max(0.0, lost[name] - lost["base"]) / gained) if gained > 0 else None
 
 
 def _with_gains(verdict: Verdict, tried: Sequence[Tried]) -> Verdict:

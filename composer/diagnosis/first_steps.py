@@ -1,9 +1,8 @@
-"""Compare the first steps of a run with and without a remedy: whether the remedy changes numbers, and its start."""
+"""Compare the first steps of a run with and without a remedy: whether the remedy changes numbers."""
 
 from __future__ import annotations
 
 import json
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,12 @@ from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
 
-__all__ = ["Difference", "FirstSteps", "Steps", "break_even", "difference"]
+__all__ = ["Difference", "FirstSteps", "Steps", "difference"]
 
 Difference = Literal["none", "rounding", "batches", "numbers", "unknown"]
 
 _FILE = "first_steps.json"
 _COUNT = 4
-# Seconds that a start may take longer without a word.
-_SLOW_START = 1.0
 # Relative difference of the first loss up to which it is rounding, by precision; it grows with each step.
 _ROUNDING, _HALF_ROUNDING, _GROWTH = 2e-5, 2e-2, (1, 10, 100, 100)
 
@@ -36,15 +33,13 @@ class Steps:
     Args:
         losses: Loss of each step.
         batches: A checksum of each batch.
-        seconds: Wall time of the first steps together, with what happens only once, such as compilation.
 
-    >>> Steps([0.7], [17], 0.1).losses
+    >>> Steps([0.7], [17]).losses
     [0.7]
     """
 
     losses: list[float]
     batches: list[int]
-    seconds: float
 
     @classmethod
     def read(cls, folder: Path) -> Steps | None:
@@ -75,13 +70,11 @@ class FirstSteps(Callback):
         self._folder = folder
         self._losses: list[float] = []
         self._batches: list[int] = []
-        self._began = 0.0
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Note the batch."""
         if len(self._batches) < _COUNT:
             self._batches.append(_checksum(state.batch))
-            self._began = self._began or time.perf_counter()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Note the loss."""
@@ -89,7 +82,7 @@ class FirstSteps(Callback):
             return
         self._losses.append(float(state.total_loss_dict["loss/train/total"]))
         if len(self._losses) == _COUNT and dist.get_global_rank() == 0:
-            told = {"losses": self._losses, "batches": self._batches, "seconds": time.perf_counter() - self._began}
+            told = {"losses": self._losses, "batches": self._batches}
             (self._folder / _FILE).write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -107,8 +100,8 @@ def difference(before: Steps | None, again: Steps | None, after: Steps | None, p
         others (the order of the samples, or random augmentation), "numbers" if the losses differ though the batches do
         not, and "unknown" if the unchanged run is not reproducible.
 
-    >>> steps = Steps([0.7, 0.6], [1, 2], 0.1)
-    >>> difference(steps, steps, Steps([0.7, 0.6000001], [1, 2], 0.1))
+    >>> steps = Steps([0.7, 0.6], [1, 2])
+    >>> difference(steps, steps, Steps([0.7, 0.6000001], [1, 2]))
     'rounding'
     """
     if before is None or again is None or after is None or not _same(before.losses, again.losses):
@@ -123,27 +116,6 @@ def difference(before: Steps | None, again: Steps | None, after: Steps | None, p
         if not abs(one - two) <= min(rounding * growth, max(rounding, 0.05)) * abs(one):
             return "numbers"
     return "rounding"
-
-
-def break_even(before: Steps | None, again: Steps | None, after: Steps | None, gained: float) -> float | None:
-    """Return the number of steps after which a remedy has gained what its start takes longer, as by compilation.
-
-    Args:
-        before: The first steps of the unchanged run.
-        again: Those of the unchanged run, run again.
-        after: Those with the remedy.
-        gained: Seconds that it gains in each step, once it has started.
-
-    Returns:
-        The number; None if the start takes no second longer, or nothing is gained.
-
-    >>> break_even(Steps([], [], 0.5), Steps([], [], 0.6), Steps([], [], 10.6), gained=0.1)
-    100.0
-    """
-    if before is None or again is None or after is None or gained <= 0:
-        return None
-    longer = after.seconds - max(before.seconds, again.seconds)
-    return longer / gained if longer > _SLOW_START else None
 
 
 def _same(one: list[float], two: list[float]) -> bool:

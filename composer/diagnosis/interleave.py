@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from composer.diagnosis.block_recorder import BLOCK_FILE, TOKEN_FILE, write
+from composer.diagnosis.blocks import Block, seconds_per_step
 from composer.trials.fork_server import ForkServer
 from composer.trials.processes import Running
 from composer.trials.trial import Trial
 
 __all__ = ["Contest"]
+
+# Seconds between two looks at the file of a block: more often would take time from the data workers.
+_POLL = 0.004
 
 
 class Contest:
@@ -31,17 +35,20 @@ class Contest:
         folder: Folder for the trials.
         trials: The variants by name, with a :class:`.BlockRecorder` as probe.
         server: Forks the processes; None starts a Python for each.
-        steps: Number of steps of a block.
+        steps: Number of measured steps of a block.
+        batches: Number of batches of an epoch; None if unknown.
         warmup: Number of steps before the first block.
         limit: Seconds that a variant may take to start, or for a block.
+        parallel: Number of variants that start at the same time.
 
     Attributes:
-        blocks: Seconds a step by variant, a number for each round that it was in.
+        blocks: The measured blocks by variant, one for each round that it was in.
         failed: Why a variant did not run, by its name.
+        warmups: The steps before the first block, by variant.
 
     >>> with Contest(Path("folder"), trials, None, steps=8) as contest:  # doctest: +SKIP
     ...     contest.play(["base", "workers-2"])
-    ...     contest.blocks["base"]
+    ...     contest.seconds()["base"]
     [0.0123]
     """
 
@@ -52,29 +59,36 @@ class Contest:
         server: ForkServer | None,
         *,
         steps: int,
+        batches: int | None = None,
         warmup: int = 4,
         limit: float = 120.0,
+        parallel: int = 1,
     ) -> None:
-        self.blocks: dict[str, list[float]] = {name: [] for name in trials}
+        self.blocks: dict[str, list[Block]] = {name: [] for name in trials}
         self.failed: dict[str, str] = {}
-        self._folder, self._trials, self._server = folder, trials, server
-        self._steps, self._warmup, self._limit = steps, warmup, limit
+        self.warmups: dict[str, Block] = {}
+        self._folder, self._trials, self._server, self._parallel = folder, trials, server, parallel
+        self._steps, self._batches, self._warmup, self._limit = steps, batches, warmup, limit
         self._running: dict[str, Running] = {}
-        self._number = dict.fromkeys(trials, -1)
+        self._number = dict.fromkeys(trials, 0)
         self._rounds = 0
 
     def __enter__(self) -> Contest:
         """Start the variants, and let each train its first steps."""
         try:
-            for name, trial in self._trials.items():
-                folder = self._folder / trial.name
-                if folder.exists():
-                    shutil.rmtree(folder)
-                folder.mkdir(parents=True)
-                self._running[name] = Running(trial, folder, self._server)
-                # One at a time: starts would take as long in parallel, and memory is used once.
-                if self._await(name) is not None:
-                    self._block(name, self._warmup)
+            waiting = list(self._trials)
+            starting: dict[str, float] = {}
+            while waiting or starting:
+                while waiting and len(starting) < self._parallel:
+                    starting[waiting[0]] = time.monotonic()
+                    self._start(waiting.pop(0))
+                for name, began in [*starting.items()]:
+                    block = self._finished(name, began)
+                    if block is not None:
+                        self.warmups[name] = block
+                    if block is not None or name in self.failed:
+                        del starting[name]
+                time.sleep(_POLL)
         except BaseException:
             self._end()
             raise
@@ -92,16 +106,20 @@ class Contest:
         """
         turn = self._rounds % max(1, len(names))
         self._rounds += 1
-        measured: dict[str, float] = {}
+        measured: dict[str, Block] = {}
         for name in (*names[turn:], *names[:turn]):
             if name in self.failed:
                 continue
-            seconds = self._block(name, self._steps)
-            if seconds is not None:
-                measured[name] = seconds
-        for name, seconds in measured.items():
-            self.blocks[name].append(seconds)
+            block = self._block(name)
+            if block is not None:
+                measured[name] = block
+        for name, block in measured.items():
+            self.blocks[name].append(block)
         return [name for name in names if name in measured]
+
+    def seconds(self) -> dict[str, list[float]]:
+        """Return the seconds of a step of the whole run, a number for each block, by variant."""
+        return seconds_per_step(self.blocks, [*self.warmups.values()], self._batches)
 
     def drop(self, name: str) -> None:
         """End a variant of which enough is known.
@@ -114,34 +132,43 @@ class Contest:
             self._signal(running, signal.SIGCONT)
             running.end()
 
-    def _block(self, name: str, steps: int) -> float | None:
-        """Let a variant train some steps, and return the seconds of one; None if it has failed."""
+    def _start(self, name: str) -> None:
+        """Start a variant, which trains its first steps."""
+        trial = self._trials[name]
+        folder = self._folder / trial.name
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        write(folder / TOKEN_FILE, {"block": 0, "steps": self._warmup, "whole": False})
+        self._running[name] = Running(trial, folder, self._server)
+
+    def _block(self, name: str) -> Block | None:
+        """Let a variant train a block, and return it; None if the variant has failed."""
         running = self._running[name]
         self._number[name] += 1
-        write(running.folder / TOKEN_FILE, {"block": self._number[name], "steps": steps, "skipped": 1})
+        whole = bool(self._batches) and self._steps % (self._batches or 1) == 0
+        write(running.folder / TOKEN_FILE, {"block": self._number[name], "steps": self._steps, "whole": whole})
         self._signal(running, signal.SIGCONT)
-        return self._await(name)
+        began = time.monotonic()
+        while (block := self._finished(name, began)) is None and name not in self.failed:
+            time.sleep(_POLL)
+        return block
 
-    def _await(self, name: str) -> float | None:
-        """Wait until a variant has trained its block, and stop it."""
-        running, end, polled = self._running[name], time.monotonic() + self._limit, 0.0
-        path = running.folder / BLOCK_FILE
-        while (now := time.monotonic()) < end:
-            with contextlib.suppress(FileNotFoundError):
-                found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-                if found["block"] == self._number[name]:
-                    self._signal(running, signal.SIGSTOP)
-                    return found["seconds"]
-            if now > polled + 0.2:
-                polled = now
-                record = running.poll()
-                if record is not None:
-                    self.failed[name] = record.error or "it ended by itself"
-                    del self._running[name]
-                    return None
-            time.sleep(0.001)
-        self.failed[name] = f"a block took more than {self._limit:.0f} s"
-        self.drop(name)
+    def _finished(self, name: str, began: float) -> Block | None:
+        """Stop a variant that has trained its block, and return the block; None if it trains, or has failed."""
+        running = self._running[name]
+        with contextlib.suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads((running.folder / BLOCK_FILE).read_text(encoding="utf-8"))
+            if found["block"] == self._number[name]:
+                self._signal(running, signal.SIGSTOP)
+                return Block(tuple(found["seconds"]), tuple(found["kinds"]), tuple(found["skipped"]), found["total"])
+        record = running.poll()
+        if record is not None:
+            self.failed[name] = record.error or "it ended by itself"
+            del self._running[name]
+        elif time.monotonic() > began + self._limit:
+            self.failed[name] = f"a block took more than {self._limit:.0f} s"
+            self.drop(name)
         return None
 
     def _end(self) -> None:

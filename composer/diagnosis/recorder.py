@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from composer import dist
 from composer.callbacks import CheckpointSaver
+from composer.core.state import State
 from composer.core.time import Time
 from composer.diagnosis.communication import across_ranks
 from composer.diagnosis.device_timeline import DeviceTimeline
@@ -33,9 +34,11 @@ from composer.trials.probe import Finished, Probe
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["DoctorProbe", "StepRecorder"]
+__all__ = ["DoctorProbe", "StepRecorder", "prefetched_batches"]
 
 _LONG = 10**9
+# More queued batches are not waited for.
+_MOST_QUEUED = 32
 # Seconds within which nothing was saved, but only found not to be due.
 _CHECKS = 5e-4
 
@@ -179,7 +182,7 @@ class StepRecorder(DoctorProbe):
         now = time.perf_counter()
         late = self._agreed(now - self._began > self._seconds)
         if self._phase == "warmup":
-            if self._count >= 3 + self._prefetched() or (late and self._count >= 2):
+            if self._count >= 3 + prefetched_batches(self._trainer.state)[1] or (late and self._count >= 2):
                 self._next("timed")
                 self._forwards = self._timer.forwards
         elif self._phase == "timed":
@@ -224,14 +227,29 @@ class StepRecorder(DoctorProbe):
         if self._clock.timeline is not None:
             self._clock.timeline.restart()
 
-    def _prefetched(self) -> int:
-        """Return the number of batches that were loaded before the first step."""
-        loader: Any = getattr(self._trainer.state.train_phase.loader, "dataloader", None)
-        return min(32, getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0))
-
     def _agreed(self, late: bool) -> bool:
         """Return whether any rank is late: all ranks must end after the same step."""
         return late if dist.get_world_size() == 1 else dist.largest(int(late)) > 0
+
+
+def prefetched_batches(state: State) -> tuple[int, int]:
+    """Return the number of data workers of a run, and of the batches that they load before one is requested.
+
+    Args:
+        state: The state of the run.
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from composer import Trainer
+    >>> from composer.models import ComposerClassifier
+    >>> data = DataLoader(TensorDataset(torch.ones(8, 2)), num_workers=2, prefetch_factor=3)
+    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    >>> trainer = Trainer(model=model, train_dataloader=data, progress_bar=False)
+    >>> prefetched_batches(trainer.state)
+    (2, 6)
+    """
+    loader: Any = getattr(state.train_phase.loader, "dataloader", None)
+    workers: int = getattr(loader, "num_workers", 0)
+    return workers, min(_MOST_QUEUED, workers * (getattr(loader, "prefetch_factor", None) or 0))
 
 
 def _endless(duration: Any) -> Time:

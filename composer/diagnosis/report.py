@@ -28,8 +28,8 @@ class Tried:
         pays: Whether the gain is larger than the noise.
         error: Why it does not run.
         difference: What it changes in the losses of the first steps.
-        break_even: Number of steps after which the gain exceeds the time of the start, such as compilation; None if it
-            starts as fast as the unchanged run, or does not pay.
+        break_even: Number of steps after which it has made up for its slower first steps, such as compilation; None if
+            it does not pay.
 
     >>> Tried(Remedy("fused", lines="AdamW(..., fused=True)"), Ratio(1.2, 1.1, 1.3), pays=True).pays
     True
@@ -40,7 +40,7 @@ class Tried:
     pays: bool = False
     error: str = ""
     difference: Difference = "unknown"
-    break_even: float | None = None
+    break_even: int | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -56,7 +56,7 @@ class Tried:
             "pays": self.pays,
             "error": self.error,
             "difference": self.difference,
-            "break_even_steps": self.break_even,
+            "break_even": self.break_even,
         }
 
 
@@ -199,6 +199,8 @@ class Report:
         return "\n".join([*lines, "", f"in {self.seconds:.0f} s"])
 
 
+# Number of steps until a remedy has made up for its start that is worth a remark.
+_LATE = 100
 _DIFFERENCES = {
     "none": "",
     "rounding": "changes the last digits of the losses",
@@ -218,8 +220,8 @@ def remarks(one: Tried) -> list[str]:
     ['changes numbers', 'not more than noise']
     """
     found = [_DIFFERENCES[one.difference] if one.is_exact else "changes numbers"]
-    if one.break_even is not None:
-        found.append(f"its start takes as long as it gains in {one.break_even:,.0f} steps")
+    if (one.break_even or 0) >= _LATE:
+        found.append(f"in runs of more than {one.break_even:,} steps")
     if one.ratio is not None and not one.pays and one.ratio.high > 1:
         found.append("not more than noise")
     return [each for each in found if each]

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from composer.diagnosis.doctor import doctor
+from composer.diagnosis.blocks import Block
+from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, doctor
+from composer.diagnosis.interleave import Contest
+from composer.diagnosis.paired import Ratio
+from composer.diagnosis.remedies import Remedy
+from composer.diagnosis.report import Report, Tried
+from composer.diagnosis.verdict import Verdict
 from composer.trials import Target
 
 
@@ -33,6 +39,34 @@ def test_a_sleeping_data_set_is_found_and_workers_help() -> None:
     assert "num_workers" in str(report)
     assert report.to_json()["verdict"]["cause"] == "data"
     assert any("workers-2" in each for each in told)
+
+
+def test_a_block_is_whole_epochs_where_these_are_short() -> None:
+    assert _block_steps(0.02, 6, ranks=1) == 18  # 0.36 s, three epochs
+    assert _block_steps(0.05, 20, ranks=1) == 20  # an epoch of 1 s
+    assert _block_steps(0.05, 200, ranks=1) == 6  # 0.3 s of an epoch of 10 s
+    assert _block_steps(1.0, None, ranks=1) == 2
+    assert _block_steps(0.05, None, ranks=2) == 12
+    assert _block_steps(1e-4, None, ranks=1) == 256
+
+
+def test_a_remedy_that_clearly_does_not_pay_is_measured_less() -> None:
+    assert _is_decided(Ratio(0.99, 0.97, 1.01), 3)
+    assert not _is_decided(Ratio(1.5, 1.49, 1.51), 3)
+    assert _is_decided(Ratio(1.5, 1.49, 1.51), 5)
+    assert not _is_decided(Ratio(1.5, 1.3, 1.7), 5)
+
+
+def test_slow_first_steps_are_made_up_for_after_some_steps() -> None:
+    kinds = ("",) * 4
+    contest = Contest(Path("folder"), dict.fromkeys(("base", "compile")), None, steps=4)  # type: ignore[arg-type]
+    contest.warmups = {"base": Block((1.0,) * 4, kinds, ("",), 5.0), "compile": Block((0.5,) * 4, kinds, ("",), 62.5)}
+    assert _break_even(contest, {"base": [1.0, 1.0], "compile": [0.5, 0.5]}, "compile") == 120
+    assert _break_even(contest, {"base": [0.5, 0.5], "compile": [0.5, 0.5]}, "compile") is None
+    tried = Tried(Remedy("compile", lines="compile_config={}"), Ratio(2.0, 1.9, 2.1), pays=True, break_even=120)
+    report = Report(Verdict("none", "Nothing is wrong."), 1.0, {"forward": 1.0}, tried=[tried])
+    assert "compile_config={}  (in runs of more than 120 steps)" in str(report)
+    assert report.to_json()["remedies"][0]["break_even"] == 120
 
 
 @pytest.mark.usefixtures("forked")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Trainer
-from composer.diagnosis.first_steps import FirstSteps, Steps, break_even, difference
+from composer.diagnosis.first_steps import FirstSteps, Steps, difference
 from composer.models import ComposerClassifier
 
 
@@ -61,16 +60,9 @@ def test_another_precision_is_more_than_rounding_in_fp32(tmp_path: Path) -> None
 
 
 def test_what_is_not_reproducible_is_unknown(tmp_path: Path) -> None:
-    one, other = Steps([0.5], [1], 0.1), Steps([0.6], [2], 0.1)
+    one, other = Steps([0.5], [1]), Steps([0.6], [2])
     assert difference(one, other, one) == "unknown"
     assert difference(one, one, None) == "unknown"
-    nans = Steps([float("nan")], [1], 0.1)
+    nans = Steps([float("nan")], [1])
     assert difference(nans, nans, nans) == "none"
     assert Steps.read(tmp_path / "missing") is None
-
-
-def test_a_slow_start_pays_after_some_steps() -> None:
-    quick, slow = Steps([], [], 0.5), Steps([], [], 20.5)
-    assert break_even(quick, quick, slow, gained=0.01) == pytest.approx(2000)
-    assert break_even(quick, quick, quick, gained=0.01) is None
-    assert break_even(quick, quick, slow, gained=0.0) is None

@@ -57,7 +57,7 @@ def test_remedies_that_change_numbers_are_not_written() -> None:
 
 def test_what_else_a_remedy_changes_is_told() -> None:
     told = [tried("fused", 1.2, difference="rounding"), tried("workers", 1.3, difference="batches")]
-    text = str(report(tried=[*told, tried("compile", 1.5, break_even=1234.5)]))
+    text = str(report(tried=[*told, tried("compile", 1.5, break_even=1234)]))
     assert "last digits" in text
     assert "random augmentation" in text
     assert "1,234 steps" in text
