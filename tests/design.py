@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_containers",
         "_cpus",
         "_device_copies",
+        "_generator_memory",
         "_host_optimizer_state",
         "devices",
         "dist",
