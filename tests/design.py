@@ -43,7 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "trees",
     ),
     ("core",),
-    ("loss", "model_summary", "nn", "storage", "surgery"),
+    ("loss", "memory", "model_summary", "nn", "storage", "surgery"),
     ("metrics", "optim", "profiler"),
     ("checkpoint", "parallel"),
     ("export",),
