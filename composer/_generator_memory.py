@@ -34,15 +34,22 @@ class PythonState:
     True
     """
 
-    __slots__ = ("_copied", "_gauss", "_state")
+    __slots__ = ("_address", "_copied", "_gauss", "_state")
 
     def __init__(self) -> None:
+        self._copied = ctypes.create_string_buffer(_PYTHON.size)
+        self._address = ctypes.addressof(self._copied)
+        self.save()
+
+    def save(self) -> None:
+        """Copy the state again."""
         generator: Any = getattr(random.getstate, "__self__", None)
         address = _python_address(generator)
         if address is None:
             self._state: Any = random.getstate()
         else:
-            self._state, self._gauss, self._copied = None, generator.gauss_next, ctypes.string_at(address, _PYTHON.size)
+            self._state, self._gauss = None, generator.gauss_next
+            ctypes.memmove(self._address, address, _PYTHON.size)
 
     def get(self) -> tuple[Any, ...]:
         """Return what ``random.setstate`` takes."""
@@ -66,24 +73,32 @@ class NumPyState:
     True
     """
 
-    __slots__ = ("_numpy", "_pair", "_state", "_words")
+    __slots__ = ("_copied", "_numpy", "_pair_to", "_state", "_words_to")
 
     def __init__(self, numpy: Any) -> None:
         self._numpy = numpy
-        addresses = _numpy_addresses(numpy.random.get_bit_generator())
+        self._copied = ctypes.create_string_buffer(_NUMPY.size + _PAIR.size)
+        self._words_to = ctypes.addressof(self._copied)
+        self._pair_to = self._words_to + _NUMPY.size
+        self.save()
+
+    def save(self) -> None:
+        """Copy the state again."""
+        addresses = _numpy_addresses(self._numpy.random.get_bit_generator())
         if addresses is None:
-            self._state: Any = numpy.random.get_state(legacy=False)
+            self._state: Any = self._numpy.random.get_state(legacy=False)
         else:
             self._state = None
-            self._words = ctypes.string_at(addresses[0], _NUMPY.size)
-            self._pair = ctypes.string_at(addresses[1], _PAIR.size)
+            ctypes.memmove(self._words_to, addresses[0], _NUMPY.size)
+            ctypes.memmove(self._pair_to, addresses[1], _PAIR.size)
 
     def get(self) -> tuple[Any, ...] | dict[str, Any]:
         """Return what ``numpy.random.set_state`` takes."""
         if self._state is not None:
             return self._state
-        words = self._numpy.frombuffer(self._words, dtype=self._numpy.uint32, count=_WORDS)
-        return "MT19937", words, _NUMPY.unpack(self._words)[-1], *_PAIR.unpack(self._pair)
+        words = self._numpy.frombuffer(self._copied, dtype=self._numpy.uint32, count=_WORDS).copy()
+        position = _NUMPY.unpack_from(self._copied)[-1]
+        return "MT19937", words, position, *_PAIR.unpack_from(self._copied, _NUMPY.size)
 
 
 @functools.lru_cache(maxsize=1)
@@ -108,7 +123,8 @@ def _numpy_addresses(bit_generator: Any) -> tuple[int, int] | None:
         return None
     words, pair = int(bit_generator.ctypes.state_address), id(owner) + offset
     *key, position = _NUMPY.unpack(ctypes.string_at(words, _NUMPY.size))
-    _, said, *rest = np.random.get_state()
+    legacy: Any = np.random.get_state()
+    _, said, *rest = legacy
     if key != said.tolist() or [position, *_PAIR.unpack(ctypes.string_at(pair, _PAIR.size))] != rest:
         return None
     return words, pair
@@ -125,7 +141,8 @@ def _pair_offset() -> int | None:
     generator = np.random.RandomState(0)
     generator.standard_normal()
     address, size = id(generator), type(generator).__basicsize__
-    number = generator.get_state()[-1]
+    legacy: Any = generator.get_state()
+    number = legacy[-1]
 
     def found(kept: int) -> set[int]:
         memory = ctypes.string_at(address, size)
@@ -134,6 +151,7 @@ def _pair_offset() -> int | None:
 
     candidates = found(1)
     generator.standard_normal()  # the other one
-    number = generator.get_state()[-1]
+    legacy = generator.get_state()
+    number = legacy[-1]
     candidates &= found(0)
     return candidates.pop() if len(candidates) == 1 else None

@@ -29,11 +29,16 @@ def remove_from_caches(tensors: Sequence[Tensor]) -> None:
     >>> mask.cache_info().currsize
     0
     """
+    is_frozen = gc.get_freeze_count() > 0
+    if is_frozen:
+        gc.unfreeze()  # or their caches would not be found
     for tensor in tensors:
         if not _clear_function_caches(tensor, _DEPTH):
             for holder in gc.get_referrers(tensor):
                 if holder is not tensors:
                     _remove(holder, tensor)
+    if is_frozen:
+        gc.freeze()
 
 
 def _clear_function_caches(value: object, depth: int) -> bool:
@@ -43,7 +48,7 @@ def _clear_function_caches(value: object, depth: int) -> bool:
         if isinstance(holder, functools._lru_cache_wrapper):
             holder.cache_clear()
             cleared = True
-        elif depth > 1 and type(holder) in (tuple, list, dict):
+        elif depth > 1 and type(holder) in (tuple, list, dict) and not _is_namespace(holder):
             cleared = _clear_function_caches(holder, depth - 1) or cleared
     return cleared
 
@@ -64,6 +69,6 @@ def _remove(holder: object, value: object) -> None:
             setattr(holder, name, None)
 
 
-def _is_namespace(entries: dict[Any, Any]) -> bool:
+def _is_namespace(entries: object) -> bool:
     """Return whether a dict holds the attributes of an object, or the global variables of a module."""
     return any(getattr(each, "__dict__", None) is entries for each in gc.get_referrers(entries))

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from composer import trees
 from composer.memory.allocations import AllocationLog
@@ -30,6 +30,9 @@ from composer.memory.unknown_shapes import assumed_value, largest_outputs
 __all__ = ["FakePasses"]
 
 aten = torch.ops.aten
+
+# Of constants such as those of torch.tensor, whose values are kept.
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
 
 Temporary = Callable[[Any, Sequence[Tensor], Sequence[Tensor]], int]
 
@@ -141,7 +144,7 @@ class FakePasses:
 
     @contextmanager
     def _recorded(self, log: AllocationLog) -> Generator[None]:
-        with self.mode, _Recorder(log, self._device, self._temporary, self._returned):
+        with self.mode, _Recorder(self.mode, log, self._device, self._temporary, self._returned):
             yield
 
 
@@ -161,19 +164,23 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(
         self,
+        mode: FakeTensorMode,
         log: AllocationLog,
         device: torch.device,
         temporary: Temporary | None,
         returned: list[weakref.ref[Tensor]],
     ) -> None:
         super().__init__()
-        self._log, self._type, self._temporary, self._returned = log, device.type, temporary, returned
+        self._mode, self._log, self._type, self._temporary = mode, log, device.type, temporary
+        self._returned = returned
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        kwargs = kwargs or {}
+        given: tuple[Sequence[Any], dict[str, Any]] = (args, kwargs or {})
+        args, kwargs = given if func in _LIFTS else tree_map_only(Tensor, self._faked, given)
+        assert kwargs is not None
         try:
             outputs = largest_outputs(func, args, kwargs)
             if outputs is None:
@@ -192,6 +199,10 @@ class _Recorder(TorchDispatchMode):
         if self._temporary is not None and inputs:
             self._log.add_temporary(self._temporary(func, inputs, cast("list[Tensor]", found)))
         return outputs
+
+    def _faked(self, tensor: Tensor) -> Tensor:
+        """Return a fake tensor for a real one that the model keeps elsewhere: the mode would compute with it."""
+        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
 
 
 def _is_view(func: Any) -> bool:

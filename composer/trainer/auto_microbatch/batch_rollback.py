@@ -50,7 +50,10 @@ class BatchRollback:
 
     def save(self) -> None:
         """Save the state before a batch."""
-        self._generators = rng.RNGSnapshot()
+        if self._generators is None:
+            self._generators = rng.RNGSnapshot()
+        else:
+            self._generators.save()
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
         self._find_buffers()

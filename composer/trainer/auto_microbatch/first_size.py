@@ -4,8 +4,8 @@
     s_0 = the first of n, ceil(n / 2), ceil(n / 4), ... with  needed(s) <= 1.02 * free memory
 
 A size that is estimated to be slightly too large is tried nevertheless: a failed try costs a part of one step, a size
-that is too small the speed of 64 batches. Memory grows linearly in s < n, so that two sizes give the others. What methods
-allocate later, such as the average of EMA, is not known.
+that is too small the speed of 64 batches. Memory grows linearly in s < n, so that two sizes give the others. What
+methods allocate later, such as the average of EMA, is not known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from composer.trainer.auto_microbatch.sizes import halved
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.microbatch import named_losses
 from composer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from composer.memory.fake_passes import FakePasses
 
 __all__ = ["estimated_halvings", "free_memory"]
 
@@ -76,14 +79,23 @@ def estimated_halvings(run: Run, samples: int) -> int:
         _log.debug("The microbatch size begins at the whole batch: %s.", reason)
         return 0
     generators, model = rng.RNGSnapshot(), ObjectSnapshot([run.state.model], copies_tensors=False)
+    passes: FakePasses | None = None
     try:
-        return _estimate(run, samples, limit)
+        passes = _passes(run)
+        halvings = _estimate(run, passes, samples, limit)
     except Exception as error:  # whatever a model does that fake tensors cannot do
-        _log.debug("The microbatch size begins at the whole batch: its memory cannot be estimated.", exc_info=error)
-        return 0
+        _log.debug(
+            "The microbatch size begins at the whole batch: its memory cannot be estimated: %s: %s",
+            type(error).__name__,
+            error,
+        )
+        halvings = 0
     finally:
         model.restore()
         generators.restore()
+    if passes is not None:
+        _remove_rest(passes)
+    return halvings
 
 
 def _reason_against(run: Run) -> str:
@@ -115,39 +127,50 @@ def _module_of(hook: Any) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__) + "."
 
 
-def _estimate(run: Run, samples: int, limit: int) -> int:
-    """Return how often to halve the batch until it fits."""
-    from composer.memory.cached_tensors import remove_from_caches
+def _passes(run: Run) -> FakePasses:
     from composer.memory.cuda_kernel_memory import cuda_temporary_memory
     from composer.memory.fake_passes import FakePasses
 
-    state, device = run.state, run.state.device.torch_device
-    spec: DataSpec = state.train_phase.loader
-    temporary = cuda_temporary_memory if device.type == "cuda" else None
-    limit += sum(each.grad.nbytes for each in state.model.parameters() if each.grad is not None)  # freed before
+    device = run.state.device.torch_device
+    return FakePasses(
+        run.state.model, run.state.batch, device, cuda_temporary_memory if device.type == "cuda" else None
+    )
+
+
+def _estimate(run: Run, passes: FakePasses, samples: int, limit: int) -> int:
+    """Return how often to halve the batch until it fits."""
+    spec: DataSpec = run.state.train_phase.loader
+    limit += sum(each.grad.nbytes for each in run.state.model.parameters() if each.grad is not None)  # freed before
+    loss = _loss_of(run)
+
+    def needed(size: int) -> int:
+        with passes.mode:
+            batch = spec.__microbatches__(passes.batch, size, samples)[0]
+        # The buckets of DDP are there, and the gradients of a whole batch are views of them.
+        bucketed = run.strategy.module is not None and size == samples
+        return passes.peak(loss, batch, gradients=size < samples or bucketed, counts_gradients=not bucketed)
+
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # they come again when the model trains
         if "torch._dynamo" in sys.modules:  # functions that a model compiles itself
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        passes = FakePasses(state.model, state.batch, device, temporary)
-        try:
-            limit -= sum(map(passes.optimizer_state, state.optimizers))
-            loss = _loss_of(run)
+        limit -= sum(map(passes.optimizer_state, run.state.optimizers))
+        return _halvings_that_fit(needed, samples, int(_MARGIN * limit))
 
-            def needed(size: int) -> int:
-                with passes.mode:
-                    batch = spec.__microbatches__(passes.batch, size, samples)[0]
-                # The buckets of DDP are there, and the gradients of a whole batch are views of them.
-                bucketed = run.strategy.module is not None and size == samples
-                return passes.peak(loss, batch, gradients=size < samples or bucketed, counts_gradients=not bucketed)
 
-            return _halvings_that_fit(needed, samples, int(_MARGIN * limit))
-        finally:
-            if passes.left():
-                gc.collect()
-            if left := passes.left():
-                remove_from_caches(left)
+def _remove_rest(passes: FakePasses) -> None:
+    """Remove tensors that the passes left in caches outside of the model."""
+    from composer.memory.cached_tensors import remove_from_caches
+
+    if passes.left():
+        gc.collect()
+        remove_from_caches(passes.left())
+    if passes.left():
+        _log.warning(
+            "The model keeps tensors from the estimate of its memory, which have no values. If training fails with an "
+            "error about FakeTensor, set device_train_microbatch_size to a number."
+        )
 
 
 def _loss_of(run: Run) -> Callable[[Any], Tensor]:
