@@ -14,11 +14,13 @@ from typing import Any, cast
 import torch
 
 from composer import dist
+from composer._generator_memory import NumPyState, PythonState
 from composer._text import plural
 from composer.warnings import ComposerWarning
 
 __all__ = [
     "MAX_SEED",
+    "RNGSnapshot",
     "configure_deterministic_mode",
     "get_local_rng_state",
     "get_random_seed",
@@ -202,6 +204,47 @@ def set_local_rng_state(state: Mapping[str, Any]) -> None:
     device_type = _accelerator_type()
     if device_type in state:
         _set_accelerator_state(state[device_type].cpu())
+
+
+class RNGSnapshot:
+    """The random state of this process at the time of creation, in a form that is fast to copy.
+
+    It is kept as bytes and converted only by :meth:`restore`; for a checkpoint, use :func:`get_rng_state`.
+
+    >>> snapshot = RNGSnapshot()
+    >>> first = random.random(), torch.rand(1)
+    >>> snapshot.restore()
+    >>> (random.random(), torch.rand(1)) == first
+    True
+    """
+
+    def __init__(self) -> None:
+        numpy = _numpy()
+        self._python, self._numpy = PythonState(), None if numpy is None else NumPyState(numpy)
+        # Of the build of torch: without one, there is nothing to look for in each save.
+        self._may_use_accelerator = torch.accelerator.current_accelerator() is not None
+        self._save_torch()
+
+    def save(self) -> None:
+        """Copy the present state, in place of the earlier one."""
+        self._python.save()
+        if self._numpy is not None:
+            self._numpy.save()
+        self._save_torch()
+
+    def _save_torch(self) -> None:
+        self._torch = torch.default_generator.get_state()
+        module = _accelerator_in_use() if self._may_use_accelerator else None
+        self._accelerator = None if module is None else module.get_rng_state()
+
+    def restore(self) -> None:
+        """Restore the state; may be called more than once."""
+        random.setstate(self._python.get())
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            _numpy().random.set_state(self._numpy.get())
+        if self._accelerator is not None:
+            _set_accelerator_state(self._accelerator)
 
 
 def get_torch_rng_states() -> list[torch.Tensor]:

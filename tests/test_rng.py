@@ -215,3 +215,14 @@ def test_random_seeds_differ_and_leave_random_state():
     assert draw() == expected
     assert len(seeds) > 1
     assert all(0 <= seed <= MAX_SEED for seed in seeds)
+
+
+def test_a_snapshot_is_restored_more_than_once() -> None:
+    with rng.preserve_rng_state():
+        seed_all(3)
+        np.random.randn()  # keeps the second number of a pair
+        snapshot = rng.RNGSnapshot()
+        first = [(*draw(), np.random.randn(), random.gauss(0, 1)) for _ in range(400)]
+        for _ in range(2):
+            snapshot.restore()
+            assert [(*draw(), np.random.randn(), random.gauss(0, 1)) for _ in range(400)] == first

@@ -11,11 +11,11 @@ The modules, in reading order:
 - ``skip_compute``: the dispatch mode that gives tensors their shapes and no values.
 - ``placeholders``: tensors that are never written, of any size.
 - ``communication``: all-gathered parameters and the buffers of collectives.
-- ``unknown_shapes``: operators whose shapes depend on values.
-- ``kernel_memory``, ``cuda_kernel_memory``: what kernels allocate while they run.
+- ``kernel_memory``: what kernels of the CPU allocate while they run.
 - ``cuda_operators``, ``autocast_rules``: let CPU tensors be treated as CUDA tensors.
-- ``allocations``, ``stages``: the log of all memory, with the stage and module that allocated it, and what it holds.
+- ``stages``: the stage and module of each allocation, and what it holds.
 - ``allocator``: replays the log through the rules of torch's caching allocator.
+- ``composer.memory``: the log of all memory, the kernels of CUDA, and operators whose shapes depend on values.
 - ``devices``, ``roofline``: the memory and speed of devices, and the time that a step needs on one at least.
 """
 

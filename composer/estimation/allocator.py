@@ -18,7 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from composer.estimation.allocations import AllocationLog
+from composer.memory.allocations import AllocationLog
 
 __all__ = ["CachingAllocator", "DeviceMemoryError", "Replay", "replay", "smallest_limit"]
 

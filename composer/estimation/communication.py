@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from composer.dist.simulation import observed_collectives
-from composer.estimation.allocations import AllocationLog
+from composer.memory.allocations import AllocationLog
 
 __all__ = ["Temporary", "communication_noted", "copy_in", "is_copy_in", "is_fsdp_copy"]
 

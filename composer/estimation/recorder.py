@@ -13,9 +13,7 @@ import torch
 from torch import nn
 
 from composer.dist.simulation import simulated_ranks
-from composer.estimation.allocations import Allocation, AllocationLog
 from composer.estimation.allocator import replay, smallest_limit
-from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
 from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.roofline import OperatorCosts
@@ -23,6 +21,8 @@ from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts, 
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Stages
 from composer.hparams.class_paths import find, full_path
+from composer.memory.allocations import Allocation, AllocationLog
+from composer.memory.cuda_kernel_memory import cuda_temporary_memory
 from composer.parallel import activation_checkpointing
 from composer.trainer import microbatch
 from composer.trees import ensure_tuple

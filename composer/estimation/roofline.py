@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from composer.estimation.allocations import local_tensors
 from composer.estimation.devices import Device
+from composer.memory.allocations import local_tensors
 
 __all__ = ["Bound", "OperatorCosts", "lower_bound"]
 

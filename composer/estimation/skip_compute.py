@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from composer.estimation.allocations import AllocationLog, local_tensors
 from composer.estimation.communication import Temporary, communication_noted, copy_in, is_copy_in, is_fsdp_copy
 from composer.estimation.placeholders import placeholder
-from composer.estimation.unknown_shapes import largest_outputs
+from composer.memory.allocations import AllocationLog, local_tensors
+from composer.memory.unknown_shapes import assumed_value, largest_outputs
 
 __all__ = ["SkipCompute", "skip_compute"]
 
@@ -108,7 +108,7 @@ class SkipCompute(TorchDispatchMode):
             return NotImplemented  # a DTensor calls the operators of its parts
         known = all(self._is_known(each) for each in inputs)
         if func is _ITEM and not known:
-            return _value(inputs[0].dtype)
+            return assumed_value(inputs[0].dtype)
         if func in _RUN or _is_view(func) or (known and not _is_large(func, args)):
             outputs = func(*args, **kwargs)
             # A view of memory that is not in the log, such as a data set on the host, allocates nothing.
@@ -197,11 +197,6 @@ class _Shape:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Shape) and self.args == other.args
-
-
-def _value(dtype: torch.dtype) -> bool | int | float:
-    """Return a value that programs work with: a check for NaN says no, and a divisor is not 0."""
-    return False if dtype == torch.bool else 1.0 if dtype.is_floating_point or dtype.is_complex else 1
 
 
 def _is_view(func: Any) -> bool:

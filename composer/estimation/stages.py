@@ -18,7 +18,7 @@ from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
-from composer.estimation.allocations import AllocationLog
+from composer.memory.allocations import AllocationLog
 from composer.trees import leaves
 from composer.trials.probe import Finished
 

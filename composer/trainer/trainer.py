@@ -172,8 +172,9 @@ class Trainer(TrainerNames):
         precision_config: Arguments of the amp_fp8 recipe.
         device_train_microbatch_size: Number of samples per forward and backward pass (gradient accumulation); the
             gradient is that of the full batch regardless. None runs the full batch at once. "auto" runs as many
-            samples as fit into memory: after an out-of-memory error (OOM) it halves the size and retries the batch, and
-            it raises the size when memory is available again.
+            samples as fit into memory: on a GPU it begins with the size that is estimated to fit; after an
+            out-of-memory error (OOM) it halves the size and retries the batch, and it raises the size when memory is
+            available again.
         accumulate_train_batch_on_tokens: Whether to weight microbatches by the number of tokens that the loss averages
             over, instead of samples. None decides by the batch: if ``batch["labels"]`` has a label per token, tokens
             whose label is not -100 are counted. If True, ``get_num_tokens_in_batch`` of the data, if given, counts

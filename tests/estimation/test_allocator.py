@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer.estimation.allocations import Allocation, AllocationLog
 from composer.estimation.allocator import CachingAllocator, DeviceMemoryError, Replay, replay
+from composer.memory.allocations import Allocation, AllocationLog
 
 MIB = 2**20
 

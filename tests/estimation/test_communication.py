@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from composer import Trainer, dist
 from composer.dist.simulation import simulated_ranks
-from composer.estimation.allocations import AllocationLog
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Stages
+from composer.memory.allocations import AllocationLog
 from composer.models import ComposerClassifier
 from composer.trials.probe import Finished
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from composer.estimation.allocations import AllocationLog
 from composer.estimation.autocast_rules import cuda_autocast_rules
-from composer.estimation.cuda_kernel_memory import cuda_temporary_memory
 from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.skip_compute import skip_compute
+from composer.memory.allocations import AllocationLog
+from composer.memory.cuda_kernel_memory import cuda_temporary_memory
 
 aten = torch.ops.aten
 LOW = torch.bfloat16

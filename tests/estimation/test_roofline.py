@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from composer.estimation.allocations import AllocationLog
 from composer.estimation.devices import find_device
 from composer.estimation.roofline import OperatorCosts, lower_bound
 from composer.estimation.skip_compute import skip_compute
+from composer.memory.allocations import AllocationLog
 
 aten = torch.ops.aten
 

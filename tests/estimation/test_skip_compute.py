@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from composer.estimation.allocations import AllocationLog
 from composer.estimation.skip_compute import skip_compute
+from composer.memory.allocations import AllocationLog
 
 
 def test_in_place_changes_of_the_shape() -> None:

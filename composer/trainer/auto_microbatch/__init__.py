@@ -2,6 +2,8 @@
 
 The protocol of a training batch:
 
+0. Before the first batch, estimate the memory on fake tensors, and begin with the first size that fits on all ranks:
+   the full batch, half of it, a quarter, ... Where nothing can be estimated, begin with the full batch.
 1. Choose a microbatch size for the shape of the batch, and save the state that a forward pass changes: random
    generators, buffers such as BatchNorm statistics, training metrics.
 2. Run the microbatches with gradient accumulation. If a rank runs out of memory, it frees what the failed attempt
@@ -18,6 +20,7 @@ The protocol of a training batch:
 Modules:
 
 - ``retry``: this protocol, and ``set_microbatch_size``, which enables it.
+- ``first_size``: the estimate.
 - ``batch_rollback``: save and restore what running a batch changes in addition to gradients.
 - ``undo``: snapshot arbitrary objects, and restore their contents in place.
 - ``sizes``: microbatch size cache by batch shape: halving, growing.

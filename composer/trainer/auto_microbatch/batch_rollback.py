@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,16 +40,20 @@ class BatchRollback:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._generators: dict[str, Any] = {}
+        self._generators: rng.RNGSnapshot | None = None
         self._metrics: MetricStates | None = None
         # The modules of a model are fixed; their sets of buffers may change.
-        self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+        self._modules: list[nn.Module] = []
+        self._tables: list[dict[str, Tensor | None]] = []
         self._names: list[str] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def save(self) -> None:
         """Save the state before a batch."""
-        self._generators = rng.get_local_rng_state()
+        if self._generators is None:
+            self._generators = rng.RNGSnapshot()
+        else:
+            self._generators.save()
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
         self._find_buffers()
@@ -61,10 +66,11 @@ class BatchRollback:
         Raises:
             RuntimeError: A large buffer, unchanged in its first batches, was written without a version increment.
         """
-        rng.set_local_rng_state(self._generators)
+        assert self._generators is not None, "nothing was saved"
+        self._generators.restore()
         if self._metrics is not None:
             self._metrics.restore()
-        for module, table in self._tables:
+        for module, table in zip(self._modules, self._tables, strict=True):
             for name in [name for name in table if (id(module), name) not in self._buffers]:
                 del table[name]  # created since
                 module._non_persistent_buffers_set.discard(name)  # pyright: ignore[reportPrivateUsage]
@@ -73,13 +79,17 @@ class BatchRollback:
 
     def _find_buffers(self) -> None:
         """Find the current buffers: some modules create them in a forward pass."""
-        if not self._tables:
-            self._tables = [(module, module._buffers) for module in self._state.model.modules()]  # pyright: ignore[reportPrivateUsage]
-        names = [name for _, table in self._tables for name in table]
+        if not self._modules:
+            self._modules = list(self._state.model.modules())
+            self._tables = [module._buffers for module in self._modules]  # pyright: ignore[reportPrivateUsage]
+        names = list(itertools.chain.from_iterable(self._tables))
         if names != self._names:
             known, self._names = self._buffers, names
-            keys = {(id(module), name): (module, name) for module, table in self._tables for name in table}
-            self._buffers = {key: known.get(key) or _Buffer(*where) for key, where in keys.items()}
+            self._buffers = {
+                (id(module), name): known.get((id(module), name)) or _Buffer(module, name)
+                for module, table in zip(self._modules, self._tables, strict=True)
+                for name in table
+            }
 
 
 class _Buffer:

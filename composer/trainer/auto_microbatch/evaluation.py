@@ -52,7 +52,7 @@ class AutoEvaluation:
         size = sizes.choose(shape, samples, larger=larger)
         left = list(spec.__microbatches__(batch, size, samples))
         while left:
-            metric_states, generators = MetricStates(metrics), rng.get_local_rng_state()
+            metric_states, generators = MetricStates(metrics), rng.RNGSnapshot()
             error = None
             try:
                 evaluate_one(left[0] if isinstance(left[0], Tensor) else copy.copy(left[0]))
@@ -65,7 +65,7 @@ class AutoEvaluation:
                 continue
             free(state, error)
             metric_states.restore()
-            rng.set_local_rng_state(generators)
+            generators.restore()
             failed = spec.__num_samples__(left[0])
             if failed == 1:
                 raise RuntimeError(

@@ -22,8 +22,9 @@ from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
 from composer.trainer.auto_microbatch.batch_rollback import BatchRollback
+from composer.trainer.auto_microbatch.first_size import estimated_halvings
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, free, is_out_of_memory
-from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, shape_of
+from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, halved, shape_of
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.microbatch import finish_accumulation, run_microbatches
 from composer.trainer.microbatch_weights import reduce_loss_weights
@@ -160,6 +161,21 @@ class AutoMicrobatch:
             run.strategy.record_collectives()
             if run.strategy.needs_trial_microbatches:
                 self._run_trial_microbatches(run)
+        if run.state.microbatch_size is None:
+            self._begin_at_estimate(run)
+
+    def _begin_at_estimate(self, run: Run) -> None:
+        """Begin at the size that is estimated to fit, on the rank with the least memory."""
+        assert self._sizes is not None
+        size = samples = self._record_shape(run)
+        halvings = estimated_halvings(run, samples)
+        if run.step_sync is not None:
+            halvings = dist.largest(halvings)
+        for _ in range(halvings):
+            size = halved(size)
+        if size < samples:
+            self._sizes.begin(self._shape, size)
+            _log.info("The estimate says that microbatches of %d of %d samples fit into memory.", size, samples)
 
     def _run_trial_microbatches(self, run: Run) -> None:
         """Run two small microbatches to initialize the model, and restore what they changed."""

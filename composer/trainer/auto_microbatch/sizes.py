@@ -7,7 +7,7 @@ from torch import Tensor
 from composer import trees
 from composer.core.types import Batch
 
-__all__ = ["MicrobatchSizes", "Shape", "shape_of"]
+__all__ = ["MicrobatchSizes", "Shape", "halved", "shape_of"]
 
 Shape = tuple[tuple[int, ...], ...]
 
@@ -26,7 +26,21 @@ def shape_of(batch: Batch) -> Shape:
     >>> shape_of({"x": torch.zeros(8, 3, 32, 32), "y": torch.zeros(8)})
     ((3, 32, 32), ())
     """
+    if type(batch) in (tuple, list) and all(type(each) is Tensor for each in batch):  # mostly, and faster
+        return tuple([tuple(each.shape)[1:] for each in batch])
     return tuple(tuple(leaf.shape[1:]) for leaf in trees.leaves(batch) if isinstance(leaf, Tensor))
+
+
+def halved(size: int) -> int:
+    """Return the size that is tried after a failed one, at least 1.
+
+    Args:
+        size: The number of samples that failed.
+
+    >>> halved(11)
+    6
+    """
+    return max(1, -(-size // 2))
 
 
 class MicrobatchSizes:
@@ -77,6 +91,15 @@ class MicrobatchSizes:
         limit = self._limit(shape)
         return limit is not None and limit < samples
 
+    def begin(self, shape: Shape, size: int) -> None:
+        """Begin with a size other than the full batch.
+
+        Args:
+            shape: Shape of the batch.
+            size: The size.
+        """
+        self._limits[shape] = size
+
     @property
     def is_time_to_grow(self) -> bool:
         """Whether enough batches have succeeded to try a larger size."""
@@ -90,7 +113,7 @@ class MicrobatchSizes:
             size: The size that failed, at most the number of samples; 1 cannot be halved.
             larger: Whether it was a try of a larger size; the next try is then delayed for longer.
         """
-        limit = max(1, -(-size // 2))
+        limit = halved(size)
         known = self._limit(shape)
         self._limits[shape] = limit if known is None else min(known, limit)
         self._clean = 0

@@ -54,6 +54,7 @@ class ObjectSnapshot:
     Args:
         roots: The objects. Their tensors are copied.
         device: Device of the copies; by default that of each tensor.
+        copies_tensors: Whether to copy and restore what tensors contain; if not, only which tensor is where.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> before, snapshot = model.weight.item(), ObjectSnapshot([model])
@@ -64,8 +65,10 @@ class ObjectSnapshot:
     (True, True)
     """
 
-    def __init__(self, roots: Iterable[object], device: torch.device | None = None) -> None:
-        self._device = device
+    def __init__(
+        self, roots: Iterable[object], device: torch.device | None = None, *, copies_tensors: bool = True
+    ) -> None:
+        self._device, self._copies_tensors = device, copies_tensors
         self._undo: list[Callable[[], object]] = []
         # By id; keeping the objects alive prevents that an id is reused.
         self._seen: dict[int, object] = {}
@@ -124,11 +127,8 @@ class ObjectSnapshot:
             self._visit(child)
 
     def _visit_tensor(self, tensor: Tensor) -> None:
-        local = local_tensors([tensor])[0]
-        is_expanded = any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True))
-        if not is_expanded:  # expanded tensors cannot be written in place
-            copy = local.detach().to(self._device or local.device, copy=True)
-            self._keep(lambda old: _write(local, old), copy)
+        if self._copies_tensors:
+            self._copy(tensor)
         if tensor.is_leaf:
             needs_gradient, gradient = tensor.requires_grad, tensor.grad
             self._visit(gradient)
@@ -140,6 +140,13 @@ class ObjectSnapshot:
 
             self._undo.append(restore)
         self._visit(tensor.__dict__)
+
+    def _copy(self, tensor: Tensor) -> None:
+        local = local_tensors([tensor])[0]
+        is_expanded = any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True))
+        if not is_expanded:  # expanded tensors cannot be written in place
+            copy = local.detach().to(self._device or local.device, copy=True)
+            self._keep(lambda old: _write(local, old), copy)
 
     def _keep(self, put: Callable[[Any], object], old: object) -> None:
         self._undo.append(lambda: put(old))

@@ -1,4 +1,4 @@
-"""Operators whose fake implementations do not give the size: the largest that is possible.
+"""Operators whose fake implementations give no size, or no value: the largest size that is possible, and a value.
 
 Of most the shape depends on values; of layers of an LSTM on the CPU the workspace depends on oneDNN.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["largest_outputs"]
+__all__ = ["assumed_value", "largest_outputs"]
 
 aten = torch.ops.aten
 
@@ -30,6 +30,18 @@ def largest_outputs(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     rule = _RULES.get(func)
     return None if rule is None else rule(*args, **kwargs)
+
+
+def assumed_value(dtype: torch.dtype) -> bool | int | float:
+    """Return a number in place of an unknown one that programs work with: no NaN was found, and a divisor is not 0.
+
+    Args:
+        dtype: The data type of the tensor that has the value.
+
+    >>> assumed_value(torch.bool), assumed_value(torch.int64), assumed_value(torch.float32)
+    (False, 1, 1.0)
+    """
+    return False if dtype == torch.bool else 1.0 if dtype.is_floating_point or dtype.is_complex else 1
 
 
 def _like(tensor: Tensor, *size: int, dtype: torch.dtype = torch.int64) -> Tensor:
