@@ -18,6 +18,7 @@ import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
 from composer import dist
+from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -174,9 +175,9 @@ def imbalance(result: Mapping[str, Any], least: float) -> tuple[int, str, str]:
         return 0, "", ""
     slow, fast = ranks[result["slowest"]], max(ranks, key=lambda each: each["waiting"])
     if slow["waiting"] > 0.5 * waits:
-        return slow["rank"], WAITING, f"no rank is always the slowest; each waits up to {waits * 1e3:.3g} ms a step"
+        return slow["rank"], WAITING, f"no rank is always the slowest; each waits up to {milliseconds(waits)} ms a step"
     names = [part for part in slow["parts"] if part != COMMUNICATION]
     most = max(names, key=lambda part: slow["parts"][part] - fast["parts"].get(part, 0.0))
-    times = [f"{each['parts'].get(most, 0.0) * 1e3:.3g} ms on rank {each['rank']}" for each in (slow, fast)]
-    told = f"{most}: {times[0]}, {times[1]}, which waits {waits * 1e3:.3g} ms in each step"
+    times = [f"{milliseconds(each['parts'].get(most, 0.0))} ms on rank {each['rank']}" for each in (slow, fast)]
+    told = f"{most}: {times[0]}, {times[1]}, which waits {milliseconds(waits)} ms in each step"
     return slow["rank"], most, told

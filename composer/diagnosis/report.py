@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer.diagnosis.charts import part_name
+from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.first_steps import Difference
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
@@ -173,7 +174,7 @@ class Report:
         """The report as text."""
         lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
         lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
-        lines.append(f"A step takes {self.step * 1e3:.3g} ms:")
+        lines.append(f"A step takes {milliseconds(self.step)} ms:")
         lines += [f"  {share:6.1%}  {part_name(part)}" for part, share in self.shares.items() if share >= 0.0005]
         lines += _ranks(self.ranks)
         if self.tried:
@@ -235,8 +236,8 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["", f"Of {len(ranks)} ranks, the slowest and the fastest:"]
     for each in (order[0], order[-1]):
         largest = sorted(each["parts"].items(), key=lambda part: -part[1])[:4]
-        parts = ", ".join(f"{part} {seconds * 1e3:.3g} ms" for part, seconds in largest)
-        lines.append(f"  rank {each['rank']} waits {each['waiting'] * 1e3:.3g} ms a step for others: {parts}")
+        parts = ", ".join(f"{part} {milliseconds(seconds)} ms" for part, seconds in largest)
+        lines.append(f"  rank {each['rank']} waits {milliseconds(each['waiting'])} ms a step for others: {parts}")
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from composer._html import Html, document, section, table, tag
 from composer._text import plural
 from composer.diagnosis.charts import colors, gains, in_order, part_name, timeline
+from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.report import Report, Tried, remarks
 
 __all__ = ["report_page"]
@@ -67,14 +68,16 @@ def _split(report: Report) -> Html:
     rows = [
         (
             part_name(part),
-            _ms(share * report.step),
+            milliseconds(share * report.step),
             f"{share:.1%}",
             tag("span", class_="bar", style=f"--part:{share / most:.4f};background:{shades[part]}"),
         )
         for part, share in report.shares.items()
     ]
     shares = table("Time of a step by part", ["part", "ms", "share", ""], rows, right=(1, 2))
-    told = f"A step takes {_ms(report.step)} ms, the sum of its parts. Each method, callback and logger is one."
+    told = (
+        f"A step takes {milliseconds(report.step)} ms, the sum of its parts. Each method, callback and logger is one."
+    )
     if not report.steps:
         return section("Where the time of a step goes", tag("p", told), shares)
     usage = "Drag to zoom, double-click to zoom out; click a name to hide a part, double-click to see it alone."
@@ -87,11 +90,6 @@ def _split(report: Report) -> Html:
         _periodic(report),
         _every_step(report.steps),
     )
-
-
-def _ms(seconds: float) -> str:
-    """Return milliseconds with three digits, without an exponent."""
-    return f"{seconds * 1e3:.3g}" if 1e-7 < seconds < 0.9995 else f"{seconds * 1e3:,.0f}"
 
 
 def _periodic(report: Report) -> Html | None:
@@ -108,7 +106,7 @@ def _periodic(report: Report) -> Html | None:
 def _every_step(steps: Sequence[Mapping[str, float]]) -> Html:
     parts = in_order(list(dict.fromkeys(part for step in steps for part in step)))
     rows = [
-        [number, _ms(sum(step.values())), *(_ms(step.get(part, 0.0)) for part in parts)]
+        [number, milliseconds(sum(step.values())), *(milliseconds(step.get(part, 0.0)) for part in parts)]
         for number, step in enumerate(steps, 1)
     ]
     columns = ["step", "all", *map(part_name, parts)]
@@ -154,7 +152,7 @@ def _remedies(report: Report) -> Html | None:
     shown = order if report.combined is None else [report.combined, *order]
     noise = tag("p", f"The unchanged run against itself: {report.noise}.", class_="note") if report.noise else None
     rows = [tuple(_row(one)) for one in shown]
-    usage = "Each was measured in turn with the unchanged run: the median gain in speed and its 95 % interval."
+    usage = "Each was measured in turn with the unchanged run: the mean gain in speed and its 95 % interval."
     best = [report.combined] if report.combined is not None and report.combined.pays else report.paying[:1]
     write = [tag("h3", "Write"), tag("pre", tag("code", best[0].remedy.lines))] if best else []
     return section(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
+from composer.diagnosis.durations import milliseconds
+from composer.diagnosis.hot_lines import by_function, hottest, place
 
-__all__ = ["Cause", "Verdict", "hot_lines", "judge", "seconds_of", "shares_of"]
+__all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
 
 Cause = Literal[
     "none",
@@ -61,6 +62,8 @@ _LIMITS = {
 _BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
 _OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
+# Fraction of the samples of a part in one function from which that is the place.
+_MOST = 0.25
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
 _OVERHEAD = 3.0
 # Cautious speeds of computation: a line that takes longer than with these does something else.
@@ -152,27 +155,6 @@ def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) ->
     return found[0] if found else judged.healthy()
 
 
-def hot_lines(result: Mapping[str, Any], count: int = 20) -> list[dict[str, Any]]:
-    """Return the lines of the user's code that were running most often, with their fraction of all samples.
-
-    Args:
-        result: What :class:`.StepRecorder` measured.
-        count: Number of lines at most.
-
-    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "count": 30}
-    >>> hot_lines({"lines": [line, {"part": "forward", "file": None, "count": 70}], "samples": 100})
-    [{'part': 'data', 'file': 'data.py', 'line': 7, 'in': 'Rows.__getitem__', 'share': 0.3}]
-    """
-    own = sorted(
-        (each for each in result.get("lines", ()) if each["file"] is not None), key=lambda each: -each["count"]
-    )
-    samples = max(1, result.get("samples", 0))
-    return [
-        {**{name: each[name] for name in ("part", "file", "line", "in")}, "share": each["count"] / samples}
-        for each in own[:count]
-    ]
-
-
 class _Judged:
     """A run to judge; its arguments are those of :func:`judge`."""
 
@@ -205,12 +187,12 @@ class _Judged:
         # Workers deliver batches in bursts: a step waits for the first of each, and a later one does not.
         if share < _LIMITS["data"] + (0.1 if facts.get("workers") else 0.0):
             return
-        evidence = [f"a step waits {share * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms for its batch"]
+        evidence = [f"a step waits {milliseconds(share * self._step)} of {milliseconds(self._step)} ms for its batch"]
         source = self._result if self._inline is None else self._inline
-        line, fraction = _hottest(source, "data")
+        line, fraction = hottest(source, "data")
         where = ""
-        if line is not None and fraction > 0.25:
-            where = _place(line)
+        if line is not None and fraction > _MOST:
+            where = place(line)
             evidence.append(f"{fraction:.0%} of the samples of the loading are in {where}")
         workers = facts.get("workers")
         if workers == 0:
@@ -232,14 +214,16 @@ class _Judged:
         if share >= _LIMITS["communication"]:
             text = f"Bound by communication: the ranks communicate for {share:.0%} of the step."
             size = self._facts.get("parameters", 0) * (8 if self._facts["float64"] else 4) / 2**20
-            evidence = [f"{COMMUNICATION}: {share * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms of a step"]
+            evidence = [
+                f"{COMMUNICATION}: {milliseconds(share * self._step)} of {milliseconds(self._step)} ms of a step"
+            ]
             evidence.append(f"the gradients of {self._facts.get('ranks', 1)} ranks are {size:.3g} MiB on each")
             yield Verdict("communication", text, share, "", tuple(evidence))
         rank, excess, told = self._imbalance()
         if excess in (*_COMPUTE, "rest", "optimizer", WAITING):
             waits = max(each["waiting"] for each in self._result["ranks"]) / self._step
-            line, fraction = _hottest(self._result, excess)
-            where = _place(line) if line is not None and fraction > 0.25 else excess
+            line, fraction = hottest(self._result, excess)
+            where = place(line) if line is not None and fraction > 0.25 else excess
             text = f"Bound by rank {rank}: the other ranks wait for it for {waits:.0%} of the step."
             if excess == WAITING:
                 where, text = "data and model", f"Bound by waits of ranks for each other: {waits:.0%} of the step."
@@ -257,7 +241,9 @@ class _Judged:
             share = self._share((part,))
             if share >= _LIMITS[part]:
                 cause: Any = part
-                yield Verdict(cause, f"{text} {share:.0%} of the time.", share, "", self._evidence(part))
+                line, fraction = hottest(self._result, part)
+                where = place(line) if line is not None and fraction > _MOST else ""
+                yield Verdict(cause, f"{text} {share:.0%} of the time.", share, where, self._evidence(part))
         loggers = {part: share for part, share in self._shares.items() if part.startswith(("logger ", "logging"))}
         share = sum(loggers.values())
         if share >= _LIMITS["logging"]:
@@ -272,10 +258,10 @@ class _Judged:
             role, _, name = part.partition(" ")
             if role not in ("callback", "method"):
                 continue
-            line, _ = _hottest(self._result, part)
+            line, _ = hottest(self._result, part)
             limit = _CALLBACK if role == "callback" else _METHOD if line is None else _OWN_METHOD
             if share >= limit:
-                at = f" in {_place(line)}" if line is not None else ""
+                at = f" in {place(line)}" if line is not None else ""
                 text = f"Bound by the {role} {name}: it takes {share:.0%} of the step{at}."
                 cause: Any = role
                 yield Verdict(cause, text, share, name, self._evidence(part))
@@ -324,7 +310,7 @@ class _Judged:
         if self._result.get("forwards", 1) >= 4:
             why = where = f"{self._result['forwards']:.0f} microbatches"
         elif most is not None and most["count"] >= 24 and most["count"] > 0.3 * sum(each["count"] for each in lines):
-            where = _place(most)
+            where = place(most)
             why = f"{where} calls {most['count']:.0f} operators a step"
         yield Verdict("host", f"Bound by the host, not by computation: {why}.", share, where, tuple(evidence))
 
@@ -332,16 +318,16 @@ class _Judged:
         """Yield the functions that take longer than what their operators compute."""
         samples = max(1, self._result.get("samples", 0))
         for part in (*_COMPUTE, "rest"):
-            for function, lines in _by_function(self._result.get("lines", ()), part).items():
+            for function, lines in by_function(self._result.get("lines", ()), part).items():
                 share = sum(each["count"] for each in lines) / samples
                 if share < _LINE:
                     continue
                 seconds = share * self._step
-                for work in _by_function(self._operators["lines"], part).get(function, ()):
+                for work in by_function(self._operators["lines"], part).get(function, ()):
                     seconds -= work["elements"] * _SECONDS_PER_ELEMENT + work["flops"] * _SECONDS_PER_FLOP
                     seconds -= work["count"] * _SECONDS_PER_LINE
                 if seconds / self._step >= _LINE:
-                    where = _place(max(lines, key=lambda each: each["count"]))
+                    where = place(max(lines, key=lambda each: each["count"]))
                     text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
@@ -365,7 +351,7 @@ class _Judged:
         if number is None or blocked[number] < _BLOCKED * samples:
             return
         wait = self._operators["waits"][number]
-        where = _place(wait)
+        where = place(wait)
         text = f"Bound by a synchronization in {where}: the device then waits for the host, for up to {share:.0%}."
         evidence = (f"{where} {wait['why']}, {wait['count']:g} times a step",)
         evidence += (f"the host waits there in {blocked[number] / samples:.0%} of the samples",)
@@ -376,34 +362,9 @@ class _Judged:
 
     def _evidence(self, part: str) -> tuple[str, ...]:
         """Return the time of a part, and its hottest line."""
-        told = [f"{part}: {self._shares.get(part, 0.0) * self._step * 1e3:.3g} of {self._step * 1e3:.3g} ms of a step"]
-        line, fraction = _hottest(self._result, part)
+        seconds = self._shares.get(part, 0.0) * self._step
+        told = [f"{part}: {milliseconds(seconds)} of {milliseconds(self._step)} ms of a step"]
+        line, fraction = hottest(self._result, part)
         if line is not None:
-            told.append(f"{fraction:.0%} of its samples are in {_place(line)}")
+            told.append(f"{fraction:.0%} of its samples are in {place(line)}")
         return tuple(told)
-
-
-def _by_function(lines: Sequence[Mapping[str, Any]], part: str) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the lines of a part by file and outermost function; lines outside of the user's code are left out."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in lines:
-        if each["part"] == part and each["file"] is not None:
-            found.setdefault((each["file"], each["in"].partition(".<locals>")[0]), []).append(each)
-    return found
-
-
-def _hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | None, float]:
-    """Return the line of the function with most samples of a part, and the fraction of them in the function.
-
-    None outside of the user's code.
-    """
-    functions = _by_function(result.get("lines", ()), part).values()
-    if not functions:
-        return None, 0.0
-    total = sum(each["count"] for each in result["lines"] if each["part"] == part)
-    most = max(functions, key=lambda lines: sum(each["count"] for each in lines))
-    return max(most, key=lambda each: each["count"]), sum(each["count"] for each in most) / total
-
-
-def _place(line: Mapping[str, Any]) -> str:
-    return f"{Path(line['file']).name}:{line['line']} ({line['in'].partition('.<locals>')[0]})"

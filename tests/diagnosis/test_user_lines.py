@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,12 @@ from composer import Callback, Trainer
 from composer.diagnosis.user_lines import in_user_code, in_user_handler, is_user_file, user_line
 from composer.models import ComposerClassifier
 
+GENERATED = str(Path(tempfile.gettempdir(), "torchinductor_user", "ab", "cabc.py"))
 
-@pytest.mark.parametrize("path", [composer.__file__, torch.__file__, json.__file__, "<string>", "<frozen runpy>"])
+
+@pytest.mark.parametrize(
+    "path", [composer.__file__, torch.__file__, json.__file__, "<string>", "<frozen runpy>", GENERATED]
+)
 def test_libraries_are_not_the_users(path: str) -> None:
     assert not is_user_file(path)
 

@@ -43,10 +43,11 @@ def test_nothing_is_wrong_if_computation_dominates() -> None:
     assert "80%" in verdict.text
 
 
-def test_the_line_of_the_users_code_is_named() -> None:
-    line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__"}
-    lines = [{**line, "count": 90}, {"part": "data", "file": None, "line": None, "in": None, "count": 10}]
-    verdict = judge(measured({**HEALTHY, "data": 2.0}, lines=lines, samples=100))
+@pytest.mark.parametrize("part", ["data", "evaluation", "saving", "metrics"])
+def test_the_line_of_the_users_code_is_named(part: str) -> None:
+    line = {"part": part, "file": "data.py", "line": 7, "in": "Rows.__getitem__"}
+    lines = [{**line, "count": 90}, {"part": part, "file": None, "line": None, "in": None, "count": 10}]
+    verdict = judge(measured({**HEALTHY, part: 2.0}, lines=lines, samples=100))
     assert verdict.where == "data.py:7 (Rows.__getitem__)"
     assert any("90%" in each for each in verdict.evidence)
 
