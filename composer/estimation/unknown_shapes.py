@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["largest_outputs"]
+from composer.estimation.placeholders import placeholder
+
+__all__ = ["largest_outputs", "packed_sequence", "with_known_lengths"]
 
 aten = torch.ops.aten
 
@@ -30,6 +32,54 @@ def largest_outputs(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     rule = _RULES.get(func)
     return None if rule is None else rule(*args, **kwargs)
+
+
+def with_known_lengths(func: Any, args: Sequence[Any], is_known: Callable[[Tensor], bool]) -> Sequence[Any]:
+    """Return the arguments of an operator on sequences, with the lengths that are known in its arguments' shapes.
+
+    Args:
+        func: The operator.
+        args: Its arguments.
+        is_known: ``is_known(tensor)`` tells whether the tensor has values.
+
+    >>> targets, lengths = torch.zeros(7, dtype=torch.int64), torch.tensor([3, 4])
+    >>> args = (torch.zeros(9, 2, 5), targets, torch.tensor([9, 9]), lengths)
+    >>> with_known_lengths(aten._ctc_loss.Tensor, args, lambda tensor: True)[1].shape
+    torch.Size([2, 4])
+    """
+    if func is not aten._ctc_loss.Tensor or args[1].ndim == 2 or not is_known(args[3]):
+        return args
+    targets = _like(args[1], args[0].shape[1], int(args[3].max()), dtype=args[1].dtype)
+    return (args[0], targets, *args[2:])
+
+
+def packed_sequence(padded: Tensor, lengths: Tensor, batch_first: bool, *, are_known: bool) -> tuple[Tensor, Tensor]:
+    """Return what ``pack_padded_sequence`` returns, without values: the number of samples at each position has values.
+
+    Args:
+        padded: Sequences of shape (T, B, ...), or (B, T, ...) with ``batch_first``.
+        lengths: Their lengths, of shape (B,), the longest first.
+        batch_first: Whether the first dimension is that of the batch.
+        are_known: Whether the lengths have values; else all sequences are as long as possible.
+
+    >>> data, sizes = packed_sequence(torch.zeros(2, 3, 5), torch.tensor([3, 1]), True, are_known=True)
+    >>> data.shape, sizes
+    (torch.Size([4, 5]), tensor([2, 1, 1]))
+    """
+    batch, longest = padded.shape[:2] if batch_first else (padded.shape[1], padded.shape[0])
+    if not are_known:
+        lengths = torch.full((batch,), longest)
+    sizes = (lengths[None] > torch.arange(int(lengths[0]))[:, None]).sum(1)
+    shape = (int(lengths.sum()), *padded.shape[2:])
+    return placeholder(shape, torch.empty(shape, device="meta").stride(), padded.dtype, padded.device), sizes
+
+
+def _ctc_loss(scores: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Return the loss of each sample, and a log-probability for each position and each label and blank around it."""
+    del args, kwargs
+    length, batch = scores.shape[:2]
+    labels = targets.shape[1] if targets.ndim == 2 else targets.numel()
+    return scores.new_empty((batch,)), scores.new_empty((batch, length, 2 * labels + 1))
 
 
 def _like(tensor: Tensor, *size: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -112,5 +162,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.unique_consecutive.default: _unique,
     aten.bincount.default: _bincount,
     aten.index.Tensor: _index,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss.default: _ctc_loss,
     aten.mkldnn_rnn_layer.default: _lstm,
 }
