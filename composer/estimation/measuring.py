@@ -106,6 +106,7 @@ class Measurements:
             "optimizer": configuration.optimizer or None,
             "eval_microbatch": configuration.eval_microbatch or None,
             "cuda": self._cuda or None,
+            "tensor_parallel": configuration.strategy == "tp" or None,
             "shards": configuration.strategy in ("fsdp", "hsdp") or None,
         }
         if configuration.processes > 1:

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("estimate")
     (path / "train.py").write_text(PROGRAM)
     with ForkServer(["composer.estimation.recorder"]) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+        patch.setattr("composer.trials.workspace.ForkServer", lambda *_: contextlib.nullcontext(server))
         for module in ("estimate", "grid"):
             patch.setattr(f"composer.estimation.{module}.as_device", lambda name: DEVICES.get(name) or as_device(name))
         patch.chdir(path)
