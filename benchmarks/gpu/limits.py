@@ -63,7 +63,7 @@ def measure(options: Options) -> Report:
             Goal("said to fit, but does not", wrong, 0.0, "configurations"),
         ],
         [
-            f"Needed: the least reserved memory, to {100 * _TOLERANCE} %, with which training does not run out of memory.",
+            f"Needed: the least reserved memory, to {100 * _TOLERANCE} %, with which no error of memory is raised.",
             "Estimated: the limit by the replay of all allocations, and two workspaces of cuBLAS.",
         ],
         samples,

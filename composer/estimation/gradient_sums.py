@@ -22,8 +22,8 @@ _OWNED = 2
 class GradientSums:
     """Tells the sums of autograd from those within the backward pass of an operator.
 
-    The terms of a sum of autograd come from two nodes of the graph; what an operator adds in its own backward pass comes
-    from one.
+    The terms of a sum of autograd come from two nodes of the graph; what an operator adds in its own backward pass
+    comes from one.
 
     >>> GradientSums().is_in_place(_ADD, [torch.ones(2), torch.ones(2)])  # no backward pass is running
     False
@@ -57,4 +57,6 @@ class GradientSums:
         storage = total.untyped_storage()
         if self._made_by.get(storage) in (None, node._sequence_nr()):
             return False
-        return torch._C._storage_Use_Count(storage._cdata) <= _OWNED and torch.ops.aten.is_non_overlapping_and_dense(total)
+        return torch._C._storage_Use_Count(storage._cdata) <= _OWNED and torch.ops.aten.is_non_overlapping_and_dense(
+            total
+        )

@@ -5,6 +5,7 @@ A trial runs three batches. What each of them leaves behind is taken to be left 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,10 +58,8 @@ class Growth:
 
     def to_json(self) -> list[list[Any]]:
         """Return who keeps memory, the bytes for each batch, and the number of batches that are not run."""
-        rows = [[name, size, self.remaining_steps] for name, size in self.steps.items()]
-        for _, _, kept, remaining in self.evaluations:
-            rows += [[name, size, remaining] for name, size in kept.items()]
-        return [row for row in rows if row[2] > 0]
+        parts = [(self.steps, self.remaining_steps), *((kept, number) for _, _, kept, number in self.evaluations)]
+        return [[name, size, number] for kept, number in parts if number for name, size in kept.items()]
 
 
 def kept_by_each_batch(log: AllocationLog, ends: Sequence[int]) -> dict[str, int]:
@@ -80,7 +79,7 @@ def kept_by_each_batch(log: AllocationLog, ends: Sequence[int]) -> dict[str, int
     {'Keep': 16}
     """
     live: dict[int, int] = {}  # the batch that made each allocation
-    for batch, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for batch, (begin, end) in enumerate(itertools.pairwise(ends)):
         for index, begins in log.events[begin:end]:
             if begins:
                 live[index] = batch

@@ -362,7 +362,9 @@ _RULES: dict[Any, Rule] = {
     aten.mkldnn_rnn_layer.default: _lstm,
     aten.mkldnn_rnn_layer_backward.default: _lstm_backward,
     aten.embedding_dense_backward.default: _contiguous_gradient,
-    **dict.fromkeys((aten._log_softmax_backward_data.default, aten._softmax_backward_data.default), _contiguous_gradient),
+    **dict.fromkeys(
+        (aten._log_softmax_backward_data.default, aten._softmax_backward_data.default), _contiguous_gradient
+    ),
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,

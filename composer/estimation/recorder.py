@@ -20,7 +20,13 @@ from composer.estimation.cuda_operators import cuda_operators
 from composer.estimation.growth import Growth
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.roofline import OperatorCosts
-from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts, with_own_settings, with_tensor_parallelism
+from composer.estimation.run_facts import (
+    fsdp_argument,
+    num_blocks,
+    run_facts,
+    with_own_settings,
+    with_tensor_parallelism,
+)
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Stages
 from composer.hparams.class_paths import find, full_path

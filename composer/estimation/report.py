@@ -128,7 +128,16 @@ class Report:
 
     def __str__(self) -> str:
         """The report as text."""
-        lines = [*self._head(), "", *self._composition(), "", *self._microbatch(), *self._kept(), *self._allocator(), *self._step()]
+        lines = [
+            *self._head(),
+            "",
+            *self._composition(),
+            "",
+            *self._microbatch(),
+            *self._kept(),
+            *self._allocator(),
+            *self._step(),
+        ]
         if not self.ok:
             lines += ["", *self._remedies()]
         return "\n".join([*lines, "", f"measured in {self.seconds:.0f} s"])

@@ -200,7 +200,7 @@ class Stages(Callback):
             steps = kept_by_each_batch(self.log, self.ends)
         more = {later - earlier for earlier, later in itertools.pairwise(self.buffers)}
         if len(more) == 1 and max(more) > 0:
-            steps["buffers"] = more.pop()
+            steps["buffers"] = 2 * more.pop()  # the old one is there while the new one is made
         evaluations = [
             (ends[0], ends[-1], kept_by_each_batch(self.log, ends), max(self.eval_batches[label] - _EVALUATED, 0))
             for label, ends in self.eval_ends.items()
