@@ -135,16 +135,19 @@ class MemoryRecorder(Probe):
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
-        """Train the steps."""
-        with self._stack, _few_microbatches(self._costs):
-            with suppress(Finished):
+        """Train the steps; what follows, such as another call of ``fit``, is not computed either."""
+        try:
+            with _few_microbatches(self._costs), suppress(Finished):
                 fit(**arguments)
-            stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
-            self._stages = stages
-            self._facts |= run_facts(trainer.state, stages.batch_size)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
+        self._facts |= run_facts(trainer.state, self._stages.batch_size)
 
     def result(self) -> Mapping[str, Any]:
         """Return the peak and what it is made of, in bytes, facts of the run, and what the last step computes."""
+        self._stack.close()
         growth = Growth() if self._stages is None else self._stages.growth()
         peak, event, grown = growth.peak(self._log)
         roles: Counter[str] = Counter()

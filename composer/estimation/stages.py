@@ -85,6 +85,7 @@ class Stages(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to note what the memory holds."""
         del logger
+        self._done, self.ends, self.eval_ends, self.buffers = 0, [], {}, []  # as fit may be called again
         self._note_model(state)
         for metrics in (state.train_metrics, *state.eval_metrics.values()):
             for leaf in leaves([vars(metric) for metric in (metrics or {}).values()]):
