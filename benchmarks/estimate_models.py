@@ -132,6 +132,41 @@ class Recurrent(nn.Module):
         return self.head(self.core(self.embed(x))[0][:, -1])
 
 
+class PackedRecurrent(nn.Module):
+    """Sequences of different lengths through a GRU, and the last state to class scores."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(2000, width)
+        self.core = nn.GRU(width, 2 * width, batch_first=True)
+        self.head = nn.Linear(2 * width, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x[:, 0] % 32 + 16).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.core(packed)[1][-1])
+
+
+class PaddedEncoder(nn.Module):
+    """Tokens with padding through an encoder, which leaves the padding out in evaluation."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(2000, width)
+        self.core = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True), 2)
+        self.head = nn.Linear(width, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.core(self.embed(x), src_key_padding_mask=x < 200).mean(1))
+
+
+def _autoencoder() -> nn.Module:
+    down = (nn.Conv2d(3, 32, 4, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 4, 2, 1), nn.ReLU())
+    up = (nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(32, 16, 4, 2, 1))
+    resize = (nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveMaxPool2d(4))
+    return nn.Sequential(*down, *up, *resize, nn.Flatten(), nn.Linear(256, NUM_CLASSES))
+
+
 def _double(inputs: int, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (inputs, outputs):
@@ -243,5 +278,9 @@ MODELS: dict[str, Model] = {
     "encoder": Model(_encoder, _tokens(128)),
     "lstm": Model(lambda: Recurrent(nn.LSTM, 256, 2), _tokens(64)),
     "gru": Model(lambda: Recurrent(nn.GRU, 256, 2), _tokens(64)),
+    "packed-gru": Model(lambda: PackedRecurrent(128), _tokens(64)),
+    "padded-encoder": Model(lambda: PaddedEncoder(192), _tokens(96)),
+    "autoencoder": Model(_autoencoder, _image(32)),
+    "convnet-float64": Model(lambda: _convnet().double(), lambda: torch.randn(3, 32, 32, dtype=torch.float64)),
     "bag": Model(_bag, _tokens(200)),
 }

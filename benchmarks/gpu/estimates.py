@@ -1,9 +1,11 @@
-"""Estimates of peak memory for a GPU against ``max_memory_allocated``, and against true out-of-memory errors."""
+"""Estimates of peak memory for a GPU against ``max_memory_allocated``."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from benchmarks.report import Goal, Report
 
 MIB = 1 << 20
 # On a GPU the batches are larger, so that activations and not workspaces are most of the memory.
-_TIMES = 8
+TIMES = 8
 
 
 def measure(options: Options) -> Report:
@@ -62,27 +64,26 @@ def measure(options: Options) -> Report:
     return Report("estimates", title, columns, rows, goals, notes, samples, machine)
 
 
-def _compare(configuration: Configuration, options: Options) -> tuple[int, dict[str, Any]]:
-    """Return the measured peak in bytes, and the estimate."""
-    times = 1 if options.tiny else _TIMES
+def scaled_arguments(configuration: Configuration, times: int) -> Callable[[str], dict[str, Any]]:
+    """Return what makes the arguments of the trainer for a device, with larger batches.
+
+    Args:
+        configuration: What is trained.
+        times: How much larger batches are.
+    """
     sample = MODELS[configuration.model].sample
-    size = configuration.batch * times
-    scaled = Configuration(
-        configuration.model,
-        configuration.optimizer,
-        configuration.methods,
-        size,
-        configuration.evaluation * times,
-        configuration.settings,
-    )
+    size, evaluation = configuration.batch * times, configuration.evaluation * times
+    scaled = dataclasses.replace(configuration, batch=size, evaluation=evaluation)
     torch.manual_seed(0)
     data = Samples(sample, BATCHES * size)
-    evaluated = Samples(sample, 2 * scaled.evaluation) if scaled.evaluation else None
+    evaluated = Samples(sample, 2 * evaluation) if evaluation else None
+    # The default of a GPU is another precision than that of a CPU.
+    return lambda device: {"precision": "fp32", **arguments_of(scaled, data, evaluated), "device": device}
 
-    def arguments(device: str) -> dict[str, Any]:
-        # The default of a GPU is another precision than that of a CPU.
-        return {"precision": "fp32", **arguments_of(scaled, data, evaluated), "device": device}
 
+def _compare(configuration: Configuration, options: Options) -> tuple[int, dict[str, Any]]:
+    """Return the measured peak in bytes, and the estimate."""
+    arguments = scaled_arguments(configuration, 1 if options.tiny else TIMES)
     estimate = estimated(lambda: arguments("cpu"), cuda=True)
     gc.collect()
     truth = 0

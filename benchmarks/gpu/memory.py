@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.gpu import estimates, held, leaks, peaks
+from benchmarks.gpu import estimates, held, leaks, limits, peaks
 from benchmarks.gpu.options import Options
 from benchmarks.report import Report
 
@@ -18,6 +18,7 @@ CHECKS: dict[str, Callable[[Options], Report]] = {
     "leaks": leaks.measure,
     "ema_swa": held.measure_averages,
     "estimates": estimates.measure,
+    "limits": limits.measure,
 }
 SECONDS = {
     "gpt2": 75.0,
@@ -28,4 +29,5 @@ SECONDS = {
     "leaks": 30.0,
     "ema_swa": 30.0,
     "estimates": 60.0,
+    "limits": 90.0,
 }

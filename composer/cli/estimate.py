@@ -51,7 +51,11 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--local-processes", type=int, metavar="N", help="number of processes on each node (default: at most 8)"
     )
-    command.add_argument("--strategy", help="single, ddp, fsdp, hsdp or tp (default: as the program)")
+    command.add_argument(
+        "--strategy",
+        metavar="NAME",
+        help="single, ddp, fsdp, hsdp or tp; with --grid several, separated by commas (default: as the program)",
+    )
     command.add_argument(
         "--microbatch", type=int, metavar="N", help="samples of a microbatch (default: as the program)"
     )
@@ -93,8 +97,13 @@ def _report(given: argparse.Namespace, target: Target) -> Report | Grid:
     if given.grid:
         if given.processes is not None:
             arguments["processes"] = [_number(each) for each in given.processes.split(",")]
+        if given.strategy is not None:
+            arguments["strategy"] = [each.strip() for each in given.strategy.split(",")]
         devices = [] if given.device is None else given.device.split(",")
         return estimate_grid(target, devices=devices, **arguments)
+    for option in ("device", "strategy"):
+        if "," in (getattr(given, option) or ""):
+            raise ValueError(f"--{option} takes several values with --grid only; got {getattr(given, option)!r}.")
     processes = 1 if given.processes is None else _number(given.processes)
     return estimate(target, device=given.device, processes=processes, modules=given.modules, **arguments)
 

@@ -131,9 +131,8 @@ class Configuration:
     def _sharding(self) -> list[str]:
         """Return the assignments for the strategy and the settings of FSDP."""
         settings = dict(self.fsdp)
-        if self.strategy == "tp":
-            given = [f"parallelism_config.tp.tensor_parallel_degree={self.processes}"]
-            return given + ([f"parallelism_config.fsdp={settings}"] if settings else [])
+        if self.strategy == "tp":  # the probe sets the degree
+            return [f"parallelism_config.fsdp={settings}"] if settings else []
         if not self.strategy and self.fsdp_argument:
             return [f"{self.fsdp_argument}.{key}={value!r}" for key, value in settings.items()]
         if self.strategy in ("fsdp", "hsdp"):

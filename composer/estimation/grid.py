@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from composer.estimation.configuration import Configuration
 from composer.estimation.devices import COMMON_DEVICES, Device
@@ -18,30 +18,49 @@ from composer.trials import Record, Target
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["Grid", "estimate_grid"]
+__all__ = ["Column", "Grid", "estimate_grid"]
+
+
+class Column(NamedTuple):
+    """How a program trains in a column of a table.
+
+    Attributes:
+        processes: Number of processes.
+        strategy: The strategy; empty for that of the program.
+
+    >>> str(Column(8, "fsdp")), str(Column(8))
+    ('8 fsdp', '8')
+    """
+
+    processes: int
+    strategy: str = ""
+
+    def __str__(self) -> str:
+        """The column in a few characters."""
+        return f"{self.processes} {self.strategy}".rstrip()
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The largest microbatch that fits, for each device and number of processes.
+    """The largest microbatch that fits, for each device, number of processes and strategy.
 
     Args:
         devices: The devices.
-        processes: The numbers of processes.
-        memory: The memory by number of processes, with the microbatch of the program; a text if the trial failed.
-        largest: The largest microbatch that fits by name of the device and number of processes; 0 if none fits.
+        columns: The numbers of processes, each with a strategy.
+        memory: The memory by column, with the microbatch of the program; a text if the trial failed.
+        largest: The largest microbatch that fits by name of the device and column; 0 if none fits.
         seconds: Wall time of all trials.
 
-    >>> memory = Memory(2**30, facts={"batch_size": 8, "microbatch": 8})
-    >>> grid = Grid([Device("2GiB", 2**31)], [1], {1: memory}, {("2GiB", 1): 8})
+    >>> memory, one = Memory(2**30, facts={"batch_size": 8, "microbatch": 8}), Column(1)
+    >>> grid = Grid([Device("2GiB", 2**31)], [one], {one: memory}, {("2GiB", one): 8})
     >>> grid.ok
     True
     """
 
     devices: Sequence[Device]
-    processes: Sequence[int]
-    memory: Mapping[int, Memory | str]
-    largest: Mapping[tuple[str, int], int]
+    columns: Sequence[Column]
+    memory: Mapping[Column, Memory | str]
+    largest: Mapping[tuple[str, Column], int]
     seconds: float = 0.0
 
     @property
@@ -53,17 +72,18 @@ class Grid:
         """Return the table in JSON types."""
         cells: list[dict[str, Any]] = []
         for device in self.devices:
-            for number in self.processes:
-                memory = self.memory[number]
+            for column in self.columns:
+                memory = self.memory[column]
                 is_known = isinstance(memory, Memory)
                 cells.append(
                     {
                         "device": device.name,
                         "memory": device.memory,
-                        "processes": number,
+                        "processes": column.processes,
+                        "strategy": column.strategy,
                         "peak": memory.needed if is_known else None,
                         "fits": is_known and memory.needed <= device.available,
-                        "largest_microbatch": self.largest.get((device.name, number)) or None,
+                        "largest_microbatch": self.largest.get((device.name, column)) or None,
                         "error": "" if is_known else memory,
                     }
                 )
@@ -71,13 +91,13 @@ class Grid:
 
     def __str__(self) -> str:
         """The table as text."""
-        peaks = [self.memory[number] for number in self.processes]
+        peaks = [self.memory[column] for column in self.columns]
         rows = [
-            ["processes", "", *map(str, self.processes)],
+            ["processes", "", *map(str, self.columns)],
             ["peak", "", *(size_text(each.needed) if isinstance(each, Memory) else "failed" for each in peaks)],
         ]
         for device in self.devices:
-            found = [self.largest.get((device.name, number), 0) for number in self.processes]
+            found = [self.largest.get((device.name, column), 0) for column in self.columns]
             rows.append([device.name, size_text(device.memory), *(str(size or "-") for size in found)])
         return "\n".join([*_aligned(rows), "", *self._notes()])
 
@@ -85,9 +105,9 @@ class Grid:
         batches = {each.facts["batch_size"] for each in self.memory.values() if isinstance(each, Memory)}
         for size in sorted(batches):
             yield f"entries: largest microbatch that fits, of batches of {size} for each process; - if none fits"
-        for number, memory in self.memory.items():
+        for column, memory in self.memory.items():
             if isinstance(memory, str):
-                yield f"{number} processes: {memory}"
+                yield f"{column}: {memory}"
         yield f"measured in {self.seconds:.0f} s"
 
 
@@ -97,7 +117,7 @@ def estimate_grid(
     devices: Sequence[str | Device] = (),
     processes: Sequence[int] = (1, 8, 64),
     local_processes: int | None = None,
-    strategy: str | None = None,
+    strategy: str | Sequence[str] | None = None,
     microbatch: int | None = None,
     precision: str | None = None,
     changes: Sequence[str] = (),
@@ -114,8 +134,8 @@ def estimate_grid(
         devices: Names or sizes of devices; those of :data:`.COMMON_DEVICES` by default.
         processes: Numbers of processes.
         local_processes: Number of processes on each node; None for at most 8.
-        strategy: How several processes train; see :func:`.estimate`, like for the following arguments. One process
-            trains alone, and "hsdp" on a single node is "fsdp".
+        strategy: How several processes train, or several of these to compare them; see :func:`.estimate`, like for the
+            following arguments. One process trains alone, and "hsdp" on a single node is "fsdp".
         microbatch: Number of samples in a microbatch.
         precision: Precision to train in.
         changes: Assignments to arguments of the trainer.
@@ -135,22 +155,24 @@ def estimate_grid(
     """
     start = time.monotonic()
     on = [as_device(each) for each in devices or COMMON_DEVICES]
-    bases: dict[int, Configuration] = {}
+    bases: dict[Column, Configuration] = {}
     for number in processes:
         node = None if local_processes is None else min(number, local_processes)
-        own = _strategy(strategy, number, node)
-        bases[number] = as_configuration(number, own, microbatch, precision, changes, node)
-    memory: dict[int, Memory | str] = {}
-    largest: dict[tuple[str, int], int] = {}
+        for each in [strategy] if strategy is None or isinstance(strategy, str) else dict.fromkeys(strategy):
+            own = _strategy(each, number, node)
+            shown = "" if number == 1 or own is None else own
+            bases[Column(number, shown)] = as_configuration(number, own, microbatch, precision, changes, node)
+    memory: dict[Column, Memory | str] = {}
+    largest: dict[tuple[str, Column], int] = {}
     with measurements(program, on[0], folder, parallel, time_limit, fit, progress) as measured:
         records = measured(list(bases.values()))
-        for number, base in bases.items():
+        for column, base in bases.items():
             found = records[base]
-            memory[number] = found.error if isinstance(found, Record) else found
+            memory[column] = found.error if isinstance(found, Record) else found
             if isinstance(found, Memory):
                 for device in on:
                     best = find_largest(measured, base, device)
-                    largest[device.name, number] = 0 if best is None else best[0]
+                    largest[device.name, column] = 0 if best is None else best[0]
         if not largest:
             measured.measure(next(iter(bases.values())))  # raises the error of the program
     return dataclasses.replace(Grid(on, list(bases), memory, largest), seconds=time.monotonic() - start)

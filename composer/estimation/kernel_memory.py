@@ -19,7 +19,11 @@ __all__ = ["temporary_memory"]
 aten = torch.ops.aten
 
 _HALF = (torch.bfloat16, torch.float16)
+# Other dtypes are computed without oneDNN.
+_ONEDNN = (torch.float32, *_HALF)
 _MIB = 2**20
+# Height and width of the images together up to which they are resized in channels-last.
+_SMALL_IMAGE = 128
 # oneDNN's scratchpad for products in bfloat16, which are computed in tiles.
 _TILES = _MIB // 2
 
@@ -179,24 +183,54 @@ def _blocked_weight(weight: Tensor) -> int:
     return outputs * inputs * weight.shape[2:].numel() * weight.itemsize
 
 
+def _is_transposed(input: Tensor, weight: Tensor, output: Tensor) -> bool:
+    if weight.shape[0] != input.shape[1]:
+        return False
+    return output.shape[1] != weight.shape[0] or output.shape[2:].numel() > input.shape[2:].numel()
+
+
+def _columns(input: Tensor, weight: Tensor, output: Tensor, *, forward: bool) -> int:
+    """Return the bytes of a convolution that oneDNN does not compute, as of float64: columns for a product of matrices.
+
+    The columns are those of all samples, or of one for transposed convolutions but the forward pass of 2-D ones. Groups
+    are computed one after the other, and then concatenated.
+    """
+    kernel, samples = weight.shape[2:].numel(), input.shape[0]
+    if _is_transposed(input, weight, output):
+        columns = output.shape[1] * kernel * _nbytes(input) // input.shape[1]
+        return columns if forward and input.ndim == 4 else columns // samples
+    groups = max(input.shape[1] // weight.shape[1], 1)
+    columns = weight.shape[1] * kernel * _nbytes(output) // output.shape[1]
+    if kernel == 1 and input.shape[2:] == output.shape[2:]:
+        columns = 0
+    if groups == 1:
+        return columns
+    group = columns + _nbytes(input) // groups + (0 if forward else _nbytes(output) // groups)
+    return max(group, _nbytes(output) if forward else _nbytes(input) + _nbytes(weight))
+
+
 def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """The blocked input, weight and output; then the output in both layouts."""
     input, weight = inputs[:2]
     output = outputs[0]
+    if weight.dtype not in _ONEDNN:
+        return _columns(input, weight, output, forward=True)
     if _is_plain(input, weight, output):
         return 0
     weights = _blocked_weight(weight) + 8192 if weight.itemsize == 4 else 4 * _nbytes(weight) + _TILES // 2
     if _is_channels_last(input) or _is_channels_last(weight):
         return weights + (0 if _is_channels_last(input) else _nbytes(input))
     blocked = 4 * output.numel() if output.itemsize == 2 else _blocked(output)
-    if weight.shape[0] == input.shape[1] and output.shape[1] != weight.shape[0]:
-        blocked *= 2  # transposed
+    if _is_transposed(input, weight, output):
+        blocked *= 2
     return max(blocked, _blocked(input) + weights + max(_blocked(output) - _nbytes(output), 0))
 
 
 def _convolution_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """The blocked input and gradients; then the gradient of the input or of the weight in both layouts."""
     gradient, input, weight = inputs[:3]
+    if weight.dtype not in _ONEDNN:
+        return _columns(input, weight, gradient, forward=False)
     if _is_plain(input, weight, gradient):
         return 0
     half = weight.itemsize == 2
@@ -236,12 +270,55 @@ def _attention(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
 
 def _attention_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     del outputs
-    query, key = inputs[1:3]
+    gradient, query, key = inputs[:3]
     queries, keys = _attention_splits(query, key)
     thread = 8 * queries * keys + 4 * queries
     if query.dtype in _HALF:
         thread += 6 * queries * keys + 4 * keys * query.shape[-1]
-    return torch.get_num_threads() * thread + _nbytes(query)
+    # The gradient of the outputs is read in the order (sample, position, head).
+    copied = 0 if gradient.transpose(1, 2).is_contiguous() else _nbytes(query)
+    return torch.get_num_threads() * thread + copied
+
+
+def _upsampling(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Small images are resized in channels-last, to which input and output are converted."""
+    if _is_channels_last(inputs[0]) or sum(outputs[0].shape[-2:]) > _SMALL_IMAGE:
+        return 0
+    return _nbytes(inputs[0]) + _nbytes(outputs[0])
+
+
+def _bilinear_upsampling(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    if inputs[0].shape[1] == 3 and not _is_channels_last(inputs[0]):
+        return _nbytes(inputs[0]) + _nbytes(outputs[0])
+    return _upsampling(inputs, outputs)
+
+
+def _antialiased_upsampling(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The image that is resized along its last dimension only."""
+    return _nbytes(inputs[0]) // inputs[0].shape[-1] * outputs[0].shape[-1]
+
+
+def _eigenvalues(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """A copy of the matrix, and the workspace of LAPACK, which is as large as two if it returns eigenvectors."""
+    vectors = len(outputs) > 1 and outputs[1].numel() > 0
+    return _nbytes(inputs[0]) * (2 if vectors else 1)
+
+
+def _absolute(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Of complex numbers it is computed in complex ones."""
+    return _nbytes(inputs[0]) if inputs[0].is_complex() else _conversions(inputs, outputs)
+
+
+def _contiguous_gradient(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """A contiguous copy of the gradient."""
+    del outputs
+    return 0 if inputs[0].is_contiguous() else _nbytes(inputs[0])
+
+
+def _ctc_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """The log-probabilities of the ends of the targets, like those of their beginnings."""
+    del outputs
+    return _nbytes(inputs[-1])
 
 
 def _lstm(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
@@ -254,12 +331,6 @@ def _lstm(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
 def _lstm_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """The gates, the weights in two layouts, and the gradient of the input."""
     return _lstm(inputs, outputs) + _nbytes(inputs[1]) + _nbytes(inputs[2]) + _nbytes(inputs[0]) + _TILES // 2
-
-
-def _embedding_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """A contiguous copy of the gradient."""
-    del outputs
-    return 0 if inputs[0].is_contiguous() else _nbytes(inputs[0])
 
 
 def _nbytes(tensor: Tensor) -> int:
@@ -275,13 +346,25 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _matmul),
     **dict.fromkeys((aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor), _where),
     **dict.fromkeys((aten.copy_.default, aten._to_copy.default, aten.clone.default), _nothing),
+    **dict.fromkeys((aten._linalg_svd.default, aten.linalg_lstsq.default, aten.linalg_inv_ex.default), _like_input),
+    **dict.fromkeys((aten.upsample_nearest2d.default, aten._upsample_nearest_exact2d.default), _upsampling),
+    aten.upsample_bilinear2d.default: _bilinear_upsampling,
+    aten._upsample_bilinear2d_aa.default: _antialiased_upsampling,
+    aten._linalg_eigh.default: _eigenvalues,
+    aten.abs.default: _absolute,
+    aten._ctc_loss_backward.default: _ctc_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_backward,
+    aten._pack_padded_sequence.default: lambda inputs, outputs: _nbytes(outputs[0]),
     aten.binary_cross_entropy_with_logits.default: _loss_with_logits,
     aten.kthvalue.default: _kth_value,
     aten._safe_softmax.default: _safe_softmax,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.mkldnn_rnn_layer.default: _lstm,
     aten.mkldnn_rnn_layer_backward.default: _lstm_backward,
-    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.embedding_dense_backward.default: _contiguous_gradient,
+    **dict.fromkeys(
+        (aten._log_softmax_backward_data.default, aten._softmax_backward_data.default), _contiguous_gradient
+    ),
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,

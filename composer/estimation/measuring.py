@@ -14,6 +14,12 @@ __all__ = ["PROBE", "Measurements", "first_guess", "largest_microbatch"]
 
 PROBE = "composer.estimation.recorder:MemoryRecorder"
 
+# How torch says that a program needs a GPU.
+_NEEDS_CUDA = ("not compiled with CUDA", "No CUDA GPUs are available", "Found no NVIDIA driver")
+_WITHOUT_CUDA = (
+    ". The estimate runs the program on the CPU whatever the device: leave it to the Trainer to move the model and the "
+    "batches, rather than to .cuda() or device='cuda'."
+)
 # Trials of the search: two are needed if memory grows linearly, and one confirms.
 _SEARCH_TRIALS = 8
 # Trials in a row that leave more than half of the sizes, after which the one in the middle is tried.
@@ -82,7 +88,8 @@ class Measurements:
         """
         found = self([configuration])[configuration]
         if isinstance(found, Record):
-            raise RuntimeError(f"The program does not train: {found.error}\n{found.details}".rstrip())
+            advice = _WITHOUT_CUDA if any(each in found.error for each in _NEEDS_CUDA) else ""
+            raise RuntimeError(f"The program does not train: {found.error}{advice}\n{found.details}".rstrip())
         return found
 
     def microbatches(self, configuration: Configuration) -> dict[int, Memory | None]:
@@ -106,6 +113,7 @@ class Measurements:
             "optimizer": configuration.optimizer or None,
             "eval_microbatch": configuration.eval_microbatch or None,
             "cuda": self._cuda or None,
+            "tensor_parallel": configuration.strategy == "tp" or None,
             "shards": configuration.strategy in ("fsdp", "hsdp") or None,
         }
         if configuration.processes > 1:

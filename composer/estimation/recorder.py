@@ -15,9 +15,16 @@ from torch import nn
 from composer.dist.simulation import simulated_ranks
 from composer.estimation.allocator import replay, smallest_limit
 from composer.estimation.cuda_operators import cuda_operators
+from composer.estimation.growth import Growth
 from composer.estimation.kernel_memory import temporary_memory
 from composer.estimation.roofline import OperatorCosts
-from composer.estimation.run_facts import fsdp_argument, num_blocks, run_facts, with_own_settings
+from composer.estimation.run_facts import (
+    fsdp_argument,
+    num_blocks,
+    run_facts,
+    with_own_settings,
+    with_tensor_parallelism,
+)
 from composer.estimation.skip_compute import skip_compute
 from composer.estimation.stages import Stages
 from composer.hparams.class_paths import find, full_path
@@ -25,10 +32,11 @@ from composer.memory.allocations import Allocation, AllocationLog
 from composer.memory.cuda_kernel_memory import cuda_temporary_memory
 from composer.parallel import activation_checkpointing
 from composer.trainer import microbatch
-from composer.trees import ensure_tuple
+from composer.trees import ensure_tuple, leaves
 from composer.trials.probe import Finished, Probe
 
 if TYPE_CHECKING:
+    from composer.core.model import ComposerModel
     from composer.trainer import Trainer
     from composer.trainer.run import Run
 
@@ -62,6 +70,7 @@ class MemoryRecorder(Probe):
         processes: Number of ranks of the run, all but this one simulated.
         local_processes: Number of ranks on each node; at most 8 if None.
         shards: Whether the trial sets how the program shards, whose other settings of FSDP it keeps.
+        tensor_parallel: Whether all ranks share the layers that the program shards.
 
     >>> from composer.trials import Target, Trial
     >>> Trial("one", Target("script", "train.py"), "composer.estimation.recorder:MemoryRecorder").ranks
@@ -79,14 +88,17 @@ class MemoryRecorder(Probe):
         processes: int = 1,
         local_processes: int | None = None,
         shards: bool = False,
+        tensor_parallel: bool = False,
     ) -> None:
         super().__init__(folder)
         self._ranks = ExitStack()
         if processes > 1:
             self._ranks.enter_context(simulated_ranks(processes, local_world_size=local_processes))
         self._eval_microbatch, self._shards = eval_microbatch, shards
+        self._tensor_parallel = processes if tensor_parallel else 0
         self._steps, self._precision, self._optimizer, self._cuda = steps, precision, optimizer, cuda
         self._facts: dict[str, Any] = {}
+        self._stages: Stages | None = None
         self._costs = OperatorCosts()
         self._log = AllocationLog()
         self._stack = ExitStack()
@@ -95,7 +107,9 @@ class MemoryRecorder(Probe):
         """Return the arguments of the trainer, from which on nothing is computed."""
         if self._shards:
             arguments = with_own_settings(arguments, given)
-        model: nn.Module = arguments["model"]
+        if self._tensor_parallel:
+            arguments = with_tensor_parallelism(arguments, self._tensor_parallel)
+        model: ComposerModel = arguments["model"]
         values = [*model.parameters(), *model.buffers()]
         self._facts = {"blocks": num_blocks(model), "fsdp": fsdp_argument(arguments)}
         if arguments.get("precision") is None:
@@ -111,21 +125,31 @@ class MemoryRecorder(Probe):
             self._stack.enter_context(patch.object(activation_checkpointing, "HOST", torch.device("meta")))
         temporary = cuda_temporary_memory if self._cuda else temporary_memory
         self._stack.enter_context(skip_compute(self._log, values, temporary, self._count))
+        if not self._cuda:  # elsewhere, those of the model stay on the host, and evaluators have copies
+            metrics = [vars(each) for train in (True, False) for each in model.get_metrics(train).values()]
+            for tensor in leaves(metrics):
+                if isinstance(tensor, torch.Tensor):
+                    self._log.add(tensor, "metrics")
         stages = Stages(self._log, self._steps, self._eval_microbatch, on_step=self._costs.clear)
         arguments["callbacks"] = [*arguments["callbacks"], stages]
         return arguments
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
-        """Train the steps."""
-        with self._stack, _few_microbatches(self._costs):
-            with suppress(Finished):
+        """Train the steps; what follows, such as another call of ``fit``, is not computed either."""
+        try:
+            with _few_microbatches(self._costs), suppress(Finished):
                 fit(**arguments)
-            stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
-            self._facts |= run_facts(trainer.state, stages.batch_size)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
+        self._facts |= run_facts(trainer.state, self._stages.batch_size)
 
     def result(self) -> Mapping[str, Any]:
         """Return the peak and what it is made of, in bytes, facts of the run, and what the last step computes."""
-        peak, event = self._log.peak()
+        self._stack.close()
+        growth = Growth() if self._stages is None else self._stages.growth()
+        peak, event, grown = growth.peak(self._log)
         roles: Counter[str] = Counter()
         modules: Counter[str] = Counter()
         methods: Counter[str] = Counter()
@@ -136,6 +160,8 @@ class MemoryRecorder(Probe):
                 modules[each.module] += each.nbytes
             elif role == "algorithms":
                 methods[each.stage] += each.nbytes
+        if grown:
+            roles["kept"] = grown
         last = self._log.allocations[self._log.events[event][0]]
         return {
             "peak": peak,
@@ -144,16 +170,16 @@ class MemoryRecorder(Probe):
             "roles": dict(roles),
             "activations": dict(modules),
             "algorithms": dict(methods),
-            "facts": self._facts,
+            "facts": {**self._facts, "kept": growth.to_json()},
             "costs": self._costs.to_json(),
-            **(self._allocator() if self._cuda else {}),
+            **(self._allocator(grown) if self._cuda else {}),
         }
 
-    def _allocator(self) -> dict[str, int]:
+    def _allocator(self, grown: int) -> dict[str, int]:
         return {
-            "limit": smallest_limit(self._log),
-            "reserved": replay(self._log).reserved,
-            "reserved_expandable": replay(self._log, expandable=True).reserved,
+            "limit": smallest_limit(self._log) + grown,
+            "reserved": replay(self._log).reserved + grown,
+            "reserved_expandable": replay(self._log, expandable=True).reserved + grown,
         }
 
     def _count(self, *operator: Any) -> None:

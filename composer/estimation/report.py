@@ -26,6 +26,8 @@ _ROLES = {
     "communication": "communication",
     "temporary": "temporary",
     "algorithms": "algorithms and callbacks",
+    "metrics": "metrics",
+    "kept": "kept after each batch",
     "other": "other",
     "allocator": "allocator overhead",
     "context": "context and libraries",
@@ -126,7 +128,16 @@ class Report:
 
     def __str__(self) -> str:
         """The report as text."""
-        lines = [*self._head(), "", *self._composition(), "", *self._microbatch(), *self._allocator(), *self._step()]
+        lines = [
+            *self._head(),
+            "",
+            *self._composition(),
+            "",
+            *self._microbatch(),
+            *self._kept(),
+            *self._allocator(),
+            *self._step(),
+        ]
         if not self.ok:
             lines += ["", *self._remedies()]
         return "\n".join([*lines, "", f"measured in {self.seconds:.0f} s"])
@@ -181,6 +192,12 @@ class Report:
         size, memory = self.largest
         rest = "the full batch" if size == batch else f"device_train_microbatch_size={size}"
         yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {self._peak(memory)}"
+
+    def _kept(self) -> Iterator[str]:
+        """Tell what grows with each batch."""
+        for stage, size, remaining in self.memory.facts.get("kept", ()):
+            where = f"memory that is allocated in {_STAGES[stage]}" if stage in _STAGES else stage
+            yield f"each batch keeps {size_text(size)} more ({where}), here for {remaining} more batches"
 
     def _allocator(self) -> Iterator[str]:
         """Tell what other settings of the allocator change, and that it will be short of memory."""

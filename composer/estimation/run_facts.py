@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from composer.parallel.activation_checkpointing import checkpointed_modules
+from composer.trials.assignments import Assignment, apply
 
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["fsdp_argument", "num_blocks", "run_facts", "with_own_settings"]
+__all__ = ["fsdp_argument", "num_blocks", "run_facts", "with_own_settings", "with_tensor_parallelism"]
 
 # Settings of FSDP that a strategy decides.
 _OF_STRATEGY = ("data_parallel_shard_degree", "data_parallel_replicate_degree", "sharding_strategy", "device_mesh")
@@ -102,6 +103,31 @@ def with_own_settings(arguments: Mapping[str, Any], given: Mapping[str, Any]) ->
     settings = dict(cast("Mapping[str, Any]", own)) if isinstance(own, Mapping) else vars(own)
     kept = {key: value for key, value in settings.items() if key not in _OF_STRATEGY}
     return {**arguments, "parallelism_config": {"fsdp": {**kept, **arguments["parallelism_config"]["fsdp"]}}}
+
+
+def with_tensor_parallelism(arguments: Mapping[str, Any], degree: int) -> dict[str, Any]:
+    """Return arguments of the trainer with which a number of ranks share the layers of the program's plan.
+
+    Args:
+        arguments: The arguments.
+        degree: The number of ranks.
+
+    Raises:
+        ValueError: The program does not say how to shard its layers.
+
+    >>> with_tensor_parallelism({"parallelism_config": {"tp": {"layer_plan": {"up": "..."}}}}, 4)
+    {'parallelism_config': {'tp': {'layer_plan': {'up': '...'}, 'tensor_parallel_degree': 4}}}
+    """
+    config = arguments.get("parallelism_config")
+    own = config.get("tp") if isinstance(config, Mapping) else getattr(config, "tp", None)
+    plan = own.get("layer_plan") if isinstance(own, Mapping) else getattr(own, "layer_plan", None)
+    if not plan:
+        raise ValueError(
+            "strategy 'tp' needs a plan of the layers to shard, which the program does not have; pass "
+            "parallelism_config={'tp': {'layer_plan': {'up': ColwiseParallel(), 'down': RowwiseParallel()}}} to its "
+            "Trainer, with the names of its layers, or use the strategy 'fsdp', which needs none."
+        )
+    return apply([Assignment.parse(f"parallelism_config.tp.tensor_parallel_degree={degree}")], arguments)
 
 
 def _kernels(defaults: Mapping[str, Any]) -> dict[str, Any]:

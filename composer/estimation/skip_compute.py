@@ -22,7 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from composer.estimation.communication import Temporary, communication_noted, copy_in, is_copy_in, is_fsdp_copy
+from composer.estimation.gradient_sums import GradientSums
 from composer.estimation.placeholders import placeholder
+from composer.estimation.sequence_lengths import packed_sequence, with_known_lengths
 from composer.memory.allocations import AllocationLog, local_tensors
 from composer.memory.unknown_shapes import assumed_value, largest_outputs
 
@@ -47,6 +49,10 @@ _RUN = frozenset(
 )
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ITEM = aten._local_scalar_dense.default
+_IS_LEFT_ALIGNED = aten._nested_tensor_from_mask_left_aligned.default
+_PACK = aten._pack_padded_sequence.default
+_SPARSE = frozenset({aten._sparse_coo_tensor_with_dims_and_tensors, aten._to_sparse, aten._coalesce, aten.sparse_mask})
+_DENSE = "Estimate the program with dense ones, such as nn.Embedding(sparse=False), which need more memory."
 # Factories of tensors with more elements are not run: they would write to the memory.
 _LARGE = 2**20
 
@@ -75,6 +81,7 @@ class SkipCompute(TorchDispatchMode):
         self._temporary, self._observe = temporary, observe
         self._without_values: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self._fake = FakeTensorMode()
+        self._sums = GradientSums()
         # Models repeat their layers, so that most calls have the shapes of an earlier one.
         self._known: dict[Any, tuple[list[Any], Any]] = {}
 
@@ -109,6 +116,10 @@ class SkipCompute(TorchDispatchMode):
         known = all(self._is_known(each) for each in inputs)
         if func is _ITEM and not known:
             return assumed_value(inputs[0].dtype)
+        if func is _IS_LEFT_ALIGNED:  # padding stays, rather than become a nested tensor: the most memory
+            return False
+        if not known and func.overloadpacket in _SPARSE:
+            raise NotImplementedError(f"composer estimate cannot estimate sparse tensors ({func}). {_DENSE}")
         if func in _RUN or _is_view(func) or (known and not _is_large(func, args)):
             outputs = func(*args, **kwargs)
             # A view of memory that is not in the log, such as a data set on the host, allocates nothing.
@@ -120,6 +131,11 @@ class SkipCompute(TorchDispatchMode):
             self.omit_values([outputs])
         elif func.namespace == "_c10d_functional" and func._opname == "wait_tensor":
             outputs = args[0]
+        elif self._sums.is_in_place(func, inputs):
+            outputs = inputs[0]
+        elif func is _PACK:
+            outputs = packed_sequence(*args, are_known=self._is_known(args[1]))
+            self.omit_values(outputs[:1])
         elif is_copy_in(func):
             self.omit_values([args[1]])
             outputs = copy_in(*args, **kwargs)
@@ -127,6 +143,7 @@ class SkipCompute(TorchDispatchMode):
             outputs = self._skip(func, args, kwargs)
             if is_fsdp_copy(func):
                 self.log.add_roles([kwargs["out"]], "communication")
+        self._sums.note(outputs)
         if self._temporary is not None and inputs:
             self.log.add_temporary(self._temporary(func, inputs, list(local_tensors(outputs))))
         if self._observe is not None:
@@ -156,6 +173,7 @@ class SkipCompute(TorchDispatchMode):
         """Return the outputs of an operator, with shapes in place of tensors, and their structure."""
         if func is aten.index.Tensor:
             args = [args[0], [self._positions(index) for index in args[1]]]
+        args = with_known_lengths(func, args, self._is_known)
         flat, spec = tree_flatten((args, kwargs))
         given = tuple(_Shape(leaf) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in flat)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from composer.core.callback import Callback
@@ -18,6 +19,7 @@ from composer.core.handler_owner import Handler, owned, owner_of
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
+from composer.estimation.growth import Growth, extend_history, extend_states, kept_by_each_batch
 from composer.memory.allocations import AllocationLog
 from composer.trees import leaves
 from composer.trials.probe import Finished
@@ -26,8 +28,8 @@ __all__ = ["Stages"]
 
 # Attributes of optimizers whose tensors have a role.
 _NOTED = frozenset({"state", "param_groups", "defaults"})
-# Batches of an evaluation; the second is there while the first is released.
-_EVALUATED = 2
+# Batches of an evaluation; the second is there while the first is released, and the third tells what each one keeps.
+_EVALUATED = 3
 
 
 class Stages(Callback):
@@ -47,6 +49,11 @@ class Stages(Callback):
 
     Attributes:
         batch_size: Number of samples in the largest batch.
+        ends: Number of events of the log at the beginning of the first step, and at the end of each.
+        eval_ends: The same of the batches of each evaluator, by its label.
+        num_batches: Number of steps of the run; 0 if it is not known.
+        eval_batches: Number of batches of each evaluator by its label, 0 if it is not known.
+        buffers: Bytes of the model's buffers at the end of each step.
 
     >>> Stages(AllocationLog(), steps=3).steps
     3
@@ -61,7 +68,11 @@ class Stages(Callback):
     ) -> None:
         self.log, self.steps = log, steps
         self._eval_microbatch, self._on_step = eval_microbatch, on_step
-        self.batch_size = 0
+        self.batch_size = self.num_batches = 0
+        self.ends: list[int] = []
+        self.eval_ends: dict[str, list[int]] = {}
+        self.eval_batches: dict[str, int] = {}
+        self.buffers: list[int] = []
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
         self._done = 0
@@ -74,9 +85,15 @@ class Stages(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to note what the memory holds."""
         del logger
+        self._done, self.ends, self.eval_ends, self.buffers = 0, [], {}, []  # as fit may be called again
         self._note_model(state)
+        for metrics in (state.train_metrics, *state.eval_metrics.values()):
+            for leaf in leaves([vars(metric) for metric in (metrics or {}).values()]):
+                if isinstance(leaf, torch.Tensor):
+                    self.log.add(leaf, "metrics")
         for evaluator in state.evaluators:
             given = evaluator.subset_num_batches
+            self.eval_batches[evaluator.label] = _num_eval_batches(evaluator.dataloader.dataloader, given)
             evaluator.subset_num_batches = _EVALUATED if given is None or given < 0 else min(given, _EVALUATED)
             evaluator.eval_interval = self._evaluates
             if self._eval_microbatch is not None:
@@ -100,7 +117,10 @@ class Stages(Callback):
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Begin a step."""
-        del state, logger
+        del logger
+        if not self.ends:
+            self.ends.append(len(self.log.events))
+            self.num_batches = _num_batches(state)
         if self._on_step is not None:
             self._on_step()
 
@@ -131,7 +151,24 @@ class Stages(Callback):
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Begin an evaluation."""
+        del logger
         self._begin("evaluation")
+        self.eval_ends[str(state.dataloader_label)] = [len(self.log.events)]
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        """Let metrics keep what they keep at the end of the evaluation."""
+        del logger
+        label = str(state.dataloader_label)
+        metrics, ends = state.eval_metrics[label], self.eval_ends[label]
+        for metric in metrics.values():
+            self.log.add_roles(leaves(vars(metric)), "metrics")
+        ends.append(len(self.log.events))
+        remaining = self.eval_batches[label] - _EVALUATED
+        parameter = next(state.model.parameters(), None)
+        if len(ends) > _EVALUATED and remaining > 0 and parameter is not None:
+            extend_states(metrics, _EVALUATED, remaining, parameter.detach())
+            for metric in metrics.values():
+                self.log.add_roles(leaves(vars(metric)), "metrics")
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """End it."""
@@ -149,10 +186,28 @@ class Stages(Callback):
         self._note_owners(state)
         self._note_model(state)
         self._done += 1
+        self.ends.append(len(self.log.events))
+        self.buffers.append(sum(buffer.nbytes for buffer in state.model.buffers()))
         if self._done >= self.steps and not state.evaluators:
             self._finish()
+        self.num_batches = _num_batches(state)
         if self._done == self.steps - 1:
             state.timestamp = _last_batch(state)
+
+    def growth(self) -> Growth:
+        """Return what each step and each batch of an evaluation keeps."""
+        steps: dict[str, int] = {}
+        if len(self.ends) > _EVALUATED:
+            steps = kept_by_each_batch(self.log, self.ends)
+        more = {later - earlier for earlier, later in itertools.pairwise(self.buffers)}
+        if len(more) == 1 and max(more) > 0:
+            steps["buffers"] = 2 * more.pop()  # the old one is there while the new one is made
+        evaluations = [
+            (ends[0], ends[-1], kept_by_each_batch(self.log, ends), max(self.eval_batches[label] - _EVALUATED, 0))
+            for label, ends in self.eval_ends.items()
+            if len(ends) > _EVALUATED
+        ]
+        return Growth(steps, max(self.num_batches - self._done, 0), evaluations)
 
     def _evaluates(self, state: State, event: Event) -> bool:
         """Return whether to evaluate: after the last step."""
@@ -226,6 +281,8 @@ class Stages(Callback):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
+        if isinstance(optimizer, LBFGS) and self._done == 0:
+            extend_history(optimizer, self.num_batches or self.steps)
         for each in optimizer.state.values():
             for leaf in leaves(each):
                 if isinstance(leaf, torch.Tensor):
@@ -233,24 +290,43 @@ class Stages(Callback):
         self._begin("")
 
 
-def _last_batch(state: State) -> Timestamp:
-    """Return the time right before the last batch of the run; the present time if it is not known."""
+def _num_eval_batches(loader: Any, subset: int | None) -> int:
+    """Return the number of batches of an evaluation; 0 if it is not known."""
+    try:
+        length = len(loader)
+    except (TypeError, NotImplementedError, AttributeError):
+        length = 0
+    if subset is None or subset < 0:
+        return length
+    return min(subset, length) if length else subset
+
+
+def _num_batches(state: State) -> int:
+    """Return the number of batches of the run; 0 if it is not known."""
     now, end, length = state.timestamp, state.max_duration, state.dataloader_len
     if end is None:
-        return now
+        return 0
     samples = now.sample.value / max(now.batch.value, 1)
     tokens = now.token.value / max(now.batch.value, 1)
     per_epoch = None if length is None else length.value
     # Batches that the run trains, by the unit of its duration.
     batches: dict[str, Callable[[], float]] = {
         "BATCH": lambda: end.value,
-        "SAMPLE": lambda: end.value / samples,
+        "SAMPLE": lambda: end.value / samples if samples else 0,
         "TOKEN": lambda: end.value / tokens if tokens else 0,
         "EPOCH": lambda: end.value * (per_epoch or 0),
     }
     count = batches.get(end.unit.name)
-    last = 0 if count is None else int(count()) - 1
+    return 0 if count is None else int(count())
+
+
+def _last_batch(state: State) -> Timestamp:
+    """Return the time right before the last batch of the run; the present time if it is not known."""
+    now, length = state.timestamp, state.dataloader_len
+    last = _num_batches(state) - 1
     if last <= now.batch.value:
         return now
-    epoch = int(now.epoch.value if per_epoch is None else last // per_epoch)
+    samples = now.sample.value / max(now.batch.value, 1)
+    tokens = now.token.value / max(now.batch.value, 1)
+    epoch = int(now.epoch.value if length is None else last // length.value)
     return now.copy(epoch=epoch, batch=last, sample=int(last * samples), token=int(last * tokens))

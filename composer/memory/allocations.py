@@ -139,12 +139,17 @@ class AllocationLog:
         """
         return any(local.untyped_storage() in self._live for local in local_tensors(tensor))
 
-    def peak(self) -> tuple[int, int]:
-        """Return the largest number of bytes that were allocated at a time, and the event at which they were."""
+    def peak(self, begin: int = 0, end: int | None = None) -> tuple[int, int]:
+        """Return the largest number of bytes that were allocated at a time, and the event at which they were.
+
+        Args:
+            begin: The first event that counts.
+            end: The event after the last one that counts; None for all.
+        """
         used = best = at = 0
-        for number, (index, begins) in enumerate(self.events):
+        for number, (index, begins) in enumerate(self.events[:end]):
             used += self.allocations[index].nbytes if begins else -self.allocations[index].nbytes
-            if used > best:
+            if used > best and number >= begin:
                 best, at = used, number
         return best, at
 

@@ -44,6 +44,14 @@ def assumed_value(dtype: torch.dtype) -> bool | int | float:
     return False if dtype == torch.bool else 1.0 if dtype.is_floating_point or dtype.is_complex else 1
 
 
+def _ctc_loss(scores: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Return the loss of each sample, and a log-probability for each position and each label and blank around it."""
+    del args, kwargs
+    length, batch = scores.shape[:2]
+    labels = targets.shape[1] if targets.ndim == 2 else targets.numel()
+    return scores.new_empty((batch,)), scores.new_empty((batch, length, 2 * labels + 1))
+
+
 def _like(tensor: Tensor, *size: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(size, dtype=dtype, device=tensor.device)
 
@@ -124,5 +132,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.unique_consecutive.default: _unique,
     aten.bincount.default: _bincount,
     aten.index.Tensor: _index,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss.default: _ctc_loss,
     aten.mkldnn_rnn_layer.default: _lstm,
 }

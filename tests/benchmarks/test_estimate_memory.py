@@ -10,8 +10,8 @@ from benchmarks.estimate_models import MODELS
 
 
 def test_configurations() -> None:
-    assert len(CONFIGURATIONS) == 60
-    assert len({each.label for each in CONFIGURATIONS}) == 60
+    assert len(CONFIGURATIONS) == 66
+    assert len({each.label for each in CONFIGURATIONS}) == 66
     assert {each.model for each in CONFIGURATIONS} == set(MODELS)
     assert {each.optimizer for each in CONFIGURATIONS} <= set(OPTIMIZERS)
 
@@ -23,6 +23,11 @@ def test_configurations() -> None:
         Configuration("mlp", "sgd", batch=8, evaluation=2048),  # the evaluation needs the most
         Configuration("convnet", "momentum", ("EMA(half_life='2ba')",), settings={"device_train_microbatch_size": 8}),
         Configuration("lstm", "sgd", batch=8),
+        Configuration("packed-gru", "sgd", batch=8),
+        Configuration("padded-encoder", "sgd", batch=8, evaluation=32),
+        Configuration("autoencoder", "sgd", batch=8),
+        Configuration("convnet-float64", "sgd", batch=8),
+        Configuration("mlp", "lbfgs"),
     ],
     ids=lambda each: each.label,
 )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import estimates, held, leaks, memory, peaks
-from benchmarks.gpu.options import Options
+from benchmarks.gpu import estimates, held, leaks, limits, memory, peaks
+from benchmarks.gpu.options import Options, SkipError
 from benchmarks.report import Report
 from composer import Callback, Trainer
 from composer.algorithms import EMA
@@ -58,6 +58,7 @@ def test_the_part_has_its_checks() -> None:
         "leaks",
         "ema_swa",
         "estimates",
+        "limits",
     ]
 
 
@@ -148,3 +149,14 @@ def test_estimates_for_a_gpu_are_compared() -> None:
         # Of these two only the optimizer's default implementation differs, which takes more on a GPU.
         assert -0.001 <= each["error"] < 0.1
         assert each["reserved"] >= each["estimated"]
+
+
+def test_the_limit_is_found_from_any_guess() -> None:
+    for expected in (10, 900, 1000, 50_000):
+        found = limits.smallest_limit(lambda limit: limit >= 1000, expected)
+        assert 1000 <= found <= 1010
+
+
+def test_limits_need_a_gpu() -> None:
+    with pytest.raises(SkipError, match="needs a GPU"):
+        limits.measure(TINY)

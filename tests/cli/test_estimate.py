@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("estimate")
     (path / "train.py").write_text(PROGRAM)
     with ForkServer(["composer.estimation.recorder"]) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+        patch.setattr("composer.trials.workspace.ForkServer", lambda *_: contextlib.nullcontext(server))
         for module in ("estimate", "grid"):
             patch.setattr(f"composer.estimation.{module}.as_device", lambda name: DEVICES.get(name) or as_device(name))
         patch.chdir(path)
@@ -91,11 +91,15 @@ def test_program_that_fails(folder: Path, capsys) -> None:
         (["--processes", "two"], "--processes must be an integer"),
         (["--set", "precison=fp32"], "Did you mean 'precision'?"),
         (["--grid", "--device", "1GiB,H1000-80GB"], "Did you mean 'H100-80GB'?"),
+        (["--device", "1GiB,2GiB"], "--device takes several values with --grid only"),
+        (["--strategy", "ddp,fsdp", "--processes", "2"], "--strategy takes several values with --grid only"),
         (["--microbatch", "x"], "invalid int value"),
         (["--devise", "1GiB"], "no option '--devise'. Did you mean '--device'?"),
     ],
 )
-def test_invalid_options(words, message, capsys) -> None:
+def test_invalid_options(words, message, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
     assert exit_code(*words, "train.py") == 2
     assert message in capsys.readouterr().err
 

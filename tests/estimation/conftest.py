@@ -25,4 +25,4 @@ def server() -> Iterator[ForkServer]:
 @pytest.fixture
 def one_server(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all estimates of a test use it."""
-    monkeypatch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+    monkeypatch.setattr("composer.trials.workspace.ForkServer", lambda *_: contextlib.nullcontext(server))

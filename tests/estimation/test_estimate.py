@@ -10,6 +10,7 @@ import pytest
 
 import composer
 from composer.estimation import Device, Report, estimate_grid
+from composer.estimation.grid import Column
 from tests.estimation import programs
 from tests.estimation.programs import BATCH
 
@@ -51,8 +52,8 @@ def test_text_is_aligned() -> None:
     table = rest[: rest.index("")]
     assert len({len(line) for line in table}) == 1
     assert [line.split("  ")[0] for line in table if not line.startswith(" ")] == [
-        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary", "other"),
-        "allocator overhead",
+        *("parameters", "gradients", "optimizer state", "batch", "activations", "temporary", "metrics"),
+        *("other", "allocator overhead"),
     ]
     assert sum(line.startswith(" ") for line in table) <= 3
     shares = [float(line.split()[-2]) for line in table if not line.startswith(" ")]
@@ -65,7 +66,7 @@ def test_text_is_aligned() -> None:
 def too_large(server) -> Report:
     """The estimate for a device that lacks a quarter of the memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("composer.estimation.estimate.ForkServer", lambda _: contextlib.nullcontext(server))
+        patch.setattr("composer.trials.workspace.ForkServer", lambda *_: contextlib.nullcontext(server))
         peak = composer.estimate(programs.plain, device=LARGE, precision="fp32", remedies=False, progress=False)
         limit = Device("small", round(0.75 * peak.memory.needed))
         return composer.estimate(programs.plain, device=limit, precision="fp32", progress=False)
@@ -141,11 +142,12 @@ def test_grid() -> None:
         precision="fp32",
         progress=False,
     )
+    one = Column(1)
     assert grid.ok
-    assert grid.largest["tiny", 1] == 0 < grid.largest["small", 1] < grid.largest["large", 1] == BATCH
+    assert grid.largest["tiny", one] == 0 < grid.largest["small", one] < grid.largest["large", one] == BATCH
     lines = str(grid).splitlines()
     assert lines[0].split() == ["processes", "1"]
-    assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["small", 1]), str(BATCH)]
+    assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["small", one]), str(BATCH)]
     cells = json.loads(json.dumps(grid.to_json()))["cells"]
     assert [cell["fits"] for cell in cells] == [False, False, True]
 

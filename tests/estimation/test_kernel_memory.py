@@ -55,8 +55,18 @@ def measured(func: Any, args: tuple[Any, ...]) -> tuple[int, int]:
     return allocations.whole.peak - max(allocations.whole.end, 0), temporary_memory(func, inputs, found)
 
 
+def resized(channels: int, extent: int, last: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    return aten.upsample_bilinear2d.default, (values(4, channels, extent, extent, last=last), [2 * extent] * 2, False)
+
+
 # Those whose memory follows from shapes and dtypes alone: exact.
 EXACT: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+    "convolution in float64": lambda: convolution(torch.float64, 16, 32, 3, 1, last=False),
+    "convolution in float64, backward": lambda: backward(torch.float64, 16, 32, 3, 2, last=False),
+    "1x1 convolution in float64": lambda: convolution(torch.float64, 16, 32, 1, 1, last=False),
+    "bilinear": lambda: resized(8, 32),
+    "bilinear, channels last": lambda: resized(8, 32, last=True),
+    "absolute of complex": lambda: (aten.abs.default, (values(64, 512, dtype=torch.complex64),)),
     "sum": lambda: (aten.sum.dim_IntList, (values(256, 512, dtype=HALF), [0])),
     "sum of booleans": lambda: (aten.sum.dim_IntList, (values(256, 512, dtype=torch.bool), [0])),
     "mean": lambda: (aten.mean.dim, (values(256, 512, dtype=HALF), [0])),

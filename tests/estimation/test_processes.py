@@ -8,6 +8,7 @@ import pytest
 
 import composer
 from composer.estimation import Device, Memory, estimate_grid
+from composer.estimation.grid import Column
 from tests.estimation import programs
 
 LARGE = Device("large", 2**30)
@@ -50,11 +51,29 @@ def test_grid_over_processes() -> None:
     grid = estimate_grid(
         programs.plain, devices=[LARGE], processes=[1, 8, 64], strategy="hsdp", microbatch=8, progress=False
     )
-    peaks = [grid.memory[number] for number in (1, 8, 64)]
+    columns = [Column(1), Column(8, "fsdp"), Column(64, "hsdp")]
+    peaks = [grid.memory[column] for column in columns]
     parameters = [each.roles["parameters"] for each in peaks if isinstance(each, Memory)]
     assert len(parameters) == 3
     assert parameters[0] > 7 * parameters[1] and parameters[1] == parameters[2]
     assert set(grid.largest.values()) == {programs.BATCH}
+
+
+def test_grid_over_strategies() -> None:
+    grid = estimate_grid(
+        programs.plain, devices=[LARGE], processes=[1, 8], strategy=["ddp", "fsdp"], microbatch=8, progress=False
+    )
+    one, ddp, fsdp = grid.columns
+    assert (str(one), str(ddp), str(fsdp)) == ("1", "8 ddp", "8 fsdp")
+    peaks = [each.peak for each in grid.memory.values() if isinstance(each, Memory)]
+    assert len(peaks) == 3 and min(peaks) == peaks[2]
+    assert str(grid).splitlines()[0].split() == ["processes", "1", "8", "ddp", "8", "fsdp"]
+    assert [cell["strategy"] for cell in grid.to_json()["cells"]] == ["", "ddp", "fsdp"]
+
+
+def test_tensor_parallelism_needs_a_plan() -> None:
+    with pytest.raises(RuntimeError, match=r"strategy 'tp' needs a plan of the layers to shard.*layer_plan"):
+        memory_of(4, "tp")
 
 
 def test_sharding_is_a_remedy() -> None:

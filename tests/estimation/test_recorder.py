@@ -82,3 +82,24 @@ def test_on_cuda_masks_are_smaller_and_norms_larger(tmp_path: Path, precision: s
     assert cuda[dropout] < cpu[dropout]
     if precision == "amp_bf16":
         assert cuda[norm] > cpu[norm]
+
+
+def test_the_second_call_of_fit(tmp_path: Path) -> None:
+    model = ComposerClassifier(nn.Linear(16, 4), num_classes=4)
+    probe = MemoryRecorder(tmp_path, 3)
+    loaders = [DataLoader(SAMPLES, size) for size in (16, 8)]
+    trainer = Trainer(
+        **probe.init(
+            {
+                "model": model,
+                "optimizers": torch.optim.SGD(model.parameters(), 0.1),
+                "callbacks": [],
+                "progress_bar": False,
+            },
+            {},
+        )
+    )
+    for loader in loaders:
+        probe.fit(trainer, trainer.fit, {"train_dataloader": loader, "duration": "1ep"})
+    found = dict(probe.result())
+    assert flops(found) == 2 * 2 * 8 * 16 * 4  # forward, and the gradient of the weight
