@@ -38,10 +38,12 @@ _MIN_STEPS = 5
 _MIN_GAIN = 0.03
 # A block of one process, and of each further one, which waits for the others. A block of whole epochs may be longer.
 _BLOCK_SECONDS, _EPOCH_SECONDS, _MAX_STEPS = 0.3, 1.5, 256
-# Rounds until nothing is open any more, or for so many seconds; fewer for what clearly does not pay.
-_FEW_ROUNDS, _MIN_ROUNDS, _MAX_ROUNDS, _CONTEST_SECONDS = 3, 5, 30, 15.0
-# Width of the interval, relative to its value, that is small enough.
-_WIDTH = 0.08
+# Rounds until nothing is open any more; fewer for what clearly does not pay.
+_FEW_ROUNDS, _MIN_ROUNDS, _MAX_ROUNDS = 3, 5, 60
+# Seconds of rounds, and of those for remedies that seem to pay and whose gain is still vague.
+_CONTEST_SECONDS, _LONGEST_SECONDS = 15.0, 45.0
+# Width of the interval, relative to its value, that is small enough at once, and after these seconds.
+_WIDTH, _VAGUE = 0.08, 0.25
 
 
 def doctor(
@@ -232,13 +234,14 @@ class _Diagnosis:
                 racing = contest.play(racing)
                 if "base" not in racing or "again" not in racing:
                     raise RuntimeError(f"The unchanged run failed when it was measured again: {contest.failed}")
-                late = number >= _FEW_ROUNDS and time.monotonic() > began + _CONTEST_SECONDS * self._ranks
-                seconds = contest.seconds()
-                for name in [*racing] if number >= _FEW_ROUNDS else ():
-                    if name not in ("base", "again") and _is_decided(_ratio(seconds, name), number):
+                if number < _FEW_ROUNDS:
+                    continue
+                seconds, elapsed = contest.seconds(), (time.monotonic() - began) / self._ranks
+                for name in set(racing) - {"base", "again"}:
+                    if _is_decided(_ratio(seconds, name), number, elapsed):
                         racing.remove(name)
                         contest.drop(name)
-                if len(racing) == 2 or late:
+                if len(racing) == 2 or elapsed > _LONGEST_SECONDS:
                     break
             seconds = contest.seconds()
             noise = paired_ratio(seconds["base"], seconds["again"])
@@ -275,9 +278,13 @@ def _ratio(seconds: Mapping[str, Sequence[float]], name: str) -> Ratio:
     return paired_ratio([math.sqrt(one * two) for one, two, _ in pairs], after)
 
 
-def _is_decided(ratio: Ratio, rounds: int) -> bool:
-    """Return whether more rounds would change nothing: the remedy does not pay, or its gain is known well."""
-    return ratio.high < 1 + _MIN_GAIN or (rounds >= _MIN_ROUNDS and ratio.high - ratio.low < _WIDTH * ratio.value)
+def _is_decided(ratio: Ratio, rounds: int, elapsed: float) -> bool:
+    """Return whether more rounds are not worth their time: the remedy does not pay, or its gain is known well."""
+    if ratio.high < 1 + _MIN_GAIN:
+        return True
+    if elapsed > _CONTEST_SECONDS:
+        return ratio.value < 1 + _MIN_GAIN or ratio.high - ratio.low < _VAGUE * ratio.value
+    return rounds >= _MIN_ROUNDS and ratio.high - ratio.low < _WIDTH * ratio.value
 
 
 def _block_steps(step: float, batches: int | None, ranks: int) -> int:

@@ -51,10 +51,16 @@ def test_a_block_is_whole_epochs_where_these_are_short() -> None:
 
 
 def test_a_remedy_that_clearly_does_not_pay_is_measured_less() -> None:
-    assert _is_decided(Ratio(0.99, 0.97, 1.01), 3)
-    assert not _is_decided(Ratio(1.5, 1.49, 1.51), 3)
-    assert _is_decided(Ratio(1.5, 1.49, 1.51), 5)
-    assert not _is_decided(Ratio(1.5, 1.3, 1.7), 5)
+    assert _is_decided(Ratio(0.99, 0.97, 1.01), 3, 1.0)
+    assert not _is_decided(Ratio(1.5, 1.49, 1.51), 3, 1.0)
+    assert _is_decided(Ratio(1.5, 1.49, 1.51), 5, 1.0)
+    assert not _is_decided(Ratio(1.5, 1.4, 1.6), 5, 1.0)
+
+
+def test_a_vague_gain_is_measured_for_longer() -> None:
+    assert _is_decided(Ratio(1.5, 1.4, 1.6), 20, 16.0)
+    assert not _is_decided(Ratio(1.5, 1.1, 2.4), 20, 16.0)
+    assert _is_decided(Ratio(1.01, 0.8, 1.3), 20, 16.0)
 
 
 def test_slow_first_steps_are_made_up_for_after_some_steps() -> None:
