@@ -192,7 +192,7 @@ def test_all_pieces_fit_into_half_an_hour_and_the_page_has_their_times() -> None
         only = given[1].removeprefix("GPU_ARGS=--only ").split() if len(given) > 1 else list(shares)
         assert list(shares) == list(importlib.import_module(f"benchmarks.gpu.{part}").CHECKS)
         seconds[piece] = sum(shares[name] for name in only)
-    assert list(seconds.values()) == [420, 150, 360, 420, 300]
+    assert list(seconds.values()) == [420, 150, 450, 420, 300]
     page = (ROOT / "benchmarks" / "README.md").read_text()
     for piece, time in seconds.items():
         assert re.search(rf"^make gpu {re.escape(piece)} +# {time:g}$", page, re.MULTILINE), piece
