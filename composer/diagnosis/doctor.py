@@ -26,7 +26,7 @@ from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
 from composer.trials.assignments import Assignment
-from composer.trials.workspace import workspace
+from composer.trials.workspace import threads_each, workspace
 
 __all__ = ["doctor"]
 
@@ -100,7 +100,8 @@ def doctor(
         one_of("changes", name, list(inspect.signature(Trainer).parameters))
     target = Target.of(program, fit)
     trace = None if trace is None else output_file("trace", trace)
-    with workspace(folder, [_RECORDER, _BLOCKS, *([_TRACER] if trace else [])]) as (where, server):
+    probes = [_RECORDER, _BLOCKS, *([_TRACER] if trace else [])]
+    with workspace(folder, probes, _threads(ranks)) as (where, server):
         return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, trace, progress, server).report()
 
 
@@ -190,7 +191,16 @@ class _Diagnosis:
         own = Remedy("", self._changes).changed
         given = {**arguments, "changed": [*own, *remedy.changed], "edits": list(remedy.edits)}
         changes = (*self._changes, *remedy.changes)
-        return Trial(name, self._target, probe, given, changes, ranks=self._ranks, time_limit=self._time_limit)
+        return Trial(
+            name,
+            self._target,
+            probe,
+            given,
+            changes,
+            ranks=self._ranks,
+            time_limit=self._time_limit,
+            threads=_threads(self._ranks),
+        )
 
     def _try(
         self, result: Mapping[str, Any], remedies: Sequence[Remedy]
@@ -269,6 +279,11 @@ class _Diagnosis:
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text)
+
+
+def _threads(ranks: int) -> int:
+    """Return the number of threads of each rank, as the launcher sets it; 0 for torch's own choice of a single one."""
+    return threads_each(ranks) if ranks > 1 else 0
 
 
 def _ratio(seconds: Mapping[str, Sequence[float]], name: str) -> Ratio:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from composer._cpus import cpus_of_node
 from composer.trials.fork_server import ForkServer, can_fork
 
-__all__ = ["Workspace", "workspace"]
+__all__ = ["Workspace", "threads_each", "workspace"]
 
 
 class Workspace(NamedTuple):
@@ -46,3 +48,15 @@ def workspace(folder: str | Path | None, probes: Sequence[str], threads: int = 0
         modules = [path.partition(":")[0] for path in probes]
         server = stack.enter_context(ForkServer(modules, threads)) if can_fork() else None
         yield Workspace(Path(folder), server)
+
+
+def threads_each(processes: int) -> int:
+    """Return the number of threads of each of some processes that share the cores; 0 if the user has set it.
+
+    Args:
+        processes: Number of processes at the same time.
+
+    >>> threads_each(10**6) in (0, 1)
+    True
+    """
+    return 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // processes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import torch
 from composer._cpus import cpus_of_node
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
-from composer.trials.workspace import workspace
+from composer.trials.workspace import threads_each, workspace
 from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
@@ -104,7 +103,7 @@ def verify(
     if parallel is None:
         cores = cpus_of_node()
         parallel = 1 if torch.accelerator.is_available() else max(min(cores, 2), cores // 2)
-    with workspace(folder, [_PROBE], _threads(parallel)) as (where, server):
+    with workspace(folder, [_PROBE], threads_each(parallel)) as (where, server):
         return _Verification(target, where, steps, chosen, parallel, time_limit, progress, server).report()
 
 
@@ -239,7 +238,7 @@ class _Verification:
             ranks=ranks,
             time_limit=self._time_limit,
             after=tuple(after),
-            threads=_threads(self._parallel),
+            threads=threads_each(self._parallel),
         )
 
     def _data_trial(self) -> Trial:
@@ -352,11 +351,6 @@ class _Verification:
         else:
             number = 0 if facts["workers"] else 2
             yield self._trial("workers", [f"train_dataloader.num_workers={number}"])
-
-
-def _threads(parallel: int) -> int:
-    """Return the number of threads of each of some trials that share the cores; 0 if the user has set it."""
-    return 0 if "OMP_NUM_THREADS" in os.environ else max(1, cpus_of_node() // parallel)
 
 
 def _may_sample(suspects: Mapping[str, Sequence[str]]) -> bool:
