@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 import torch
 
 from benchmarks import (
+    auto_microbatch,
     callback_cost,
     checkpoints,
     data_loading,
     doctor_tools,
     engine_cost,
+    estimate_memory,
     import_time,
     methods,
     peak_memory,
@@ -31,7 +33,9 @@ BENCHMARKS = (
     "schedule_cost",
     "step_overhead",
     "callback_cost",
+    "auto_microbatch",
     "peak_memory",
+    "estimate_memory",
     "scaling",
     "checkpoints",
     "data_loading",
@@ -39,7 +43,13 @@ BENCHMARKS = (
     "methods",
     "time_to_target",
 )
-ONLY_CPU = ("doctor_tools", "scaling", "methods", "time_to_target")  # their cases and tasks are of a size for it
+ONLY_CPU = (
+    "doctor_tools",
+    "estimate_memory",
+    "scaling",
+    "methods",
+    "time_to_target",
+)  # their cases and tasks are of a size for it
 QUICK_PROGRAMS = ("sleeping_dataset", "slow_callback", "plain")
 
 
@@ -59,7 +69,9 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
             rounds=1 if quick else 5, repeats=2 if quick else 1, device=device
         ),
         "callback_cost": lambda: callback_cost.measure(rounds=3 if quick else 15, device=device),
+        "auto_microbatch": lambda: auto_microbatch.measure(rounds=3 if quick else 31, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
+        "estimate_memory": lambda: estimate_memory.measure(estimate_memory.CONFIGURATIONS[: 3 if quick else None]),
         "scaling": lambda: scaling.measure(rounds=1 if quick else 5),
         "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
         "data_loading": lambda: data_loading.measure(rounds=3 if quick else 15, device=device),
