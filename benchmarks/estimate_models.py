@@ -88,6 +88,18 @@ class Transformer(nn.Module):
         return self.head(self.norm(y)).mean(1)
 
 
+class TiedTransformer(Transformer):
+    """Tokens to scores of tokens, by the weights of the embedding."""
+
+    def __init__(self, embed: nn.Embedding, length: int, width: int, blocks: list[nn.Module]) -> None:
+        super().__init__(embed, length, width, blocks, recompute=False)
+        self.head = nn.Linear(width, embed.num_embeddings, bias=False)
+        self.head.weight = embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, :NUM_CLASSES]
+
+
 class Patches(nn.Module):
     """Images to a sequence of patches."""
 
@@ -208,6 +220,11 @@ def _gpt(recompute: bool = False, **attention: Any) -> nn.Module:
     return Transformer(nn.Embedding(2000, 256), 128, 256, blocks, recompute)
 
 
+def _tied() -> nn.Module:
+    blocks: list[nn.Module] = [GELUBlock(256, 4, 0.1) for _ in range(4)]
+    return TiedTransformer(nn.Embedding(2000, 256), 128, 256, blocks)
+
+
 def _llama(recompute: bool = False) -> nn.Module:
     blocks: list[nn.Module] = [SwiGLUBlock(256, 4) for _ in range(4)]
     return Transformer(nn.Embedding(2000, 256), 128, 256, blocks, recompute)
@@ -271,6 +288,7 @@ MODELS: dict[str, Model] = {
     "vit": Model(_vit, _image(64)),
     "gpt": Model(_gpt, _tokens(128)),
     "gpt-spelled-out": Model(lambda: _gpt(fused=False, dropout=0.1), _tokens(128)),
+    "gpt-tied": Model(_tied, _tokens(128)),
     "gpt-recompute": Model(lambda: _gpt(recompute=True), _tokens(128)),
     "gpt-attention-dropout": Model(lambda: _gpt(dropout=0.1), _tokens(128)),
     "llama": Model(_llama, _tokens(128)),

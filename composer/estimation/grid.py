@@ -81,7 +81,7 @@ class Grid:
                         "memory": device.memory,
                         "processes": column.processes,
                         "strategy": column.strategy,
-                        "peak": memory.needed if is_known else None,
+                        "peak": memory.needed + device.overhead if is_known else None,
                         "fits": is_known and memory.needed <= device.available,
                         "largest_microbatch": self.largest.get((device.name, column)) or None,
                         "error": "" if is_known else memory,
@@ -94,17 +94,34 @@ class Grid:
         peaks = [self.memory[column] for column in self.columns]
         rows = [
             ["processes", "", *map(str, self.columns)],
-            ["peak", "", *(size_text(each.needed) if isinstance(each, Memory) else "failed" for each in peaks)],
+            [
+                "tensors" if self._overheads else "peak",
+                "",
+                *(size_text(each.needed) if isinstance(each, Memory) else "failed" for each in peaks),
+            ],
         ]
         for device in self.devices:
             found = [self.largest.get((device.name, column), 0) for column in self.columns]
             rows.append([device.name, size_text(device.memory), *(str(size or "-") for size in found)])
         return "\n".join([*_aligned(rows), "", *self._notes()])
 
+    @property
+    def _overheads(self) -> list[int]:
+        """Return what contexts and libraries take of each device that has them."""
+        return [device.overhead for device in self.devices if device.overhead]
+
     def _notes(self) -> Iterator[str]:
-        batches = {each.facts["batch_size"] for each in self.memory.values() if isinstance(each, Memory)}
-        for size in sorted(batches):
-            yield f"entries: largest microbatch that fits, of batches of {size} for each process; - if none fits"
+        batches: dict[int, dict[int, None]] = {}
+        for column, memory in self.memory.items():
+            if isinstance(memory, Memory):
+                batches.setdefault(memory.facts["batch_size"], {})[column.processes] = None
+        yield "entries: largest microbatch that fits; - if none fits"
+        sizes = [f"{size} (processes: {', '.join(map(str, batches[size]))})" for size in sorted(batches, reverse=True)]
+        yield f"batches of each process: {', '.join(sizes if len(batches) > 1 else map(str, batches))}"
+        if self._overheads:
+            least, most = size_text(min(self._overheads)), size_text(max(self._overheads))
+            size = least if least == most else f"{least} to {most}"
+            yield f"tensors: the peak without context and libraries ({size})"
         for column, memory in self.memory.items():
             if isinstance(memory, str):
                 yield f"{column}: {memory}"

@@ -64,16 +64,31 @@ class Memory:
         """Bytes of the peak that grow with the microbatch."""
         return sum(self.roles.get(role, 0) for role in ("activations", "temporary"))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the memory in JSON types."""
+    def composition(self, overhead: int) -> dict[str, int]:
+        """Return what the peak on a device is made of.
+
+        Args:
+            overhead: Bytes that the context and libraries of the device take.
+
+        >>> Memory(96, roles={"parameters": 96}, limit=100).composition(10)
+        {'parameters': 96, 'allocator': 4, 'context': 10}
+        """
+        return {**self.roles, "allocator": self.needed - self.peak, "context": overhead}
+
+    def to_json(self, overhead: int = 0) -> dict[str, Any]:
+        """Return the memory in JSON types; the peak is that of the device, and ``allocated`` is that of tensors.
+
+        Args:
+            overhead: Bytes that the context and libraries of the device take.
+        """
         return {
-            "peak": self.peak,
-            "needed": self.needed,
-            "reserved": self.reserved,
-            "reserved_expandable": self.reserved_expandable,
+            "peak": self.needed + overhead,
+            "allocated": self.peak,
+            "reserved": self.reserved + overhead,
+            "reserved_expandable": self.reserved_expandable + overhead,
             "stage": self.stage,
             "module": self.module,
-            "composition": dict(self.roles),
+            "composition": self.composition(overhead),
             "activations": dict(self.activations),
             "algorithms": dict(self.algorithms),
         }

@@ -52,14 +52,18 @@ class Remedy:
         before = self.base.lines()
         return ", ".join(each for each in self.configuration.lines() if each not in before)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the remedy in JSON types."""
+    def to_json(self, overhead: int = 0) -> dict[str, Any]:
+        """Return the remedy in JSON types.
+
+        Args:
+            overhead: Bytes that the context and libraries of the device take.
+        """
         return {
             "kind": self.kind,
             "line": self.line,
             "cost": self.cost,
             "keeps_results": self.keeps_results,
-            "peak": None if self.memory is None else self.memory.needed,
+            "peak": None if self.memory is None else self.memory.needed + overhead,
             "fits": self.fits,
             "error": self.error,
         }

@@ -104,12 +104,12 @@ class Report:
             "processes": self.configuration.processes,
             "strategy": self.configuration.strategy,
             "changes": self.configuration.lines(),
-            **self.memory.to_json(),
+            **self.memory.to_json(self.device.overhead),
             "facts": dict(self.memory.facts),
             "step": self._step_json(),
             "largest_microbatch": self.largest_microbatch,
-            "remedies": [each.to_json() for each in self.remedies],
-            "together": None if self.together is None else self.together.to_json(),
+            "remedies": [each.to_json(self.device.overhead) for each in self.remedies],
+            "together": None if self.together is None else self.together.to_json(self.device.overhead),
             "seconds": round(self.seconds, 1),
         }
 
@@ -169,7 +169,7 @@ class Report:
 
     def _composition(self) -> Iterator[str]:
         memory = self.memory
-        roles = {**memory.roles, "allocator": memory.needed - memory.peak, "context": self.device.overhead}
+        roles = memory.composition(self.device.overhead)
         total = max(sum(roles.values()), 1)
         rows: list[tuple[str, int]] = []
         for role in [*_ROLES, *(role for role in roles if role not in _ROLES)]:

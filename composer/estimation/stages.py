@@ -30,6 +30,8 @@ __all__ = ["Stages"]
 _NOTED = frozenset({"state", "param_groups", "defaults"})
 # Batches of an evaluation; the second is there while the first is released, and the third tells what each one keeps.
 _EVALUATED = 3
+# Further steps for short batches, such as the last ones of epochs of two batches.
+_MOST_REPEATED = 2
 
 
 class Stages(Callback):
@@ -75,7 +77,7 @@ class Stages(Callback):
         self.buffers: list[int] = []
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
-        self._done = 0
+        self._done = self._samples = self._repeated = 0
 
     def __wrap_handlers__(self, event: Event, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
         """Wrap the handlers of algorithms and other callbacks, whose names tell what they allocate."""
@@ -85,7 +87,9 @@ class Stages(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to note what the memory holds."""
         del logger
-        self._done, self.ends, self.eval_ends, self.buffers = 0, [], {}, []  # as fit may be called again
+        # fit may be called again.
+        self._done = self._repeated = 0
+        self.ends, self.eval_ends, self.buffers = [], {}, []
         self._note_model(state)
         for metrics in (state.train_metrics, *state.eval_metrics.values()):
             for leaf in leaves([vars(metric) for metric in (metrics or {}).values()]):
@@ -110,7 +114,8 @@ class Stages(Callback):
         """Note the memory of the batch."""
         del logger
         count = state.train_phase.loader.get_num_samples_in_batch
-        self.batch_size = max(self.batch_size, int(count(state.batch)))
+        self._samples = int(count(state.batch))
+        self.batch_size = max(self.batch_size, self._samples)
         for leaf in leaves(state.batch):
             if isinstance(leaf, torch.Tensor):
                 self.log.add(leaf, "batch")
@@ -177,7 +182,7 @@ class Stages(Callback):
     def eval_after_all(self, state: State, logger: Logger) -> None:
         """End the training after the evaluation."""
         del state, logger
-        if self._done >= self.steps:
+        if self._is_done:
             self._finish()
 
     def batch_end(self, state: State, logger: Logger) -> None:
@@ -186,13 +191,20 @@ class Stages(Callback):
         self._note_owners(state)
         self._note_model(state)
         self._done += 1
+        if 1 < self._done < self.steps + self._repeated and self._samples < self.batch_size:
+            # The optimizer has its state from the second step on: one of them needs a full batch.
+            self._repeated = min(self._repeated + 1, _MOST_REPEATED)
         self.ends.append(len(self.log.events))
         self.buffers.append(sum(buffer.nbytes for buffer in state.model.buffers()))
-        if self._done >= self.steps and not state.evaluators:
+        if self._is_done and not state.evaluators:
             self._finish()
         self.num_batches = _num_batches(state)
-        if self._done == self.steps - 1:
+        if self._done == self.steps + self._repeated - 1:
             state.timestamp = _last_batch(state)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._done >= self.steps + self._repeated
 
     def growth(self) -> Growth:
         """Return what each step and each batch of an evaluation keeps."""
@@ -212,7 +224,7 @@ class Stages(Callback):
     def _evaluates(self, state: State, event: Event) -> bool:
         """Return whether to evaluate: after the last step."""
         del state
-        return event is Event.FIT_END or (event is Event.BATCH_END and self._done >= self.steps)
+        return event is Event.FIT_END or (event is Event.BATCH_END and self._is_done)
 
     def _finish(self) -> None:
         self._hooks.close()

@@ -10,8 +10,8 @@ from benchmarks.estimate_models import MODELS
 
 
 def test_configurations() -> None:
-    assert len(CONFIGURATIONS) == 66
-    assert len({each.label for each in CONFIGURATIONS}) == 66
+    assert len(CONFIGURATIONS) == 67
+    assert len({each.label for each in CONFIGURATIONS}) == 67
     assert {each.model for each in CONFIGURATIONS} == set(MODELS)
     assert {each.optimizer for each in CONFIGURATIONS} <= set(OPTIMIZERS)
 
@@ -28,6 +28,7 @@ def test_configurations() -> None:
         Configuration("autoencoder", "sgd", batch=8),
         Configuration("convnet-float64", "sgd", batch=8),
         Configuration("mlp", "lbfgs"),
+        Configuration("gpt-tied", "lion", batch=4),
     ],
     ids=lambda each: each.label,
 )

@@ -42,9 +42,9 @@ def trainer(**arguments: Any) -> Trainer:
     torch.manual_seed(0)
     net = nn.Sequential(*[Block() for _ in range(BLOCKS)], nn.Flatten(), nn.Linear(LENGTH * WIDTH, 4))
     model = ComposerClassifier(net, num_classes=4)
-    data = samples(64 * BATCH)
+    arguments.setdefault("train_dataloader", samples(64 * BATCH))
     given = {"optimizers": torch.optim.AdamW(model.parameters()), "max_duration": "10ep", "progress_bar": False}
-    return Trainer(model=model, train_dataloader=data, **{**given, **arguments})
+    return Trainer(model=model, **{**given, **arguments})
 
 
 def plain() -> Trainer:

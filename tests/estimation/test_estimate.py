@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 
 import pytest
 
 import composer
+from composer import Trainer
 from composer.estimation import Device, Report, estimate_grid
-from composer.estimation.grid import Column
+from composer.estimation.grid import Column, Grid
+from composer.estimation.memory import Memory, size_text
 from tests.estimation import programs
 from tests.estimation.programs import BATCH
 
@@ -40,7 +43,7 @@ def test_composition_of_a_program_that_fits() -> None:
     assert report.activations[0][0] == "module.0-5 itself"
     assert memory.stage == "backward" and memory.module.startswith("module.")
     told = json.loads(json.dumps(report.to_json()))
-    assert told["fits"] and told["composition"] == memory.roles and told["largest_microbatch"] == BATCH
+    assert told["fits"] and told["composition"] == memory.composition(0) and told["largest_microbatch"] == BATCH
 
 
 def test_text_is_aligned() -> None:
@@ -150,6 +153,45 @@ def test_grid() -> None:
     assert [line.split()[-1] for line in lines[2:5]] == ["-", str(grid.largest["small", one]), str(BATCH)]
     cells = json.loads(json.dumps(grid.to_json()))["cells"]
     assert [cell["fits"] for cell in cells] == [False, False, True]
+
+
+def test_numbers_agree() -> None:
+    device = Device("large", 2**30, context=2**28, workspace=2**20)
+    report = composer.estimate(programs.plain, device=device, microbatch=8, progress=False)
+    told = report.to_json()
+    assert f"the peak is {size_text(told['peak'])}, " in str(report)
+    assert sum(told["composition"].values()) == told["peak"] == report.memory.needed + device.overhead
+    assert told["margin"] == device.available - report.memory.needed
+    grid = estimate_grid(programs.plain, devices=[device], processes=[1], microbatch=8, progress=False)
+    (cell,) = grid.to_json()["cells"]
+    assert cell["peak"] == told["peak"]
+    lines = str(grid).splitlines()
+    assert lines[1].split() == ["tensors", *size_text(report.memory.needed).split()]
+    assert f"tensors: the peak without context and libraries ({size_text(device.overhead)})" in lines
+
+
+def test_grid_tells_the_batches_of_each_number_of_processes() -> None:
+    sizes = {Column(64, "fsdp"): 64, Column(64, "ddp"): 64, Column(1): 1024}
+    memory = {column: Memory(2**20, facts={"batch_size": size}) for column, size in sizes.items()}
+    grid = Grid([Device("cpu", 2**30)], list(memory), memory, {})
+    lines = str(grid).splitlines()
+    assert "batches of each process: 1024 (processes: 1), 64 (processes: 64)" in lines
+    assert lines[1].startswith("peak ") and max(map(len, lines)) <= 80
+
+
+def two_batches(second: int) -> Trainer:
+    """Epochs of a full batch and another one."""
+    data = programs.samples(BATCH + second)
+    return programs.trainer(train_dataloader=data, max_duration="3ep")
+
+
+def test_short_second_batch() -> None:
+    found = [
+        composer.estimate(functools.partial(two_batches, second), device=LARGE, remedies=False, progress=False).memory
+        for second in (4, BATCH)
+    ]
+    assert found[0].peak == pytest.approx(found[1].peak, rel=0.01)
+    assert found[0].facts["batch_size"] == BATCH
 
 
 def test_program_that_does_not_train() -> None:
