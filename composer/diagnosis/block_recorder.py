@@ -69,16 +69,19 @@ class BlockRecorder(DoctorProbe):
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the callback that waits for tokens."""
         restored = super().init(arguments, given)
-        restored["callbacks"] = [_Blocks(self.folder), *restored["callbacks"], FirstSteps(self.folder)]
+        first = FirstSteps(self.folder, is_active=False)
+        restored["callbacks"] = [_Blocks(self.folder), *restored["callbacks"], first]
         return restored
 
     def begin(self, trainer: Trainer) -> None:
-        """Let only the trainer that is meant wait."""
+        """Let only the ``fit`` that is meant wait."""
         blocks = next(callback for callback in trainer.state.callbacks if isinstance(callback, _Blocks))
         blocks.is_active = True
-        for saver in trainer.state.callbacks:
-            if isinstance(saver, CheckpointSaver):
-                saver.save = _noting(saver.save, blocks)
+        for callback in trainer.state.callbacks:
+            if isinstance(callback, FirstSteps):
+                callback.is_active = True
+            elif isinstance(callback, CheckpointSaver):
+                callback.save = _noting(callback.save, blocks)
 
 
 def _noting(save: Callable[..., None], blocks: _Blocks) -> Callable[..., None]:

@@ -61,24 +61,29 @@ class FirstSteps(Callback):
 
     Args:
         folder: Folder of the trial.
+        is_active: Whether the first ``fit`` is the one that is meant.
+
+    Attributes:
+        is_active: Whether to write the steps down.
 
     >>> FirstSteps(Path("trial")).writes_output
     False
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_active: bool = True) -> None:
+        self.is_active = is_active
         self._folder = folder
         self._losses: list[float] = []
         self._batches: list[int] = []
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Note the batch."""
-        if len(self._batches) < _COUNT:
+        if self.is_active and len(self._batches) < _COUNT:
             self._batches.append(_checksum(state.batch))
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Note the loss."""
-        if len(self._losses) == _COUNT:
+        if not self.is_active or len(self._losses) == _COUNT:
             return
         self._losses.append(float(state.total_loss_dict["loss/train/total"]))
         if len(self._losses) == _COUNT and dist.get_global_rank() == 0:

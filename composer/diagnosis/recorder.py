@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from composer import dist
 from composer.callbacks import CheckpointSaver
+from composer.core.callback import Callback
+from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Time
 from composer.diagnosis.communication import across_ranks
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["DoctorProbe", "StepRecorder", "prefetched_batches"]
 
 _LONG = 10**9
+# Steps without which there is no split.
+_FEWEST = 3
+# Steps of a call of fit before the one that is meant.
+_SHORT = 3
 # More queued batches are not waited for.
 _MOST_QUEUED = 32
 # Seconds within which nothing was saved, but only found not to be due.
@@ -71,25 +77,31 @@ class DoctorProbe(Probe):
         return self._without_end(restored)
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
-        """Train until :class:`.Finished` is raised."""
+        """Train until :class:`.Finished` is raised; a ``fit`` before the one that is meant, for a few steps."""
         if arguments.get("duration") is not None:
             arguments["duration"] = _endless(arguments["duration"])
         elif trainer.state.max_duration is not None:
             trainer.state.max_duration = _endless(trainer.state.max_duration)
         for name in self._edits:
             arguments = edit(name, arguments)
-        self.begin(trainer)
+        short = [] if self.is_meant else [_ShortFit()]
+        if self.is_meant:
+            self.begin(trainer)
         main = threading.main_thread()
 
         def active() -> bool:
             calls = in_user_handler if threading.current_thread() is main else in_user_code
             return calls(sys._getframe(2))
 
-        with redirect_writes(self.folder, active), contextlib.suppress(Finished):
-            fit(**self._without_end(arguments))
+        trainer.state.callbacks += short
+        try:
+            with redirect_writes(self.folder, active), contextlib.suppress(Finished):
+                fit(**self._without_end(arguments))
+        finally:
+            trainer.state.callbacks = [each for each in trainer.state.callbacks if each not in short]
 
     def begin(self, trainer: Trainer) -> None:
-        """Prepare before ``fit``.
+        """Prepare before the ``fit`` that is meant.
 
         Args:
             trainer: The trainer.
@@ -131,7 +143,7 @@ class StepRecorder(DoctorProbe):
     ) -> None:
         super().__init__(folder, changed, edits)
         self._steps, self._seconds = steps, seconds
-        self._phase, self._count = "warmup", 0
+        self._phase, self._count, self._total = "warmup", 0, 0
         self._sampler = LineSampler(lambda: self._clock.part)
         self._counter = OperatorCounter(lambda: self._clock.part)
         self._stack = contextlib.ExitStack()
@@ -156,13 +168,20 @@ class StepRecorder(DoctorProbe):
         self._clock.timeline = DeviceTimeline.of(trainer.state.device.torch_device)
         self._began = time.perf_counter()
         self._clock.restart()
+        self._clock.steps.clear()
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train until everything is measured."""
         super().fit(trainer, fit, arguments)
+        if not self.is_meant:
+            return
         self._stack.close()
+        self._note_unfinished()
         if not self._result.get("steps"):
-            raise RuntimeError(f"The program ended after {len(self._clock.steps)} steps, too few to measure.")
+            raise RuntimeError(
+                f"The program stopped training after {self._total} steps, too few to measure. Turn off what stops it, "
+                "such as early stopping."
+            )
         own = {"left_out": self._left_out, "own_savers": self._own_savers}
         self._result["facts"] = {**facts_of(trainer), **own}
         self._result["seconds_per_operator"] = seconds_per_operator()
@@ -175,8 +194,11 @@ class StepRecorder(DoctorProbe):
 
     def _ended(self) -> None:
         """Note a step, and go on to the next phase when there are enough."""
+        if not self.is_meant:
+            return
         assert self._timer is not None
         self._count += 1
+        self._total += 1
         if self._phase != "counted":
             self._note_periodic(self._clock.steps[-1])
         now = time.perf_counter()
@@ -186,16 +208,14 @@ class StepRecorder(DoctorProbe):
                 self._next("timed")
                 self._forwards = self._timer.forwards
         elif self._phase == "timed":
-            if self._count >= self._steps or (late and self._count >= 3):
+            if self._count >= self._steps or (late and self._count >= _FEWEST):
                 self._note_steps()
-                self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
                 self._next("sampled")
                 self._stack.enter_context(self._sampler)
         elif self._phase == "sampled":
             if self._count >= 4 * self._steps or (late and self._count >= 2):
                 self._stack.close()
-                self._result["lines"] = self._sampler.to_json()
-                self._result["samples"] = self._sampler.total
+                self._note_lines()
                 if self._trainer._run.forward_and_loss is not None:  # pyright: ignore[reportPrivateUsage]
                     raise Finished  # operators of a compiled model cannot be counted
                 self._next("counted")
@@ -204,6 +224,18 @@ class StepRecorder(DoctorProbe):
             self._stack.close()
             self._result["operators"] = self._counter.to_json(self._count)
             raise Finished
+
+    def _note_unfinished(self) -> None:
+        """Note what a phase has measured that the program ended, as early stopping does."""
+        if self._phase == "timed" and self._count >= _FEWEST:
+            self._note_steps()
+        elif self._phase == "sampled" and "lines" not in self._result:
+            self._note_lines()
+
+    def _note_lines(self) -> None:
+        """Note the lines of the user's code that were running."""
+        self._result["lines"] = self._sampler.to_json()
+        self._result["samples"] = self._sampler.total
 
     def _note_periodic(self, step: Mapping[str, float]) -> None:
         """Count the evaluations and checkpoints, which are rarer than steps."""
@@ -215,6 +247,8 @@ class StepRecorder(DoctorProbe):
 
     def _note_steps(self) -> None:
         """Note the split of the steps: that of the device where it has a time line, else that of the host."""
+        assert self._timer is not None
+        self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
         self._result["steps"] = self._clock.steps[:]
         if self._clock.timeline is not None:
             self._result["host_steps"] = self._result["steps"]
@@ -230,6 +264,20 @@ class StepRecorder(DoctorProbe):
     def _agreed(self, late: bool) -> bool:
         """Return whether any rank is late: all ranks must end after the same step."""
         return late if dist.get_world_size() == 1 else dist.largest(int(late)) > 0
+
+
+class _ShortFit(Callback):
+    """Ends a ``fit`` after a few steps."""
+
+    def __init__(self) -> None:
+        self._left = _SHORT
+
+    def before_dataloader(self, state: State, logger: Logger) -> None:
+        if self._left <= 0:
+            raise Finished
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self._left -= 1
 
 
 def prefetched_batches(state: State) -> tuple[int, int]:

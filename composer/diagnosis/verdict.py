@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from composer.diagnosis.charts import part_name
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.hot_lines import by_function, hottest, place
@@ -328,7 +329,7 @@ class _Judged:
                     seconds -= work["count"] * _SECONDS_PER_LINE
                 if seconds / self._step >= _LINE:
                     where = place(max(lines, key=lambda each: each["count"]))
-                    text = f"Bound by the host: {where} takes {share:.0%} of the step in {part}."
+                    text = f"Bound by the host: {where} takes {share:.0%} of the step, in {part_name(part)}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
 

@@ -31,6 +31,8 @@ class Probe:
     Attributes:
         finish: Ends the process at once with the result so far, as a signal would: nothing is cleaned up. Returns
             during a ``fit`` that is not the one that is meant.
+        is_meant: Whether the present call of ``fit`` is the one that the trial is about; those before it are to be
+            short.
 
     >>> class Steps(Probe):
     ...     def fit(self, trainer, fit, arguments):
@@ -42,6 +44,7 @@ class Probe:
     """
 
     finish: Callable[[], None]
+    is_meant = True
 
     def __init__(self, folder: Path, **arguments: Any) -> None:
         self.folder = folder

@@ -68,6 +68,7 @@ class _Overrides(TrainerOverrides):
         self._fitting = True
         try:
             changed = assignments.apply_to_fit(self._changes, arguments, self._absent.get(id(trainer), ()))
+            self._probe.is_meant = self.calls == self._trial.target.fit
             self._probe.fit(trainer, fit, changed)
             self._finish()
         except BaseException as error:
@@ -77,7 +78,7 @@ class _Overrides(TrainerOverrides):
 
     def _finish(self) -> None:
         """Write the result and end the process, in the ``fit`` that is meant."""
-        if self.calls == self._trial.target.fit:
+        if self._probe.is_meant:
             result = json.dumps({"result": dict(self._probe.result()), "sources": source_hashes()})
             if dist.get_global_rank() == 0:
                 _write(self._path / RESULT_FILE, result)
@@ -165,6 +166,8 @@ def _fail(folder: Path, error: BaseException, calls: int) -> Never:
     else:
         text = str(error).strip()
         why = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+        if isinstance(error, EOFError) and "reading a line" in text:  # of input()
+            why += ". A trial has no standard input: let the program take the value as an argument."
     details = "".join(traceback.format_exception(error))
     failure: Mapping[str, Any] = {
         "outcome": "out_of_memory" if is_out_of_memory(error) else "failed",

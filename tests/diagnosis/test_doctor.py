@@ -103,6 +103,74 @@ def fails() -> Any:
     raise ValueError("no data")
 
 
+_SCRIPT = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from composer import Callback, Trainer
+from composer.models import ComposerClassifier
+
+class Nap(Callback):
+    def batch_end(self, state, logger):
+        time.sleep(0.03)
+
+class Stop(Callback):
+    def batch_end(self, state, logger):
+        if state.timestamp.batch.value == STOP:
+            state.stop_training()
+
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+def loader(kind):
+    return DataLoader(kind(torch.ones(64, 4), torch.zeros(64, dtype=torch.long)), batch_size=8)
+
+def train(*callbacks, data=TensorDataset):
+    model = ComposerClassifier(torch.nn.Linear(4, 2), num_classes=2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    trainer = Trainer(
+        model=model, train_dataloader=loader(data), optimizers=optimizer, max_duration="9ep", callbacks=callbacks
+    )
+    trainer.fit()
+    return trainer
+
+"""
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("calls", "remedies"),
+    [
+        ("train(); train(data=Slow)", ["workers"]),
+        ("train().fit(duration='4ep', train_dataloader=loader(Slow))", []),
+    ],
+)
+def test_the_call_of_fit_that_is_meant_is_measured(tmp_path: Path, calls: str, remedies: list[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT + calls)
+    report = doctor([str(script)], steps=5, remedies=remedies, fit=2)
+    assert report.verdict.cause == "data"
+    assert "Slow.__getitem__" in report.verdict.where
+    assert {one.difference for one in report.tried} <= {"none", "rounding"}
+    assert not remedies or max(one.ratio.value for one in report.tried if one.ratio) > 1.1
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("stop", [8, 20])
+def test_what_a_program_that_stops_early_trains_is_measured(tmp_path: Path, stop: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT.replace("STOP", str(stop)) + "train(Nap(), Stop())")
+    report = doctor([str(script)], steps=10, remedies=[])
+    assert report.verdict.cause == "callback"
+    assert ("train.py:9 (" in str(report)) == (stop == 20)  # lines are sampled after the steps that are timed
+    script.write_text(_SCRIPT.replace("STOP", "4") + "train(Nap(), Stop())")
+    with pytest.raises(
+        RuntimeError, match=r"stopped training after .* steps, too few to measure\. Turn off what stops"
+    ):
+        doctor([str(script)], steps=10, remedies=[])
+
+
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="steps must be at least 5"):
         doctor(["train.py"], steps=1)
