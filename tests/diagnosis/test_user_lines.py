@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import composer
 from composer import Callback, Trainer
+from composer.diagnosis import user_lines
 from composer.diagnosis.user_lines import in_user_code, in_user_handler, is_user_file, user_line
 from composer.models import ComposerClassifier
 
-GENERATED = str(Path(tempfile.gettempdir(), "torchinductor_user", "ab", "cabc.py"))
+GENERATED = f"{user_lines._GENERATED}/ab/cabc.py"
 
 
 @pytest.mark.parametrize(
