@@ -42,8 +42,8 @@ rows = TensorDataset(torch.randn(512, 64), torch.randint(2, (512,)))
 net = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 2))
 model = ComposerClassifier(net, num_classes=2)
 trainer = Trainer(
-    model=model, train_dataloader=DataLoader(rows, 256), max_duration="4ep", callbacks=[Slow()], run_name="mine",
-    save_folder="saved", save_interval="4ep", progress_bar=False, loggers=[CSVLogger("mine.csv")],
+    model=model, train_dataloader=DataLoader(rows, 256), max_duration="400ep", callbacks=[Slow()], run_name="mine",
+    save_folder="saved", save_interval="400ep", progress_bar=False, loggers=[CSVLogger("mine.csv")],
     optimizers=torch.optim.SGD(model.parameters(), 0.1, fused=True))
 trainer.fit()
 open("after", "w")

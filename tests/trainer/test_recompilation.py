@@ -121,7 +121,8 @@ def test_each_method_compiles_as_often_as_declared(case: Case) -> None:
     given = {} if optimizer is None else {"optimizers": optimizer}
     found = compiled(model, data, case.make(), precision=case.precision, **given)
     assert sorted(found.steps) == sorted([*USUAL, *MORE.get(case.name, {})])
-    assert found.is_unsharded is (case.name not in BREAKS), dict(counters["graph_break"])
+    noted = {name: dict(counters[name]) for name in ("graph_break", "frames", "unimplemented")}
+    assert found.is_unsharded is (case.name not in BREAKS), (noted, found.steps)
 
 
 def test_declaration_tables_name_existing_methods() -> None:
