@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import nn
 
 from benchmarks import environment
 from benchmarks.report import Goal, Report, spread
+from benchmarks.step_timing import CLOCKS, microseconds_per_step
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
 MOST_UNSTEADY = 0.05  # relative spread of the fixed size above which differences from it are inconclusive
 SIZES: dict[str, int | str] = {"fixed": BATCH_SIZE, "auto": "auto"}
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def models() -> dict[str, Callable[[], nn.Module]]:
@@ -77,19 +76,7 @@ def _train(
         precision="fp32",
         device_train_microbatch_size=size,
     )
-    trainer.fit()
-    _wait(device)
-    begin = clock()
-    trainer.fit(duration=f"{steps}ba")
-    _wait(device)
-    seconds = clock() - begin
-    trainer.close()
-    return seconds / steps * 1e6
-
-
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.accelerator.synchronize()
+    return microseconds_per_step(trainer, steps, device, clock)
 
 
 def measure(rounds: int = 31, steps: int = 1000, warmup: int = 100, device: str = "cpu", clock: str = "wall") -> Report:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from benchmarks import environment
 from benchmarks.report import Report, spread
+from benchmarks.step_timing import CLOCKS, microseconds_per_step
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
@@ -26,7 +26,6 @@ EACH_STEP = (
     "after_train_batch",
     "batch_end",
 )
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def subjects() -> dict[str, Callable[[], list[Any]]]:
@@ -90,7 +89,7 @@ def _in_methods(watching: list[Any], steps: int, warmup: int, device: str) -> fl
     from composer.callbacks import CallbackTimer
 
     timer = CallbackTimer()
-    _train([timer, *watching], steps, warmup, device, time.perf_counter)
+    _train([timer, *watching], steps, warmup, device, CLOCKS["wall"])
     names = {type(callback).__name__ for callback in watching}
     # What happens once in a training is not a matter of steps.
     spent = [cost.total for (name, event), cost in timer.costs.items() if name in names and event in EACH_STEP]
@@ -125,19 +124,7 @@ def _train(watching: list[Any], steps: int, warmup: int, device: str, clock: Cal
         device=device,
         precision="fp32",
     )
-    trainer.fit()
-    _wait(device)
-    begin = clock()
-    trainer.fit(duration=f"{steps}ba")
-    _wait(device)
-    seconds = clock() - begin
-    trainer.close()
-    return seconds / steps * 1e6
-
-
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.accelerator.synchronize()
+    return microseconds_per_step(trainer, steps, device, clock)
 
 
 def measure(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from typing import Any, TypeAlias
 
 import torch
@@ -13,11 +12,11 @@ from torch import nn
 from benchmarks import contenders, environment
 from benchmarks.contenders import CONTENDERS, SETTINGS, Task, make_loader
 from benchmarks.report import Goal, Report, spread
+from benchmarks.step_timing import CLOCKS
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
 MOST_UNSTEADY = 0.05  # relative spread of the raw loop above which differences from it are inconclusive
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 Samples: TypeAlias = dict[str, dict[str, list[list[float]]]]
 """Microseconds a step by contender, setting, round and repetition."""

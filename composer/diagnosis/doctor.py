@@ -223,9 +223,7 @@ class _Diagnosis:
         """Measure remedies in turn with the unchanged run, which takes part twice."""
         step = sum(seconds_of(result).values())
         named = {"base": Remedy("base"), "again": Remedy("again")} | {one.name: one for one in remedies}
-        trials = {
-            name: self._trial(f"block-{name.replace('+', '.')}", _BLOCKS, remedy, {}) for name, remedy in named.items()
-        }
+        trials = {name: self._trial(_block_name(name), _BLOCKS, remedy, {}) for name, remedy in named.items()}
         batches = result["facts"]["data"].get("batches")
         count = _block_steps(step, batches, self._ranks)
         with Contest(
@@ -256,18 +254,23 @@ class _Diagnosis:
             seconds = contest.seconds()
             noise = paired_ratio(seconds["base"], seconds["again"])
             precision = result["facts"].get("precision", "fp32")
-            return noise, [self._tried(contest, one, noise, precision) for one in remedies]
+            return noise, [self._tried(contest, seconds, one, noise, precision) for one in remedies]
 
-    def _tried(self, contest: Contest, remedy: Remedy, noise: Ratio, precision: str) -> Tried:
+    def _tried(
+        self,
+        contest: Contest,
+        seconds: Mapping[str, Sequence[float]],
+        remedy: Remedy,
+        noise: Ratio,
+        precision: str,
+    ) -> Tried:
         if remedy.name in contest.failed or not contest.blocks[remedy.name]:
             self._say(f"{remedy.name}: does not run")
             return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
-        seconds = contest.seconds()
         ratio = _ratio(seconds, remedy.name)
         pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
         self._say(f"{remedy.name}: {ratio}")
-        names = [f"block-{name.replace('+', '.')}" for name in ("base", "again", remedy.name)]
-        before, again, after = (Steps.read(self._folder / name) for name in names)
+        before, again, after = (Steps.read(self._folder / _block_name(name)) for name in ("base", "again", remedy.name))
         return Tried(
             remedy,
             ratio,
@@ -279,6 +282,11 @@ class _Diagnosis:
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text)
+
+
+def _block_name(name: str) -> str:
+    """Return the name of the trial of a variant, which is that of its folder."""
+    return f"block-{name.replace('+', '.')}"
 
 
 def _threads(ranks: int) -> int:

@@ -36,8 +36,9 @@ def applicable(result: Mapping[str, Any], names: Sequence[str] | None = None) ->
     """
     facts, shares = result["facts"], shares_of(result)
     chosen = [name for name in REMEDIES if name not in ON_REQUEST] if names is None else list(names)
-    rules = (*_data(facts, shares), *_steps(facts, shares), *_computation(facts, shares, result))
-    for remedy in (*rules, *_precision(facts, shares), *_outputs(facts, shares)):
+    compute = sum(shares.get(part, 0.0) for part in ("forward", "loss", "backward"))
+    rules = (*_data(facts, shares), *_steps(facts, shares), *_computation(facts, compute, result.get("forwards", 1)))
+    for remedy in (*rules, *_precision(facts, compute), *_outputs(facts, shares)):
         if remedy.name.partition("-")[0] in chosen:
             yield remedy
 
@@ -85,14 +86,13 @@ def _steps(facts: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[Re
         yield Remedy("find_unused", ("find_unused_parameters=False",), lines=lines)
 
 
-def _computation(facts: Mapping[str, Any], shares: Mapping[str, float], result: Mapping[str, Any]) -> Iterator[Remedy]:
+def _computation(facts: Mapping[str, Any], compute: float, forwards: float) -> Iterator[Remedy]:
     """Yield the remedies of the forward and backward pass that change no more than rounding."""
-    compute = sum(shares.get(part, 0.0) for part in ("forward", "loss", "backward"))
     if facts["convolutions"] and not facts.get("channels_last") and compute > _COMPUTE:
         change = ("algorithms+=ChannelsLast()",)
         lines = "from composer.algorithms import ChannelsLast\nTrainer(..., algorithms=[ChannelsLast()])"
         yield Remedy("channels_last", change, lines=lines)
-    yield from _microbatches(facts, compute, result.get("forwards", 1))
+    yield from _microbatches(facts, compute, forwards)
     if facts["compiled"] or compute <= _COMPUTE:
         return
     yield Remedy("compile", ("compile_config={}",), lines="Trainer(..., compile_config={})", group="compile")
@@ -121,9 +121,8 @@ def _microbatches(facts: Mapping[str, Any], compute: float, forwards: float) -> 
         yield microbatch(batch // 2)
 
 
-def _precision(facts: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[Remedy]:
+def _precision(facts: Mapping[str, Any], compute: float) -> Iterator[Remedy]:
     """Yield the remedies that change numbers, which are reported separately."""
-    compute = sum(shares.get(part, 0.0) for part in ("forward", "loss", "backward"))
     if facts["float64"]:
         lines = (
             "from composer import DataSpec, trees\n"

@@ -110,8 +110,19 @@ class Report:
     @property
     def paying(self) -> list[Tried]:
         """The remedies that pay and change no number, the largest gain first."""
-        paying = [one for one in self.tried if one.pays and one.is_exact and one.ratio is not None]
-        return sorted(paying, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
+        return [one for one in self.ranked if one.pays and one.is_exact and one.ratio is not None]
+
+    @property
+    def best(self) -> Tried | None:
+        """What to write: the combination if it pays, else the remedy that pays most; None if none does."""
+        if self.combined is not None and self.combined.pays:
+            return self.combined
+        return next(iter(self.paying), None)
+
+    @property
+    def ranked(self) -> list[Tried]:
+        """All remedies that were measured, the largest gain first."""
+        return sorted(self.tried, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON types."""
@@ -180,13 +191,11 @@ class Report:
         if self.tried:
             noise = "" if self.noise is None else f" (the unchanged run against itself: {self.noise})"
             lines += ["", f"Remedies, measured in turn{noise}:"]
-            order = sorted(self.tried, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
-            lines += [_line(one) for one in order]
+            lines += [_line(one) for one in self.ranked]
         if self.combined is not None:
             lines += ["", f"Together: {self.combined.ratio}"]
-        best = [self.combined] if self.combined is not None and self.combined.pays else self.paying[:1]
-        if best:
-            lines += ["", "Write:", *(f"  {line}" for line in best[0].remedy.lines.splitlines())]
+        if self.best is not None:
+            lines += ["", "Write:", *(f"  {line}" for line in self.best.remedy.lines.splitlines())]
         if self.would_save:
             lines += ["", "Without these the run would be faster by at most (computed, not measured):"]
             lines += [f"  {gain:+6.0%}  {part}" for part, gain in self.would_save.items()]

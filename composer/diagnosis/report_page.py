@@ -148,13 +148,11 @@ def _place(line: Mapping[str, Any]) -> Html:
 def _remedies(report: Report) -> Html | None:
     if not report.tried:
         return None
-    order = sorted(report.tried, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
-    shown = order if report.combined is None else [report.combined, *order]
+    shown = report.ranked if report.combined is None else [report.combined, *report.ranked]
     noise = tag("p", f"The unchanged run against itself: {report.noise}.", class_="note") if report.noise else None
     rows = [tuple(_row(one)) for one in shown]
     usage = "Each was measured in turn with the unchanged run: the mean gain in speed and its 95 % interval."
-    best = [report.combined] if report.combined is not None and report.combined.pays else report.paying[:1]
-    write = [tag("h3", "Write"), tag("pre", tag("code", best[0].remedy.lines))] if best else []
+    write = [tag("h3", "Write"), tag("pre", tag("code", report.best.remedy.lines))] if report.best else []
     return section(
         "Remedies",
         tag("p", usage),

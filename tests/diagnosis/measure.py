@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from composer.diagnosis.doctor import doctor
-from composer.diagnosis.report import Report, Tried
+from composer.diagnosis.report import Report
 from composer.trials import Target
 from tests.diagnosis import fresh, rank_bottlenecks, unusual
 from tests.diagnosis.bottlenecks import EXPECTED, PATHS, RANKS
@@ -95,7 +95,7 @@ def check_gains(names: Sequence[str], seconds: float, repetitions: int) -> bool:
     for name, (target, _, _, ranks) in programs(names or PAYING).items():
         try:
             report = doctor(target, remedies=["find_unused"] if ranks > 1 else None, ranks=ranks)
-            best = best_of(report)
+            best = report.best
             if best is None or best.ratio is None:
                 missing.append(name)
                 print(f"-    {name:<38}no remedy pays | {report.seconds:.0f} s", flush=True)
@@ -127,13 +127,6 @@ def agrees(ratio: float) -> bool:
     return 1 / WITHIN <= ratio <= WITHIN
 
 
-def best_of(report: Report) -> Tried | None:
-    """What the report tells the user to write: the combination if it pays, or the best remedy."""
-    if report.combined is not None and report.combined.pays:
-        return report.combined
-    return report.paying[0] if report.paying else None
-
-
 def check_verdicts(names: Sequence[str], chosen: str, named: Sequence[str] | None, file: Path | None) -> None:
     """Print the verdict of each program, and whether it is right."""
     right: list[bool] = []
@@ -148,7 +141,7 @@ def check_verdicts(names: Sequence[str], chosen: str, named: Sequence[str] | Non
             continue
         verdict = report.verdict
         right.append(verdict.cause == cause and where in verdict.where)
-        best = best_of(report)
+        best = report.best
         told = "" if best is None else f" | {best.remedy.name} {best.ratio}"
         mark = "ok  " if right[-1] else "BAD "
         print(f"{mark} {name:<38}{verdict.cause:<14}{verdict.text}{told} | {report.seconds:.0f} s")
