@@ -295,7 +295,8 @@ _NOTES = [
     f"`traceml-ai` traces {TRACED_STEPS} batches in its summary mode, in a step from the loaded batch to the "
     "request for the next one, as its guide for a custom loop says. Its primary diagnosis names no place, so the "
     "cause is enough: input-bound stands for data; residual-heavy for callback, method, logging, evaluation, "
-    "saving, metrics and host; a straggler for communication and imbalance, that of its input for data too; compute-bound for compute, for the optimizer if "
+    "saving, metrics and host; a straggler for communication and imbalance, "
+    "that of its input for data too; compute-bound for compute, for the optimizer if "
     "that is its largest phase, for code in the forward or backward pass if that is, and for nothing wrong, since "
     "it is marked as information.",
     f"`torch.profiler` records {PROFILED_STEPS} steps with stacks. It is right if one of the {ROWS} rows with the most "
