@@ -63,13 +63,17 @@ class Look:
 class SequentialTest:
     """Accepts a change as soon as enough pairs are faster with it, and gives up early on one that does nothing.
 
-    Testing after each pair as if it were the last one accepts far more than 5 % of placebos. Here the looks share one
+    Testing after each pair as if it were the last one accepts more than 5 % of placebos. Here the looks share one
     alpha: a spending function (Lan and DeMets) says how much of it may be used up to each look. Whether a look accepts
     is found from the combinations of signs of the observed log ratios (as in
     :func:`~composer.statistics.sign_flip_test`): of all sign combinations, those that an earlier look would have
     accepted and those that this one accepts are together at most the share that may be spent. So the test is exact: it
     accepts at most ``alpha`` of the changes that do nothing, over all looks, whatever the distribution of the times.
     The stop for futility is not counted on for that.
+
+    The interval of the pairs at which a test stops is not corrected for stopping: of 1,000 experiments with a ratio of
+    1.1 and a spread of 15 %, 93 % of the intervals hold, and the accepted ones show a ratio of 1.15 in the mean
+    (``python -m tests.statistics.measure stopped --samples 1000``).
 
     For m methods use ``alpha / m`` (Bonferroni); once one is accepted, the others may go on with ``alpha / (m - 1)``
     (Holm's method for group-sequential tests: Tamhane et al. 2021).
