@@ -72,7 +72,7 @@ class SequentialTest:
     The stop for futility is not counted on for that.
 
     The interval of the pairs at which a test stops is not corrected for stopping: of 1,000 experiments with a ratio of
-    1.1 and a spread of 15 %, 93 % of the intervals hold, and the accepted ones show a ratio of 1.15 in the mean
+    1.1 and a spread of 15 %, 94 % of the intervals hold, and the accepted ones show a ratio of 1.15 in the mean
     (``python -m tests.statistics.measure stopped --samples 1000``).
 
     For m methods use ``alpha / m`` (Bonferroni); once one is accepted, the others may go on with ``alpha / (m - 1)``
