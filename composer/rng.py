@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from composer import dist
-from composer._generator_memory import NumPyState, PythonState
+from composer._generator_memory import NumPyState, PythonState, TorchState
 from composer._text import plural
 from composer.warnings import ComposerWarning
 
@@ -220,27 +220,31 @@ class RNGSnapshot:
 
     def __init__(self) -> None:
         numpy = _numpy()
-        self._python, self._numpy = PythonState(), None if numpy is None else NumPyState(numpy)
+        self._python, self._torch = PythonState(), TorchState()
+        self._numpy = None if numpy is None else NumPyState(numpy)
         # Of the build of torch: without one, there is nothing to look for in each save.
         self._may_use_accelerator = torch.accelerator.current_accelerator() is not None
-        self._save_torch()
+        self._accelerator: torch.Tensor | None = None
+        if self._may_use_accelerator:
+            self._save_accelerator()
 
     def save(self) -> None:
         """Copy the present state, in place of the earlier one."""
         self._python.save()
+        self._torch.save()
         if self._numpy is not None:
             self._numpy.save()
-        self._save_torch()
+        if self._may_use_accelerator:
+            self._save_accelerator()
 
-    def _save_torch(self) -> None:
-        self._torch = torch.default_generator.get_state()
-        module = _accelerator_in_use() if self._may_use_accelerator else None
+    def _save_accelerator(self) -> None:
+        module = _accelerator_in_use()
         self._accelerator = None if module is None else module.get_rng_state()
 
     def restore(self) -> None:
         """Restore the state; may be called more than once."""
         random.setstate(self._python.get())
-        torch.set_rng_state(self._torch)
+        torch.set_rng_state(self._torch.get())
         if self._numpy is not None:
             _numpy().random.set_state(self._numpy.get())
         if self._accelerator is not None:

@@ -6,10 +6,11 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from composer import _generator_memory as memory
 from composer import rng
-from composer._generator_memory import NumPyState, PythonState
+from composer._generator_memory import NumPyState, PythonState, TorchState
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,7 @@ def test_the_memory_is_found() -> None:
     """Otherwise the slow way is taken, which is correct, but not why this exists."""
     assert memory._python_address(random.getstate.__self__) is not None
     assert memory._numpy_addresses(np.random.get_bit_generator()) is not None
+    assert memory._torch_address(torch.default_generator) is not None
 
 
 @pytest.mark.parametrize("draws", [0, 1, 2, 3, 7, 623, 624, 625, 5000])
@@ -34,17 +36,31 @@ def test_state_equals_what_the_generators_say(draws) -> None:
     """With and without the second normal number of a pair, and at the ends of a block of words."""
     random.seed(draws)
     np.random.seed(draws)
+    torch.default_generator.manual_seed(draws)
     for number in range(draws):
         random.gauss(0, 1) if number % 3 else random.random()
         np.random.standard_normal() if number % 3 else np.random.rand()
+        torch.randn(1) if number % 3 else torch.rand(1)
     assert PythonState().get() == random.getstate()
     assert same(NumPyState(np).get(), np.random.get_state())
+    assert torch.equal(TorchState().get(), torch.get_rng_state())
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_kept_numbers_of_both_precisions(single, double) -> None:
+    """Of a pair of normal numbers PyTorch may keep one in either precision; here such a state is set."""
+    engine = memory._TORCH_STATE.unpack(bytes(torch.get_rng_state().tolist()))[: 4 + memory._WORDS]
+    state = memory._TORCH_STATE.pack(*engine, 0.25 if double else 0.0, double, 0.5 if single else 0.0, single)
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    assert torch.equal(TorchState().get(), torch.get_rng_state())
 
 
 def test_state_is_a_copy() -> None:
     for draw, set_state, take in (
         (lambda: random.gauss(0, 1), random.setstate, PythonState),
         (lambda: float(np.random.randn()), np.random.set_state, lambda: NumPyState(np)),
+        (lambda: torch.randn(1).item(), torch.set_rng_state, TorchState),
     ):
         draw()
         state = take()
@@ -63,6 +79,27 @@ def test_another_generator_is_copied_in_the_slow_way() -> None:
     assert np.array_equal(np.random.rand(5), first)
 
 
+def test_a_state_is_saved_again() -> None:
+    states = [PythonState(), NumPyState(np), TorchState()]
+    random.gauss(0, 1), np.random.randn(), torch.randn(1)
+    for state in states:
+        state.save()
+    python, numpy, of_torch = (state.get() for state in states)
+    assert python == random.getstate()
+    assert same(numpy, np.random.get_state())
+    assert torch.equal(of_torch, torch.get_rng_state())
+
+
+def test_a_generator_that_is_replaced_between_saves(monkeypatch) -> None:
+    python, numpy = PythonState(), NumPyState(np)
+    monkeypatch.setattr(random, "getstate", random.Random(5).getstate)
+    np.random.set_bit_generator(np.random.MT19937(5))
+    python.save()
+    numpy.save()
+    assert python.get() == random.Random(5).getstate()
+    assert same(numpy.get(), np.random.get_state())
+
+
 def test_a_replaced_generator_of_the_same_kind() -> None:
     NumPyState(np)
     np.random.set_bit_generator(np.random.MT19937(5))
@@ -76,6 +113,15 @@ def test_memory_that_does_not_agree_is_not_used(monkeypatch) -> None:
     assert memory._numpy_addresses(np.random.get_bit_generator()) is None
     assert NumPyState(np).get()["state"]["pos"] == np.random.get_state()[2]
     memory._numpy_addresses.cache_clear()
+
+    find_offset = memory._torch_offset.__wrapped__
+    monkeypatch.setattr(memory, "_torch_offset", lambda: 88)
+    memory._torch_address.cache_clear()
+    assert memory._torch_address(torch.default_generator) is None
+    assert torch.equal(TorchState().get(), torch.get_rng_state())
+    memory._torch_address.cache_clear()
+    monkeypatch.setattr(memory, "_TORCH", memory.struct.Struct("=Qi?3xI624I8xf?3xd?3x"))
+    assert find_offset() is None
 
     class Seeded(random.Random):
         pass

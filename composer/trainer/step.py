@@ -28,7 +28,7 @@ def train_batch(run: Run) -> None:
     if run.auto_microbatch is None:
         _train_step(run)
     else:
-        run.auto_microbatch.train_batch(run, _train_step, uses_closure=bool(_closure_optimizers(run)))
+        run.auto_microbatch.train_batch(run, _train_step, _closure_optimizers)
 
 
 def _train_step(run: Run) -> None:

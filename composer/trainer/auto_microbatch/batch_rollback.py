@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import rng
+from composer._raw_memory import memory_at
 from composer.core.state import State
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class BatchRollback:
         # The modules of a model are fixed; their sets of buffers may change.
         self._modules: list[nn.Module] = []
         self._tables: list[dict[str, Tensor | None]] = []
-        self._names: list[str] = []
+        self._empty: list[dict[str, Tensor | None]] = []
+        self._filled: list[dict[str, Tensor | None]] = []
+        # Of the filled tables.
+        self._names: list[tuple[str, ...]] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def save(self) -> None:
@@ -82,9 +85,12 @@ class BatchRollback:
         if not self._modules:
             self._modules = list(self._state.model.modules())
             self._tables = [module._buffers for module in self._modules]  # pyright: ignore[reportPrivateUsage]
-        names = list(itertools.chain.from_iterable(self._tables))
-        if names != self._names:
-            known, self._names = self._buffers, names
+            self._empty = self._tables
+        if any(self._empty) or [*map(tuple, self._filled)] != self._names:
+            self._empty = [table for table in self._tables if not table]
+            self._filled = [table for table in self._tables if table]
+            self._names = [*map(tuple, self._filled)]
+            known = self._buffers
             self._buffers = {
                 (id(module), name): known.get((id(module), name)) or _Buffer(module, name)
                 for module, table in zip(self._modules, self._tables, strict=True)
@@ -97,7 +103,8 @@ class _Buffer:
 
     A large buffer that the first batches did not change is copied once, to the host. Afterwards its version counter
     shows whether it changed, without a device synchronization. For small buffers the version is not reliable: BatchNorm
-    writes its running statistics without incrementing it.
+    writes its running statistics without incrementing it. Those on the host are copied as bytes, since a call of
+    ``copy_`` takes longer than the copy.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -108,10 +115,17 @@ class _Buffer:
         self._changes = False
         # Memory address and version of a large buffer that has not changed.
         self._unchanged: tuple[int, int] | None = None
+        # The memory of a small buffer on the host and of its copy, and the layout of both.
+        self._memory: tuple[memoryview, memoryview] | None = None
+        self._layout: tuple[Any, ...] = ()
 
     def save(self) -> None:
         """Save the buffer."""
         now = self._now()
+        if self._memory is not None and now is not None and now is self._tensor and _layout(now) == self._layout:
+            source, target = self._memory
+            target[:] = source
+            return
         if self._unchanged is not None:
             if self._is_unchanged(now):
                 return
@@ -130,6 +144,16 @@ class _Buffer:
             self._copy.copy_(now.detach())
         else:
             self._copy = now.detach().clone()
+        self._view_memory()
+
+    def _view_memory(self) -> None:
+        """Prepare to copy the buffer as bytes, if it is a small one on the host."""
+        tensor, copy = self._tensor, self._copy
+        self._memory = None
+        # The copy may be older, and have the strides that the buffer had then.
+        if tensor is not None and copy is not None and _is_plain(tensor) and _is_plain(copy):
+            self._layout = _layout(tensor)
+            self._memory = memory_at(tensor.data_ptr(), tensor.nbytes), memory_at(copy.data_ptr(), copy.nbytes)
 
     def restore(self) -> None:
         """Restore the buffer; may be called more than once."""
@@ -167,6 +191,19 @@ class _Buffer:
 
 def _is_large(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() >= _LARGE
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is small, and its values are bytes in contiguous memory of the host."""
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    is_lazy = tensor.is_complex() or tensor.is_neg()  # the bytes may not be the values
+    return tensor.is_contiguous() and not is_lazy and 0 < tensor.nbytes < _LARGE
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what says where the values of a tensor are; it changes if ``.data`` is set."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

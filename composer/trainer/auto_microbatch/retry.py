@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from composer import dist
 from composer.core.data_spec import DataSpec
-from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
 from composer.trainer.auto_microbatch.batch_rollback import BatchRollback
@@ -82,7 +82,9 @@ class AutoMicrobatch:
         # Whether any rank had a larger size left to try in the last batch.
         self._has_room = False
 
-    def train_batch(self, run: Run, update: Callable[[Run], None], *, uses_closure: bool) -> None:
+    def train_batch(
+        self, run: Run, update: Callable[[Run], None], closure_optimizers: Callable[[Run], Sequence[Optimizer]]
+    ) -> None:
         """Update the parameters once; undo and retry an update that runs out of memory.
 
         The first step allocates the optimizer states, and a larger size leaves less memory for them: before such a
@@ -92,24 +94,19 @@ class AutoMicrobatch:
         Args:
             run: The run; ``state.batch`` is the batch.
             update: Computes the gradients with :meth:`accumulate_gradients`, and steps.
-            uses_closure: Whether the gradients are computed within the step of an optimizer.
+            closure_optimizers: Returns the optimizers that compute the gradients within their step.
         """
         if self._sizes is None:
             self._begin(run)
         assert self._sizes is not None
-        state, batch = run.state, run.state.batch
         self._tries_larger = self._has_room and self._sizes.is_time_to_grow
-        # With collectives inside the step, the other ranks would hang if one left it.
-        can_undo = not run.strategy.shards_weights and (run.step_sync is None or not uses_closure)
-        if can_undo and (self._tries_larger or not self._has_stepped):
-            self._update_or_undo(run, update, batch)
+        if (self._tries_larger or not self._has_stepped) and _can_undo(run, closure_optimizers):
+            self._update_or_undo(run, update, run.state.batch)
         else:
             update(run)
         self._has_stepped = True
         self._sizes.succeed(self._shape, self._size, larger=self._tries_larger)
-        if run.logger.destinations:
-            step = state.timestamp.count(TimeUnit.BATCH)
-            run.logger.enqueue({"trainer/device_train_microbatch_size": state.microbatch_size}, step)
+        run.logger.enqueue({"trainer/device_train_microbatch_size": run.state.microbatch_size})
 
     def accumulate_gradients(self, run: Run) -> Tensor:
         """Compute the gradients of the batch, in microbatches that fit into memory; return its loss.
@@ -123,16 +120,18 @@ class AutoMicrobatch:
         state, batch = run.state, run.state.batch
         assert self._sizes is not None
         self._gradients_ready = False
-        samples = self._record_shape(run)
+        samples = run.samples or _num_samples(run)
         run.strategy.begin_batch()
         self._rollback.save()
         while True:
-            size = self._sizes.choose(self._shape, samples, larger=self._tries_larger)
-            self._size, state.microbatch_size = min(size, samples), size
+            self._shape, size, self._has_room = self._sizes.plan(batch, samples)
+            if self._tries_larger:
+                size = self._sizes.choose(self._shape, samples, larger=True)
+            self._size, state.microbatch_size = size if size < samples else samples, size
             error, losses = None, {}
             try:
                 # An algorithm that edits the batch in place and restores it later may have been interrupted.
-                state.batch = batch if isinstance(batch, Tensor) else copy.copy(batch)
+                state.batch = batch if type(batch) is tuple or isinstance(batch, Tensor) else copy.copy(batch)
                 losses = run_microbatches(run)
             except Exception as raised:
                 if not is_out_of_memory(raised):
@@ -143,6 +142,8 @@ class AutoMicrobatch:
                 free(state, error)
                 if run.step_sync is not None:
                     self._finish_collectives(run)
+            if error is None and run.step_sync is None:
+                break
             if not self._reduce_failure(run, samples, error):
                 break
             run.strategy.discard_batch(state)
@@ -261,13 +262,24 @@ class AutoMicrobatch:
         return True
 
     def _record_shape(self, run: Run) -> int:
-        """Record the shape of the batch; return its number of samples, also for a dummy batch (uneven inputs)."""
+        """Record the shape of the batch; return its number of samples."""
         self._shape = shape_of(run.state.batch)
-        return run.samples or run.state.train_phase.loader.__num_samples__(run.state.batch)
+        return run.samples or _num_samples(run)
 
 
 class _SingleSampleOOMError(RuntimeError):
     """A microbatch of a single sample does not fit into memory."""
+
+
+def _num_samples(run: Run) -> int:
+    """Count the samples of a dummy batch (uneven inputs)."""
+    return run.state.train_phase.loader.__num_samples__(run.state.batch)
+
+
+def _can_undo(run: Run, closure_optimizers: Callable[[Run], Sequence[Optimizer]]) -> bool:
+    """Return whether model and optimizers can be restored after OOM in the step of an optimizer."""
+    # With collectives inside the step, the other ranks would hang if one left it.
+    return not run.strategy.shards_weights and (run.step_sync is None or not closure_optimizers(run))
 
 
 def _check_supported(run: Run) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from torch import Tensor
 
 from composer import trees
 from composer.core.types import Batch
 
-__all__ = ["MicrobatchSizes", "Shape", "halved", "shape_of"]
+__all__ = ["MicrobatchSizes", "Plan", "Shape", "halved", "shape_of"]
 
 Shape = tuple[tuple[int, ...], ...]
 
@@ -26,8 +29,9 @@ def shape_of(batch: Batch) -> Shape:
     >>> shape_of({"x": torch.zeros(8, 3, 32, 32), "y": torch.zeros(8)})
     ((3, 32, 32), ())
     """
-    if type(batch) in (tuple, list) and all(type(each) is Tensor for each in batch):  # mostly, and faster
-        return tuple([tuple(each.shape)[1:] for each in batch])
+    shapes = _shapes(batch)
+    if shapes is not None:
+        return tuple([tuple(each[1:]) for each in shapes])
     return tuple(tuple(leaf.shape[1:]) for leaf in trees.leaves(batch) if isinstance(leaf, Tensor))
 
 
@@ -41,6 +45,20 @@ def halved(size: int) -> int:
     6
     """
     return max(1, -(-size // 2))
+
+
+class Plan(NamedTuple):
+    """How to split a batch.
+
+    Args:
+        shape: Shape of the batch, from :func:`shape_of`.
+        size: The microbatch size; it may exceed the number of samples.
+        has_room: Whether a larger size remains to be tried.
+    """
+
+    shape: Shape
+    size: int
+    has_room: bool
 
 
 class MicrobatchSizes:
@@ -64,8 +82,30 @@ class MicrobatchSizes:
         self._start = start
         self._limits: dict[Shape, int | None] = {}
         self._largest_batch: dict[Shape, int] = {}
+        # By the shapes of all tensors and the number of samples; cleared whenever anything above changes.
+        self._plans: dict[tuple[tuple[Sequence[int], ...], int], Plan] = {}
         self._clean = 0
         self._patience = _PATIENCE
+
+    def plan(self, batch: Batch, samples: int) -> Plan:
+        """Return the size for a batch; for one like an earlier batch that succeeded, it is only looked up.
+
+        Args:
+            batch: The batch.
+            samples: Number of samples in the batch.
+
+        >>> import torch
+        >>> MicrobatchSizes(start=4).plan(torch.zeros(12, 2), 12)
+        Plan(shape=((2,),), size=4, has_room=True)
+        """
+        shapes = _shapes(batch)
+        plan = None if shapes is None else self._plans.get((shapes, samples))
+        if plan is None:
+            shape = shape_of(batch)
+            plan = Plan(shape, self.choose(shape, samples), self.has_room(shape, samples))
+            if shapes is not None and shape in self._limits:
+                self._plans[shapes, samples] = plan
+        return plan
 
     def choose(self, shape: Shape, samples: int, *, larger: bool = False) -> int:
         """Return the size for a batch; it may exceed the number of samples if other batches are larger.
@@ -77,8 +117,11 @@ class MicrobatchSizes:
         """
         limit = self._limit(shape)
         if limit is None:
-            self._largest_batch[shape] = max(samples, self._largest_batch.get(shape, 0))
-            return self._largest_batch[shape]
+            largest = self._largest_batch.get(shape, 0)
+            if samples > largest:
+                self._largest_batch[shape] = largest = samples
+                self._plans.clear()
+            return largest
         return min(2 * limit, max(limit, samples)) if larger else limit
 
     def has_room(self, shape: Shape, samples: int) -> bool:
@@ -98,7 +141,7 @@ class MicrobatchSizes:
             shape: Shape of the batch.
             size: The size.
         """
-        self._limits[shape] = size
+        self._set_limit(shape, size)
 
     @property
     def is_time_to_grow(self) -> bool:
@@ -115,7 +158,7 @@ class MicrobatchSizes:
         """
         limit = halved(size)
         known = self._limit(shape)
-        self._limits[shape] = limit if known is None else min(known, limit)
+        self._set_limit(shape, limit if known is None else min(known, limit))
         self._clean = 0
         if larger:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
@@ -128,9 +171,16 @@ class MicrobatchSizes:
             size: The microbatch size, at most the number of samples.
             larger: Whether it was a try of a larger size.
         """
-        limit = self._limit(shape)
-        self._limits[shape] = limit if limit is None else max(limit, size)
+        is_known = shape in self._limits
+        limit = self._limits[shape] if is_known else self._limit(shape)
+        if not is_known or (limit is not None and limit < size):
+            self._set_limit(shape, limit if limit is None else max(limit, size))
         self._clean = 0 if larger else self._clean + 1
+
+    def _set_limit(self, shape: Shape, limit: int | None) -> None:
+        """Record the largest size to use; it may be that of other shapes too."""
+        self._limits[shape] = limit
+        self._plans.clear()
 
     def _limit(self, shape: Shape) -> int | None:
         """Return the largest size to use; None is unlimited."""
@@ -138,6 +188,19 @@ class MicrobatchSizes:
             return self._limits[shape]
         limits = [limit for known, limit in self._limits.items() if limit is not None and _covers(shape, known)]
         return min(limits, default=self._start)
+
+
+def _shapes(batch: Batch) -> tuple[Sequence[int], ...] | None:
+    """Return the shapes of a flat batch of tensors, None for any other, whose shapes take longer to find."""
+    cls, tensors = type(batch), batch
+    if cls is dict:
+        tensors = batch.values()
+    elif cls is not tuple and cls is not list:
+        return None
+    for each in tensors:
+        if type(each) is not Tensor:
+            return None
+    return tuple([each.shape for each in tensors])
 
 
 def _covers(large: Shape, small: Shape) -> bool:

@@ -142,6 +142,76 @@ def test_small_buffers_may_be_written_without_version_bump() -> None:
     assert norm.num_batches_tracked == 3
 
 
+LAYOUTS = {
+    "transposed": lambda buffer: buffer.data.t(),
+    "a part": lambda buffer: buffer.data[:1],
+    "another shape": lambda buffer: buffer.data.view(-1),
+    "bits": lambda buffer: buffer.data.view(torch.int32),
+    "narrower": lambda buffer: buffer.data.half(),
+    "empty": lambda buffer: buffer.data[:0],
+    "with gaps": lambda buffer: torch.arange(32.0).view(4, 8)[:, ::2],
+    "complex": lambda buffer: torch.complex(buffer.data, buffer.data).conj(),
+    "negative": lambda buffer: torch.complex(buffer.data, buffer.data).conj().imag,
+}
+
+
+@pytest.mark.parametrize("since", [0, 2])
+@pytest.mark.parametrize("during", [True, False])
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_small_buffer_may_get_another_layout(layout, during, since) -> None:
+    """In a batch or between two; with the same memory or another, and back again."""
+    model = nn.Module()
+    model.register_buffer("table", torch.arange(16.0).view(4, 4))
+    buffer, first = model.table, model.table.data
+    replay = BatchRollback(State(model=model))
+    for batch in range(6):
+        if not during:
+            buffer.data = LAYOUTS[layout](buffer) if batch == since else first if batch == since + 1 else buffer.data
+        replay.save()
+        before = buffer.clone()
+        if during and batch == since:
+            buffer.data = LAYOUTS[layout](buffer)
+        buffer.add_(1)
+        replay.restore()
+        assert model.table is buffer
+        assert (buffer.shape, buffer.dtype) == (before.shape, before.dtype)
+        assert torch.equal(buffer, before)
+        buffer.mul_(2)
+
+
+def test_small_complex_buffer_may_be_conjugated() -> None:
+    """Which changes neither its memory nor its layout."""
+    model = nn.Module()
+    model.register_buffer("table", torch.arange(4.0) + 1j)
+    replay = BatchRollback(State(model=model))
+    for _ in range(5):
+        replay.save()
+        before = model.table.resolve_conj().clone()
+        model.table.mul_(2)
+        replay.restore()
+        assert torch.equal(model.table, before)
+        model.table.data = model.table.data.conj()
+
+
+def test_buffer_that_moves_to_another_module() -> None:
+    """Under the same name, so that only its place changes."""
+    model = nn.Sequential(*(nn.Module() for _ in range(3)))
+    for module in model[:2]:
+        module.register_buffer("table", torch.zeros(2))
+    replay = BatchRollback(State(model=model))
+    for batch in range(4):
+        if batch == 2:
+            model[2].register_buffer("table", model[0]._buffers.pop("table"))
+        replay.save()
+        before = contents(model)
+        for buffer in model.buffers():
+            buffer.add_(batch + 1)
+        replay.restore()
+        assert [hasattr(module, "table") for module in model] == [batch < 2, True, batch >= 2]
+        assert all(torch.equal(now, old) for now, old in zip(contents(model), before, strict=True))
+        model[1].table.add_(1)
+
+
 def test_buffer_created_in_forward_is_recreated() -> None:
     """In whatever batch: the second time it is not there either."""
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, shape_of
+from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Plan, shape_of
 
 SMALL, LARGE, OTHER = ((3, 8, 8), ()), ((3, 16, 8), ()), ((64,), ())
 
@@ -79,3 +79,40 @@ def test_size_is_at_least_one(size) -> None:
     sizes = MicrobatchSizes()
     sizes.fail(SMALL, size)
     assert sizes.choose(SMALL, 8) == 1
+
+
+BATCHES = [(torch.zeros(samples, *dims), torch.zeros(samples)) for samples in (3, 8) for dims in ((2,), (4,), (2, 2))]
+
+
+@given(
+    start=st.one_of(st.none(), st.integers(1, 8)),
+    steps=st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["succeed", "larger", "fail", "begin"])), max_size=30),
+)
+def test_a_plan_is_never_out_of_date(start, steps) -> None:
+    """Whatever happened to this shape or others since it was made."""
+    sizes = MicrobatchSizes(start)
+    for index, what in steps:
+        for batch in BATCHES:
+            samples, shape = len(batch[0]), shape_of(batch)
+            planned = sizes.plan(batch, samples)
+            assert planned == Plan(shape, sizes.choose(shape, samples), sizes.has_room(shape, samples))
+        batch = BATCHES[index]
+        samples, larger = len(batch[0]), what == "larger"
+        shape, size, _ = sizes.plan(batch, samples)
+        if larger:
+            size = sizes.choose(shape, samples, larger=True)
+        if what == "fail":
+            sizes.fail(shape, min(size, samples))
+        elif what == "begin":
+            sizes.begin(shape, 5)
+        else:
+            sizes.succeed(shape, min(size, samples), larger=larger)
+
+
+def test_plans_tell_batches_apart() -> None:
+    """By the types of their elements, and by the number of samples, which the user may count."""
+    sizes, batch = MicrobatchSizes(), (torch.zeros(8, 2), torch.zeros(8))
+    sizes.fail(((2,), ()), 8)
+    assert [sizes.plan(batch, samples).has_room for samples in (8, 4, 8)] == [True, False, True]
+    assert sizes.plan({"x": batch[0], "y": batch[1]}, 8).size == 4
+    assert sizes.plan((batch[0], batch[1].numpy()), 8) == Plan(((2,),), 8, has_room=False)
