@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from composer.diagnosis.user_lines import user_line
+from composer.diagnosis.user_lines import is_user_file, user_line
 
 __all__ = ["OperatorCounter", "Work", "seconds_per_operator"]
 
@@ -79,7 +80,7 @@ class OperatorCounter(TorchDispatchMode):
         part, kwargs = self._part(), kwargs or {}
         packet = func.overloadpacket
         name: str = packet.__name__
-        line = user_line(sys._getframe(1)) if part != "backward" else None
+        line = (_line_of_hook if part == "backward" else user_line)(sys._getframe(1))
         if line is not None and not part.startswith(_ON_HOST) and _waits(name, args, kwargs):
             self.waits[part, line, _NAMES.get(name) or name] += 1
         result = func(*args, **kwargs)
@@ -115,6 +116,18 @@ class OperatorCounter(TorchDispatchMode):
                 for (part, line, why), count in self.waits.most_common(20)
             ],
         }
+
+
+def _line_of_hook(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """Return the line of a hook or custom autograd function that the backward pass calls, rather than of its caller.
+
+    On the CPU, autograd calls it in the thread of the caller, on an accelerator in a thread of its own.
+    """
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return None
+        frame = frame.f_back
+    return user_line(frame)
 
 
 def _elements(value: Any) -> int:
