@@ -344,8 +344,12 @@ def _with_gains(verdict: Verdict, tried: Sequence[Tried]) -> Verdict:
     for one in tried:
         if one.remedy.name == "find_unused" and one.pays and one.ratio is not None:
             share = 1 - 1 / one.ratio.value
-            if not verdict.is_found or share > verdict.share or verdict.cause == "host":
-                text = f"Bound by communication: the search for unused parameters takes {share:.0%} of the step."
-                evidence = (f"without find_unused_parameters the run is faster by {one.ratio}",)
-                return Verdict("communication", text, share, "find_unused_parameters", evidence)
+            text = f"Bound by communication: the search for unused parameters takes {share:.0%} of the step."
+            evidence = (f"without find_unused_parameters the run is faster by {one.ratio}",)
+            if verdict.cause == "communication":
+                text = f"{verdict.text.rstrip('.')}, the search for unused parameters for {share:.0%}."
+                share, evidence = verdict.share, (*verdict.evidence, *evidence)
+            elif verdict.is_found and share <= verdict.share and verdict.cause != "host":
+                continue
+            return Verdict("communication", text, share, "find_unused_parameters", evidence)
     return verdict

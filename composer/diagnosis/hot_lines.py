@@ -1,4 +1,4 @@
-"""Lines of the user's code that were running when a step was sampled, by part and function."""
+"""Lines of the user's code that were running while steps were sampled, by part and function."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ __all__ = ["by_function", "hot_lines", "hottest", "place"]
 
 
 def hot_lines(result: Mapping[str, Any], count: int = 20) -> list[dict[str, Any]]:
-    """Return the lines of the user's code that were running most often, with their fraction of all samples.
+    """Return the lines of the user's code that were running longest, with their fraction of the time.
 
     Args:
         result: What :class:`.StepRecorder` measured.
         count: Number of lines at most.
 
-    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "count": 30}
-    >>> hot_lines({"lines": [line, {"part": "forward", "file": None, "count": 70}], "samples": 100})
+    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "seconds": 3.0}
+    >>> hot_lines(
+    ...     {"lines": [line, {"part": "forward", "file": None, "seconds": 7.0}], "sampled_seconds": 10.0}
+    ... )
     [{'part': 'data', 'file': 'data.py', 'line': 7, 'in': 'Rows.__getitem__', 'share': 0.3}]
     """
     own = sorted(
-        (each for each in result.get("lines", ()) if each["file"] is not None), key=lambda each: -each["count"]
+        (each for each in result.get("lines", ()) if each["file"] is not None), key=lambda each: -each["seconds"]
     )
-    samples = max(1, result.get("samples", 0))
+    total = result.get("sampled_seconds") or 1.0
     return [
-        {**{name: each[name] for name in ("part", "file", "line", "in")}, "share": each["count"] / samples}
+        {**{name: each[name] for name in ("part", "file", "line", "in")}, "share": each["seconds"] / total}
         for each in own[:count]
     ]
 
@@ -37,7 +39,7 @@ def by_function(lines: Sequence[Mapping[str, Any]], part: str) -> dict[tuple[str
         lines: The lines, with their part, file, number and function.
         part: The part of a step.
 
-    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "count": 30}
+    >>> line = {"part": "data", "file": "data.py", "line": 7, "in": "Rows.__getitem__", "seconds": 3.0}
     >>> list(by_function([line], "data"))
     [('data.py', 'Rows.__getitem__')]
     """
@@ -49,7 +51,7 @@ def by_function(lines: Sequence[Mapping[str, Any]], part: str) -> dict[tuple[str
 
 
 def hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | None, float]:
-    """Return the line of the function with most samples of a part, and the fraction of them in the function.
+    """Return the hottest line of the function that takes most of a part, and the fraction that the function takes.
 
     None outside of the user's code.
 
@@ -63,9 +65,9 @@ def hottest(result: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any] | N
     functions = by_function(result.get("lines", ()), part).values()
     if not functions:
         return None, 0.0
-    total = sum(each["count"] for each in result["lines"] if each["part"] == part)
-    most = max(functions, key=lambda lines: sum(each["count"] for each in lines))
-    return max(most, key=lambda each: each["count"]), sum(each["count"] for each in most) / total
+    total = sum(each["seconds"] for each in result["lines"] if each["part"] == part)
+    most = max(functions, key=lambda lines: sum(each["seconds"] for each in lines))
+    return max(most, key=lambda each: each["seconds"]), sum(each["seconds"] for each in most) / total
 
 
 def place(line: Mapping[str, Any]) -> str:

@@ -239,7 +239,7 @@ class StepRecorder(DoctorProbe):
     def _note_lines(self) -> None:
         """Note the lines of the user's code that were running."""
         self._result["lines"] = self._sampler.to_json()
-        self._result["samples"] = self._sampler.total
+        self._result["sampled_seconds"] = self._sampler.total
 
     def _note_periodic(self, step: Mapping[str, float]) -> None:
         """Count the evaluations and checkpoints, which are rarer than steps."""

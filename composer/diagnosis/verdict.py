@@ -63,11 +63,11 @@ _LIMITS = {
 }
 # Fraction of a step from which a part below its limit is told in a healthy run of several ranks.
 _WORTH_A_LINE = 0.03
-# Fraction of the samples from which a line is one at which the host waits, and parts in which a device has no work.
+# Fraction of the time from which a line is one at which the host waits, and parts in which a device has no work.
 _BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
 _OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
-# Fraction of the samples of a part in one function from which that is the place.
+# Fraction of the time of a part in one function from which that is the place.
 _MOST = 0.25
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
 _OVERHEAD = 3.0
@@ -207,7 +207,7 @@ class _Judged:
         where = ""
         if line is not None and fraction > _MOST:
             where = place(line)
-            evidence.append(f"{fraction:.0%} of the samples of the loading are in {where}")
+            evidence.append(f"{fraction:.0%} of the loading is in {where}")
         workers = facts.get("workers")
         if workers == 0:
             evidence.append("num_workers=0: the batch is made between two steps")
@@ -330,10 +330,10 @@ class _Judged:
 
     def _lines(self) -> Iterator[Verdict]:
         """Yield the functions that take longer than what their operators compute."""
-        samples = max(1, self._result.get("samples", 0))
+        total = self._result.get("sampled_seconds") or 1.0
         for part in (*_COMPUTE, "rest"):
             for function, lines in by_function(self._result.get("lines", ()), part).items():
-                share = sum(each["count"] for each in lines) / samples
+                share = sum(each["seconds"] for each in lines) / total
                 if share < _LINE:
                     continue
                 seconds = share * self._step
@@ -341,7 +341,7 @@ class _Judged:
                     seconds -= work["elements"] * _SECONDS_PER_ELEMENT + work["flops"] * _SECONDS_PER_FLOP
                     seconds -= work["count"] * _SECONDS_PER_LINE
                 if seconds / self._step >= _LINE:
-                    where = place(max(lines, key=lambda each: each["count"]))
+                    where = place(max(lines, key=lambda each: each["seconds"]))
                     text = f"Bound by the host: {where} takes {share:.0%} of the step, in {part_name(part)}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
@@ -356,19 +356,19 @@ class _Judged:
         share = idle / len(starved) / self._step if starved else 0.0
         if share < _LIMITS["synchronization"]:
             return
-        lines, samples = self._result.get("lines", ()), max(1, self._result.get("samples", 0))
+        lines, total = self._result.get("lines", ()), self._result.get("sampled_seconds") or 1.0
         blocked = {
-            number: sum(one["count"] for one in lines if (one["file"], one["line"]) == (each["file"], each["line"]))
+            number: sum(one["seconds"] for one in lines if (one["file"], one["line"]) == (each["file"], each["line"]))
             for number, each in enumerate(self._operators["waits"])
         }
         number = max(blocked, key=lambda number: blocked[number], default=None)
-        if number is None or blocked[number] < _BLOCKED * samples:
+        if number is None or blocked[number] < _BLOCKED * total:
             return
         wait = self._operators["waits"][number]
         where = place(wait)
         text = f"Bound by a synchronization in {where}: the device then waits for the host, for up to {share:.0%}."
         evidence = (f"{where} {wait['why']}, {wait['count']:g} times a step",)
-        evidence += (f"the host waits there in {blocked[number] / samples:.0%} of the samples",)
+        evidence += (f"the host waits there for {blocked[number] / total:.0%} of the time",)
         yield Verdict("synchronization", text, share, where, evidence)
 
     def _share(self, parts: Sequence[str]) -> float:
@@ -380,5 +380,5 @@ class _Judged:
         told = [f"{part}: {milliseconds(seconds)} of {milliseconds(self._step)} ms of a step"]
         line, fraction = hottest(self._result, part)
         if line is not None:
-            told.append(f"{fraction:.0%} of its samples are in {place(line)}")
+            told.append(f"{fraction:.0%} of it is in {place(line)}")
         return tuple(told)

@@ -1,4 +1,7 @@
-"""Training programs, each with one planted bottleneck, and the verdict that is right."""
+"""Training programs, each with one planted bottleneck, and the verdict that is right.
+
+Without what is planted, nothing is wrong with a program.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ def decoding_images() -> Trainer:
 
 @planted("data", "Photographs")
 def decoding_images_in_one_worker() -> Trainer:
-    return trainer(convolutions(8), DataLoader(Photographs(), 32, num_workers=1, persistent_workers=True))
+    return trainer(convolutions(4), DataLoader(Photographs(), 32, num_workers=1, persistent_workers=True))
 
 
 class Texts(_Items):
@@ -213,9 +216,11 @@ class ClipsInPython(Callback):
 
 @planted("callback", "OptimizerMonitor")
 def monitor_of_every_step() -> Trainer:
-    net = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU()) for _ in range(20)])
-    net.append(nn.Linear(64, CLASSES))
-    return trainer(net, ready(64, 64), callbacks=[OptimizerMonitor(batch_log_interval=1)], loggers=[JSONLinesLogger()])
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.LayerNorm(128), nn.ReLU()) for _ in range(20)])
+    net.append(nn.Linear(128, CLASSES))
+    return trainer(
+        net, ready(128, 128), callbacks=[OptimizerMonitor(batch_log_interval=1)], loggers=[JSONLinesLogger()]
+    )
 
 
 class WritesToDisk(LoggerDestination):

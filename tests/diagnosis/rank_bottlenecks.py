@@ -15,10 +15,8 @@ from tests.diagnosis.parts import BATCH, CLASSES, WIDTH, ready, trainer, wide
 
 @planted("communication", "find_unused_parameters", ranks=2)
 def needless_search_for_unused_parameters() -> Trainer:
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(150)]
-    return trainer(
-        nn.Sequential(*layers, nn.Linear(64, CLASSES)), ready(8, 64, number=200), find_unused_parameters=True
-    )
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)], nn.Linear(64, CLASSES))
+    return trainer(net, ready(8, 64, number=200), find_unused_parameters=True)
 
 
 class SleepingOnRank1(Sleeping):

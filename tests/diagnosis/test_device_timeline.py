@@ -112,8 +112,8 @@ def synchronizing(work: float) -> dict[str, Any]:
     )
     line = {"part": "callback Reads", "file": "train.py", "line": 7, "in": "Reads.batch_end"}
     waits = [{**line, "why": "reads a number (item, float, if)", "count": 1.0}]
-    lines = [{**line, "count": 40}, {"part": "optimizer", "file": None, "line": None, "in": None, "count": 60}]
-    return {**result, "operators": {"parts": {}, "lines": [], "waits": waits}, "lines": lines, "samples": 100}
+    lines = [{**line, "seconds": 4.0}, {"part": "optimizer", "file": None, "line": None, "in": None, "seconds": 6.0}]
+    return {**result, "operators": {"parts": {}, "lines": [], "waits": waits}, "lines": lines, "sampled_seconds": 10.0}
 
 
 def test_a_synchronization_after_which_the_device_waits() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer.diagnosis.blocks import Block
-from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, doctor
+from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, _with_gains, doctor
 from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
@@ -61,6 +61,29 @@ def test_a_vague_gain_is_measured_for_longer() -> None:
     assert _is_decided(Ratio(1.5, 1.4, 1.6), 20, 16.0)
     assert not _is_decided(Ratio(1.5, 1.1, 2.4), 20, 16.0)
     assert _is_decided(Ratio(1.01, 0.8, 1.3), 20, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "share", "text"),
+    [
+        (Verdict("none", "Nothing is wrong."), 0.2, "the search for unused parameters takes 20%"),
+        (Verdict("host", "The batches are small.", 0.7), 0.2, "the search for unused parameters takes 20%"),
+        (Verdict("communication", "They communicate for 50%.", 0.5), 0.5, "50%, the search for unused parameters"),
+        (Verdict("data", "Waiting takes 40%.", 0.4), 0.4, None),
+    ],
+)
+def test_a_search_for_unused_parameters_that_takes_time_is_part_of_the_verdict(
+    before: Verdict, share: float, text: str | None
+) -> None:
+    tried = Tried(Remedy("find_unused"), Ratio(1.25, 1.2, 1.3), pays=True)
+    after = _with_gains(before, [tried])
+    assert after.share == pytest.approx(share)
+    if text is None:
+        assert after == before
+    else:
+        assert after.cause == "communication"
+        assert after.where == "find_unused_parameters"
+        assert text in after.text
 
 
 def test_slow_first_steps_are_made_up_for_after_some_steps() -> None:

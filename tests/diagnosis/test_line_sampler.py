@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -10,9 +11,9 @@ import pytest
 from composer.diagnosis.line_sampler import LineSampler
 
 
-def waits(samples: int, sampler: LineSampler) -> None:
-    """Wait until there are so many more samples."""
-    enough = sampler.total + samples
+def waits(seconds: float, sampler: LineSampler) -> None:
+    """Wait until so many seconds more have been sampled."""
+    enough = sampler.total + seconds
     end = time.monotonic() + 30
     while sampler.total < enough and time.monotonic() < end:
         time.sleep(0.001)
@@ -21,14 +22,38 @@ def waits(samples: int, sampler: LineSampler) -> None:
 def test_the_line_and_part_that_run_are_sampled() -> None:
     part = ["data"]
     with LineSampler(lambda: part[0], seconds=0.001) as sampler:
-        waits(10, sampler)
+        waits(0.02, sampler)
         part[0] = "forward"
-        waits(10, sampler)
+        waits(0.02, sampler)
     told = sampler.to_json()
     assert {each["part"] for each in told} == {"data", "forward"}
-    assert all(each["in"] == "waits" for each in told if each["file"] == __file__)
-    assert sum(each["count"] for each in told if each["file"] == __file__) > 10
-    assert [each["count"] for each in told] == sorted((each["count"] for each in told), reverse=True)
+    waiting = sum(each["seconds"] for each in told if each["file"] == __file__ and each["in"] == "waits")
+    assert waiting > 0.8 * sampler.total > 0.03
+    assert [each["seconds"] for each in told] == sorted((each["seconds"] for each in told), reverse=True)
+
+
+def holds_the_lock(seconds: float) -> None:
+    """Run Python code and long calls into C, which let no other thread run."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(number * number for number in range(2000))
+        sum(range(200_000))
+
+
+def test_code_that_holds_the_lock_counts_as_much_as_code_that_releases_it() -> None:
+    spent = {"holds": 0.0, "releases": 0.0}
+    with LineSampler(lambda: "data") as sampler:
+        for _ in range(20):
+            begin = time.perf_counter()
+            holds_the_lock(0.01)
+            spent["holds"] += time.perf_counter() - begin
+            begin = time.perf_counter()
+            time.sleep(0.01)
+            spent["releases"] += time.perf_counter() - begin
+    told = sampler.to_json()
+    held = sum(each["seconds"] for each in told if (each["in"] or "").startswith("holds_the_lock"))
+    assert held / sampler.total == pytest.approx(spent["holds"] / sum(spent.values()), abs=0.1)
+    assert sys.getswitchinterval() == pytest.approx(0.005)
 
 
 def test_only_the_thread_that_creates_it_is_sampled() -> None:
@@ -42,7 +67,7 @@ def test_only_the_thread_that_creates_it_is_sampled() -> None:
     thread.start()
     try:
         with LineSampler(lambda: "data", seconds=0.001) as sampler:
-            waits(5, sampler)
+            waits(0.01, sampler)
     finally:
         stop.set()
         thread.join()

@@ -46,8 +46,8 @@ def test_nothing_is_wrong_if_computation_dominates() -> None:
 @pytest.mark.parametrize("part", ["data", "evaluation", "saving", "metrics"])
 def test_the_line_of_the_users_code_is_named(part: str) -> None:
     line = {"part": part, "file": "data.py", "line": 7, "in": "Rows.__getitem__"}
-    lines = [{**line, "count": 90}, {"part": part, "file": None, "line": None, "in": None, "count": 10}]
-    verdict = judge(measured({**HEALTHY, part: 2.0}, lines=lines, samples=100))
+    lines = [{**line, "seconds": 9.0}, {"part": part, "file": None, "line": None, "in": None, "seconds": 1.0}]
+    verdict = judge(measured({**HEALTHY, part: 2.0}, lines=lines, sampled_seconds=10.0))
     assert verdict.where == "data.py:7 (Rows.__getitem__)"
     assert any("90%" in each for each in verdict.evidence)
 
@@ -83,11 +83,11 @@ def test_communication_below_the_limit_is_told() -> None:
 
 
 def test_a_line_without_operators_is_bound_by_the_host() -> None:
-    lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "count": 60}]
-    verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, samples=100))
+    lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "seconds": 6.0}]
+    verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, sampled_seconds=10.0))
     assert (verdict.cause, verdict.where) == ("host", "train.py:3 (loss)")
     flops = {"parts": {}, "waits": [], "lines": [{**lines[0], "elements": 0, "flops": 2e9, "count": 1}]}
-    told = measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, samples=100, operators=flops)
+    told = measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, sampled_seconds=10.0, operators=flops)
     assert judge(told).cause == "none"  # it computes
 
 
