@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,8 @@ _WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", 
 _NAMES = {"_local_scalar_dense": "reads a number (item, float, if)", "_to_copy": "copies to the host"}
 # An operator on fewer elements takes as long as one on none.
 _SMALL = 20_000
+# Between a call of ``backward`` and the engine.
+_AUTOGRAD = f"{Path(torch.autograd.__file__).parent}{os.sep}"
 # What runs there has tensors of the host.
 _ON_HOST = ("data", "transfer", "logg", "saving", "evaluation", "optimizer")
 
@@ -124,7 +128,7 @@ def _line_of_hook(frame: FrameType | None) -> tuple[str, int, str] | None:
     On the CPU, autograd calls it in the thread of the caller, on an accelerator in a thread of its own.
     """
     while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_engine_run_backward":
+        if frame.f_code.co_filename.startswith(_AUTOGRAD):
             return None
         frame = frame.f_back
     return user_line(frame)
