@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["SCREENS", "open_page"]
+__all__ = ["SCREENS", "open_page", "untested"]
 
+_NO_BROWSER = "neither Chromium nor Chrome is installed"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Width and height in CSS pixels, and color scheme.
 SCREENS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
@@ -26,7 +27,7 @@ def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "l
     playwright = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
-        pytest.skip("neither Chromium nor Chrome is installed")
+        pytest.skip(_NO_BROWSER)
     complaints: list[str] = []
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
@@ -45,3 +46,13 @@ def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "l
         yield page
         browser.close()
     assert not complaints, complaints
+
+
+def untested(skipped: Iterable[pytest.TestReport]) -> str:
+    """The line that says how many tests were skipped because there is no browser; empty if none was.
+
+    Args:
+        skipped: The reports of all skipped tests.
+    """
+    number = sum(_NO_BROWSER in str(report.longrepr) for report in skipped)
+    return f"NOT TESTED in a browser: {number} skipped, as {_NO_BROWSER} (.ci/chromium installs it)" if number else ""

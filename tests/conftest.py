@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import apart, forking, leaked_processes, older_torch, on_device
+from tests import apart, browser, forking, leaked_processes, older_torch, on_device
 from tests.ranks import Ranks, given
 
 torch.set_num_threads(1)
@@ -125,6 +125,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", f"ignore:{message}:UserWarning")
     for message, kind in older_torch.messages():
         config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind.__name__}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tested for want of a browser."""
+    line = browser.untested(terminalreporter.stats.get("skipped", ()))
+    if line:
+        terminalreporter.write_line(line, red=True, bold=True)
 
 
 def pytest_unconfigure() -> None:

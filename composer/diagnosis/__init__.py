@@ -5,6 +5,7 @@ The modules, in reading order:
 - ``doctor``: the measurement, the verdict, the remedies, and the report.
 - ``recorder``: what a trial does: trains some steps as they are and measures them.
 - ``step_clock``, ``step_timer``: the time of a step, split among stages, methods, callbacks and loggers.
+- ``clock_cost``: what measuring the time of a step costs itself.
 - ``communication``: waits for other ranks, and the slowest rank.
 - ``device_timeline``: what a part takes on an accelerator, which the host runs ahead of.
 - ``user_lines``, ``line_sampler``: the lines of the user's code that take the time.

@@ -81,7 +81,7 @@ def doctor(
         progress: Called with a line whenever something has been measured.
 
     Returns:
-        The report; ``report.ok`` says whether nothing is wrong.
+        The report; ``report.ok`` says whether there is no bottleneck, ``report.best`` which remedy pays most.
 
     Raises:
         ValueError: An argument is out of range, or a remedy or an argument to change does not exist.
@@ -157,6 +157,7 @@ class _Diagnosis:
             lines=hot_lines(result),
             command=self._command(),
             trace=trace,
+            clock=result.get("clock", 0.0),
         )
 
     def _command(self) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from composer.diagnosis.user_lines import user_line
+from composer.diagnosis.user_lines import is_user_file, user_line
 
 __all__ = ["OperatorCounter", "Work", "seconds_per_operator"]
 
@@ -25,6 +28,8 @@ _WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", 
 _NAMES = {"_local_scalar_dense": "reads a number (item, float, if)", "_to_copy": "copies to the host"}
 # An operator on fewer elements takes as long as one on none.
 _SMALL = 20_000
+# Between a call of ``backward`` and the engine.
+_AUTOGRAD = f"{Path(torch.autograd.__file__).parent}{os.sep}"
 # What runs there has tensors of the host.
 _ON_HOST = ("data", "transfer", "logg", "saving", "evaluation", "optimizer")
 
@@ -79,7 +84,7 @@ class OperatorCounter(TorchDispatchMode):
         part, kwargs = self._part(), kwargs or {}
         packet = func.overloadpacket
         name: str = packet.__name__
-        line = user_line(sys._getframe(1)) if part != "backward" else None
+        line = (_line_of_hook if part == "backward" else user_line)(sys._getframe(1))
         if line is not None and not part.startswith(_ON_HOST) and _waits(name, args, kwargs):
             self.waits[part, line, _NAMES.get(name) or name] += 1
         result = func(*args, **kwargs)
@@ -115,6 +120,18 @@ class OperatorCounter(TorchDispatchMode):
                 for (part, line, why), count in self.waits.most_common(20)
             ],
         }
+
+
+def _line_of_hook(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """Return the line of a hook or custom autograd function that the backward pass calls, rather than of its caller.
+
+    On the CPU, autograd calls it in the thread of the caller, on an accelerator in a thread of its own.
+    """
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_AUTOGRAD):
+            return None
+        frame = frame.f_back
+    return user_line(frame)
 
 
 def _elements(value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import statistics
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Time
+from composer.diagnosis.clock_cost import seconds_per_change
 from composer.diagnosis.communication import across_ranks
 from composer.diagnosis.device_timeline import DeviceTimeline
 from composer.diagnosis.edits import edit
@@ -166,6 +168,8 @@ class StepRecorder(DoctorProbe):
         self._trainer = trainer
         self._timer.watch(trainer)
         self._clock.timeline = DeviceTimeline.of(trainer.state.device.torch_device)
+        if self._clock.timeline is None:
+            self._clock.cost = seconds_per_change()
         self._began = time.perf_counter()
         self._clock.restart()
         self._clock.steps.clear()
@@ -250,6 +254,7 @@ class StepRecorder(DoctorProbe):
         assert self._timer is not None
         self._result["forwards"] = (self._timer.forwards - self._forwards) / self._count
         self._result["steps"] = self._clock.steps[:]
+        self._result["clock"] = statistics.fmean(self._clock.costs[-self._count :])
         if self._clock.timeline is not None:
             self._result["host_steps"] = self._result["steps"]
             self._result["steps"], self._result["starved"] = self._clock.timeline.split_of_steps()

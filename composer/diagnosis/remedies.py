@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from composer.diagnosis.communication import COMMUNICATION, WAITING
 from composer.diagnosis.verdict import shares_of
 
 __all__ = ["ON_REQUEST", "REMEDIES", "Remedy", "combination", "would_save"]
@@ -94,7 +95,7 @@ def combination(paying: Sequence[tuple[Remedy, float]]) -> Remedy | None:
 
 
 def would_save(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the run would gain at most without its evaluation, checkpoints, loggers and each callback.
+    """Return what the run would gain at most without its evaluation, checkpoints, communication and each callback.
 
     Computed from the split of the steps, 1 / (1 - share) - 1, not measured. For the evaluation, also what the run
     would gain if it were half and a tenth as often.
@@ -110,7 +111,7 @@ def would_save(result: Mapping[str, Any]) -> dict[str, float]:
     ... }
     {'evaluation': 1.0, 'evaluation half as often': 0.33, 'evaluation a tenth as often': 0.82}
     """
-    able = ("callback ", "logger ", "logging", "evaluation", "saving", "metrics", "method ")
+    able = ("callback ", "logger ", "logging", "evaluation", "saving", "metrics", "method ", COMMUNICATION, WAITING)
     gains: dict[str, float] = {}
     for part, share in shares_of(result).items():
         if part.startswith(able) and share > 0.02:

@@ -81,8 +81,9 @@ class Report:
         lines: Lines of the user's code with the fraction of the time in which they were running, the largest first.
         command: The command or call that was diagnosed.
         trace: The profiler's trace of further steps, if one was wanted.
+        clock: Seconds that measuring takes in a step, which are not among those of the step.
 
-    >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).ok
+    >>> Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}).ok
     True
     """
 
@@ -101,10 +102,11 @@ class Report:
     lines: Sequence[Mapping[str, Any]] = ()
     command: str = ""
     trace: StepTrace | None = None
+    clock: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no bottleneck; a remedy may pay nevertheless, see :attr:`best`."""
         return not self.verdict.is_found
 
     @property
@@ -120,6 +122,19 @@ class Report:
         return next(iter(self.paying), None)
 
     @property
+    def best_in_words(self) -> str:
+        """What the best remedy gains, in a line; empty if none pays.
+
+        >>> fused = Tried(Remedy("fused"), Ratio(1.2, 1.1, 1.3), pays=True)
+        >>> Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}, tried=[fused]).best_in_words
+        'A remedy pays nevertheless: fused makes it faster by +20% [+10%, +30%].'
+        """
+        if self.best is None or self.best.ratio is None:
+            return ""
+        begin = "A remedy pays nevertheless" if self.ok else "A remedy pays"
+        return f"{begin}: {self.best.remedy.name} makes it faster by {self.best.ratio}."
+
+    @property
     def ranked(self) -> list[Tried]:
         """All remedies that were measured, the largest gain first."""
         return sorted(self.tried, key=lambda one: -(one.ratio.value if one.ratio else 0.0))
@@ -130,10 +145,12 @@ class Report:
             "ok": self.ok,
             "verdict": {**dataclasses.asdict(self.verdict), "advice": self.verdict.advice},
             "seconds_per_step": self.step,
+            "seconds_of_clock": self.clock,
             "shares": dict(self.shares),
             "noise": None if self.noise is None else dataclasses.asdict(self.noise),
             "remedies": [one.to_json() for one in self.tried],
             "combined": None if self.combined is None else self.combined.to_json(),
+            "best": None if self.best is None else self.best.to_json(),
             "would_save": dict(self.would_save),
             "waits": list(self.waits),
             "facts": dict(self.facts),
@@ -155,10 +172,8 @@ class Report:
         Raises:
             MissingConditionalImportError: plotly is not installed.
 
-        >>> report = Report(
-        ...     Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}]
-        ... )
-        >>> "Nothing is wrong." in report.to_html()
+        >>> report = Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}])
+        >>> "No bottleneck." in report.to_html()
         True
         """
         from composer.diagnosis.report_page import report_page
@@ -174,7 +189,7 @@ class Report:
         Raises:
             MissingConditionalImportError: plotly is not installed.
 
-        >>> Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}).write_html(
+        >>> Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}).write_html(
         ...     "doctor.html"
         ... )  # doctest: +SKIP
         """
@@ -184,8 +199,10 @@ class Report:
     def __str__(self) -> str:
         """The report as text."""
         lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
-        lines += [f"  {self.verdict.advice}", ""] if self.verdict.advice else [""]
-        lines.append(f"A step takes {milliseconds(self.step)} ms:")
+        lines += [f"  {self.verdict.advice}"] if self.verdict.advice else []
+        lines += [self.best_in_words, ""] if self.best else [""]
+        clock = f", without {milliseconds(self.clock)} ms to measure it" if self.clock > 0.005 * self.step else ""
+        lines.append(f"A step takes {milliseconds(self.step)} ms{clock}:")
         lines += [f"  {share:6.1%}  {part_name(part)}" for part, share in self.shares.items() if share >= 0.0005]
         lines += _ranks(self.ranks)
         if self.tried:

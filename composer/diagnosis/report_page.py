@@ -30,7 +30,7 @@ def report_page(report: Report, folder: Path | None = None) -> str:
         MissingConditionalImportError: plotly is not installed.
 
     >>> from composer.diagnosis.verdict import Verdict
-    >>> "<h2>Run</h2>" in report_page(Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}))
+    >>> "<h2>Run</h2>" in report_page(Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}))
     True
     """
     name = report.command or "composer doctor"
@@ -57,6 +57,7 @@ def _verdict(report: Report) -> Html:
         tag("p", verdict.text),
         tag("ul", *evidence) if evidence else None,
         tag("p", verdict.advice) if verdict.advice else None,
+        tag("p", report.best_in_words) if report.best else None,
         class_="verdict good" if report.ok else "verdict",
     )
 
@@ -78,6 +79,8 @@ def _split(report: Report) -> Html:
     told = (
         f"A step takes {milliseconds(report.step)} ms, the sum of its parts. Each method, callback and logger is one."
     )
+    if report.clock > 0.005 * report.step:
+        told += f" To measure it takes another {milliseconds(report.clock)} ms, which are left out."
     if not report.steps:
         return section("Where the time of a step goes", tag("p", told), shares)
     usage = "Drag to zoom, double-click to zoom out; click a name to hide a part, double-click to see it alone."
@@ -181,7 +184,7 @@ def _savings(report: Report) -> Html | None:
     told = "The run would be faster by at most this without them: computed from the shares, not measured."
     rows = [(part_name(part), f"{gain:+.0%}") for part, gain in report.would_save.items()]
     return section(
-        "Evaluation, checkpoints, loggers and callbacks",
+        "Evaluation, checkpoints, communication, loggers and callbacks",
         tag("p", told),
         table("Computed gains", ["without", "gain at most"], rows, right=(1,)),
     )

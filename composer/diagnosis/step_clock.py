@@ -18,8 +18,10 @@ class StepClock:
         clock: Returns the time in seconds.
 
     Attributes:
+        cost: Seconds that each change of part takes itself, which are left out; see :func:`.seconds_per_change`.
         timeline: The time line of an accelerator, which is told of each change; None on the CPU.
         steps: The seconds of each part, for every step that has ended.
+        costs: The seconds that were left out of every step.
 
     >>> ticks = iter([0.0, 1.0, 2.0, 4.0, 5.0])
     >>> clock = StepClock(lambda: next(ticks))
@@ -34,10 +36,12 @@ class StepClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.timeline: DeviceTimeline | None = None
         self.steps: list[dict[str, float]] = []
+        self.cost = 0.0
+        self.costs: list[float] = []
         self._clock = clock
         self._parts = ["rest"]
         self._times: defaultdict[str, float] = defaultdict(float)
-        self._since = clock()
+        self._since = self._began = clock()
 
     @property
     def part(self) -> str:
@@ -91,7 +95,7 @@ class StepClock:
         now = self._clock()
         since = min(max(since, self._since), now)
         self._times[self._parts[-1]] += since - self._since
-        self._times[part] += now - since
+        self._times[part] += now - since - self.cost
         self._since = now
         if self.timeline is not None:
             self.timeline.split(self._parts[-1])
@@ -100,7 +104,10 @@ class StepClock:
     def end_step(self) -> None:
         """End a step: the times from here on are those of the next one."""
         self._advance()
-        self.steps.append(dict(self._times))
+        step = {part: max(0.0, seconds) for part, seconds in self._times.items()}
+        self.steps.append(step)
+        self.costs.append(max(0.0, self._since - self._began - sum(step.values())))
+        self._began = self._since
         self._times.clear()
         if self.timeline is not None:
             self.timeline.end_step(self._parts[-1])
@@ -109,7 +116,7 @@ class StepClock:
         """Forget the time since the last step, and the parts that were entered but not left."""
         self._times.clear()
         self._parts = ["rest"]
-        self._since = self._clock()
+        self._since = self._began = self._clock()
 
     def leave_all(self) -> None:
         """End all parts that were entered, as after an exception that was handled."""
@@ -118,7 +125,8 @@ class StepClock:
 
     def _advance(self) -> None:
         now = self._clock()
-        self._times[self._parts[-1]] += now - self._since
+        # Half of a change at both ends of a part: half of its cost is before it reads the time, and half after.
+        self._times[self._parts[-1]] += now - self._since - self.cost
         self._since = now
         if self.timeline is not None:
             self.timeline.mark(self._parts[-1])

@@ -103,15 +103,15 @@ class StepTimer(Callback):
         """
         run, state = trainer._run, trainer.state  # pyright: ignore[reportPrivateUsage]
         self._communication.watch(trainer)
-        self._replace(run.strategy, "backward", "backward")
-        self._replace(state.device, "batch_to_device", "transfer")
-        self._replace(state.model, "update_metric", "metrics")
+        self.time_method(run.strategy, "backward", "backward")
+        self.time_method(state.device, "batch_to_device", "transfer")
+        self.time_method(state.model, "update_metric", "metrics")
         for destination in trainer.logger.destinations:
-            self._replace(destination, "__receive__", part_of(destination))
+            self.time_method(destination, "__receive__", part_of(destination))
         for optimizer in state.optimizers:
             # With zeroing gradients, and what PyTorch does around the hooks below.
             for name in ("step", "zero_grad"):
-                self._replace(optimizer, name, "optimizer")
+                self.time_method(optimizer, name, "optimizer")
         self._hooks = [
             register_optimizer_step_pre_hook(lambda *_: self._enter("optimizer")),
             register_optimizer_step_post_hook(lambda *_: self._leave()),
@@ -177,8 +177,14 @@ class StepTimer(Callback):
     def _leave(self) -> None:
         self._clock.leave()
 
-    def _replace(self, owner: Any, name: str, part: str) -> None:
-        """Replace a method of an object by one that is timed."""
+    def time_method(self, owner: Any, name: str, part: str) -> None:
+        """Replace a method of an object by one that is timed; nothing if it has none of that name.
+
+        Args:
+            owner: The object.
+            name: Name of the method.
+            part: The part of a step that it is.
+        """
         method = getattr(owner, name, None)
         if method is None:
             return

@@ -11,9 +11,10 @@ Commands such as ``composer verify`` are made of trials. The modules, in reading
 - ``worker``: the process of a trial, or of each of its ranks.
 - ``fork_server``: start processes in milliseconds, as forks of one that has imported torch.
 - ``processes``: start the processes of a trial, end them in time, leave none behind.
+- ``stack_dump``: the line at which a trial that hangs waits.
 - ``termination``: end a study on signals as on Ctrl-C.
 - ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.
-- ``workspace``: the folder and the fork server of the trials of one call.
+- ``workspace``, ``temporary_folder``: the folder and the fork server of the trials of one call.
 - ``display``: the progress on the terminal.
 """
 

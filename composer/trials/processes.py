@@ -17,6 +17,7 @@ from composer.dist.rendezvous.loopback import LOOPBACK, get_free_tcp_port
 from composer.trials.fork_server import Forked, ForkServer
 from composer.trials.isolation import environment
 from composer.trials.leader import LOG_FILE
+from composer.trials.stack_dump import waiting_at
 from composer.trials.trial import Outcome, Record, Trial
 from composer.trials.worker import FAILURE_FILE, RESULT_FILE, TRIAL_FILE
 
@@ -129,7 +130,9 @@ class Running:
         failure, result = _read(self.folder / FAILURE_FILE), _read(self.folder / RESULT_FILE)
         signum = None if code is None else -code if code < 0 else code - 128 if code > 128 else None
         if code is None:
-            outcome, error = "timed_out", f"It did not end within {trial.time_limit:g} s."
+            outcome, error = "timed_out", f"It did not end within {trial.time_limit:g} s"
+            place = waiting_at(self.folder / LOG_FILE)
+            error += f": shortly before, it was in {place}." if place else "."
         elif signum is not None and (failure is None or failure["outcome"] != "out_of_memory"):
             # The other ranks fail because of the one that a signal ended.
             outcome, error = _of_signal(signum)

@@ -8,6 +8,7 @@ as soon as the ``fit`` that is meant has returned or failed: nothing of the prog
 from __future__ import annotations
 
 import faulthandler
+import functools
 import hashlib
 import importlib
 import json
@@ -34,7 +35,7 @@ from composer.trials.trial import Trial
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["FAILURE_FILE", "RESULT_FILE", "TRIAL_FILE", "hash_of", "main", "source_hashes"]
+__all__ = ["FAILURE_FILE", "RESULT_FILE", "TRIAL_FILE", "hash_of", "is_program_file", "main", "source_hashes"]
 
 TRIAL_FILE = "trial.json"
 # Written by rank 0 when the trial is complete.
@@ -132,14 +133,32 @@ def source_hashes(modules: Iterable[ModuleType] | None = None) -> dict[str, str]
     >>> source_hashes([json])
     {}
     """
-    installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
-    others = tuple(f"{path}{os.sep}" for path in (*installed, Path(__file__).absolute().parents[1]))
     found: dict[str, str] = {}
     for module in list(sys.modules.values()) if modules is None else modules:
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and file.startswith(os.sep) and not file.startswith(others):
+        if isinstance(file, str) and file.endswith(".py") and is_program_file(file):
             found[file] = hash_of(Path(file))
     return found
+
+
+def is_program_file(file: str) -> bool:
+    """Return whether a source file is the program's: outside of this package, of Python and of installed packages.
+
+    Args:
+        file: The path, which is absolute unless it is no file, such as ``<string>``.
+
+    >>> is_program_file("/home/me/train.py"), is_program_file(__file__), is_program_file("<string>")
+    (True, False, False)
+    """
+    installed = f"{os.sep}site-packages{os.sep}" in file or file.startswith(_not_of_programs())
+    return file.startswith(os.sep) and not installed
+
+
+@functools.cache
+def _not_of_programs() -> tuple[str, ...]:
+    """Return the folders of this package, of Python and of installed packages."""
+    installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    return tuple(f"{path}{os.sep}" for path in (*installed, Path(__file__).absolute().parents[1]))
 
 
 def hash_of(path: Path) -> str:

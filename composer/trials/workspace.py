@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from composer._cpus import cpus_of_node
 from composer.trials.fork_server import ForkServer, can_fork
+from composer.trials.temporary_folder import temporary_folder
 
 __all__ = ["Workspace", "threads_each", "workspace"]
 
@@ -44,7 +44,7 @@ def workspace(folder: str | Path | None, probes: Sequence[str], threads: int = 0
     """
     with contextlib.ExitStack() as stack:
         if folder is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="composer-trials-"))
+            folder = stack.enter_context(temporary_folder())
         modules = [path.partition(":")[0] for path in probes]
         server = stack.enter_context(ForkServer(modules, threads)) if can_fork() else None
         yield Workspace(Path(folder), server)

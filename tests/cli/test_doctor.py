@@ -94,7 +94,7 @@ def left_in(folder: Path) -> set[str]:
 def test_a_healthy_program(folder: Path, capsys: Any) -> None:
     assert exit_code("train.py") == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("Nothing is wrong: forward, loss and backward take ")
+    assert printed.out.startswith("No bottleneck: forward, loss and backward take ")
     assert printed.err.startswith("composer doctor: measured ")
     assert "printed by the program" not in printed.out + printed.err
     assert left_in(folder) == NAMES  # no checkpoints, metrics or files of what follows fit
@@ -111,7 +111,7 @@ def test_what_is_wrong_as_json(folder: Path, capsys: Any) -> None:
 
 def test_changes_are_measured(folder: Path, capsys: Any) -> None:
     assert exit_code("--set", "callbacks-=Slow", "train.py", "--sleep", "0.1") == 0
-    assert capsys.readouterr().out.startswith("Nothing is wrong")
+    assert capsys.readouterr().out.startswith("No bottleneck")
 
 
 def test_a_module(folder: Path, capsys: Any) -> None:

@@ -27,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def measured(target: Any, **given: Any) -> Report:
         called.update(given, target=target)
-        return Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}])
+        return Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}, steps=[{"forward": 0.1}])
 
     monkeypatch.setattr("composer.diagnosis.doctor.doctor", measured)
 
@@ -44,7 +44,7 @@ def test_the_page_is_written_and_the_trace_is_beside_it(run: Run, tmp_path: Path
     pytest.importorskip("plotly")
     given = run("--html", "slow.html", "--json")
     assert given["trace"] == tmp_path / "slow.trace.json"
-    assert "Nothing is wrong." in (tmp_path / "slow.html").read_text()
+    assert "No bottleneck." in (tmp_path / "slow.html").read_text()
     out, error = capsys.readouterr()
     assert json.loads(out)["ok"]
     assert "slow.html" in error

@@ -93,7 +93,7 @@ def test_slow_first_steps_are_made_up_for_after_some_steps() -> None:
     assert _break_even(contest, {"base": [1.0, 1.0], "compile": [0.5, 0.5]}, "compile") == 120
     assert _break_even(contest, {"base": [0.5, 0.5], "compile": [0.5, 0.5]}, "compile") is None
     tried = Tried(Remedy("compile", lines="compile_config={}"), Ratio(2.0, 1.9, 2.1), pays=True, break_even=120)
-    report = Report(Verdict("none", "Nothing is wrong."), 1.0, {"forward": 1.0}, tried=[tried])
+    report = Report(Verdict("none", "No bottleneck."), 1.0, {"forward": 1.0}, tried=[tried])
     assert "compile_config={}  (in runs of more than 120 steps)" in str(report)
     assert report.to_json()["remedies"][0]["break_even"] == 120
 
@@ -192,6 +192,46 @@ def test_what_a_program_that_stops_early_trains_is_measured(tmp_path: Path, stop
         RuntimeError, match=r"stopped training after .* steps, too few to measure\. Turn off what stops"
     ):
         doctor([str(script)], steps=10, remedies=[])
+
+
+_HOOK = """
+def rows(gradient):
+    total = gradient.sum()
+    for row in range(300):
+        total = total + gradient[row % len(gradient)].sum()
+    return gradient * (1 + 0 * total)
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return rows(gradient)
+
+class Net(torch.nn.Linear):
+    def forward(self, value):
+        value = super().forward(value)
+        if KIND == "function":
+            return Rows.apply(value)
+        value.register_hook(rows)
+        return value
+
+torch.nn.Linear = Net
+train()
+"""
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("kind", ["hook", "function"])
+def test_a_loop_in_the_backward_pass_has_its_line(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT + _HOOK.replace("KIND", repr(kind)))
+    verdict = doctor([str(script)], steps=5, remedies=[]).verdict
+    assert verdict.cause == "host"
+    assert "(rows)" in verdict.where
+    assert verdict.where in verdict.text
 
 
 def test_arguments_are_checked() -> None:

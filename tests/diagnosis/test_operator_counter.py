@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import torch
@@ -83,9 +84,56 @@ def test_copies_of_a_device_to_the_host_wait_unless_asynchronous() -> None:
 
 def test_lines_of_backward_are_none_of_the_users() -> None:
     model = nn.Linear(2, 2)
-    counter = counted(lambda: model(torch.ones(1, 2)).sum().backward(), "backward")
+    loss = model(torch.ones(1, 2)).sum()
+    counter = counted(lambda: loss.backward(), "backward")
     assert counter.parts["backward"].count > 0
     assert not counter.lines
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+def doubled(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 2
+
+
+def increment(weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    weight.grad.add_(1)
+
+
+def test_hooks_and_custom_functions_of_the_backward_pass_have_lines() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    loss = Doubled.apply(weight).sum()
+    hidden = weight * 3
+    hidden.register_hook(doubled)
+    weight.register_post_accumulate_grad_hook(increment)
+    counter = counted((loss + hidden.sum()).backward, "backward")
+    names = [function for _, (_, _, function) in counter.lines]
+    assert sorted(name.rpartition(".")[2] for name in names) == ["backward", "doubled", "increment"]
+
+
+def test_a_hook_in_the_thread_of_an_accelerator_has_a_line() -> None:
+    """Autograd's thread has frames of the hook only."""
+    found: list[Any] = []
+
+    def hook() -> None:
+        counter = OperatorCounter(lambda: "backward")
+        with counter:
+            torch.ones(2) * 2
+        found.extend(counter.lines)
+
+    thread = threading.Thread(target=hook)
+    thread.start()
+    thread.join()
+    assert {function for _, (_, _, function) in found} == {hook.__qualname__}
 
 
 def test_counts_are_those_of_one_step() -> None:

@@ -28,6 +28,12 @@ def test_what_is_saved_without_a_callback() -> None:
     }
 
 
+def test_what_is_saved_without_communication() -> None:
+    gains = would_save({"steps": [{"forward": 3.0, "communication": 1.0, "waiting for other ranks": 0.01}]})
+    assert [*gains] == ["communication"]
+    assert gains["communication"] == pytest.approx(1 / 3, rel=0.01)
+
+
 def test_evaluation_as_often_is_computed() -> None:
     gains = would_save({"steps": [{"forward": 1.0, "evaluation": 1.0}]})
     assert gains["evaluation"] == pytest.approx(1)

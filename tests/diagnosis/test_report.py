@@ -92,6 +92,29 @@ def test_json_has_everything_and_can_be_read() -> None:
     assert "+50%  evaluation" in str(made)
 
 
+def test_the_cost_of_the_clock_is_told_if_it_matters() -> None:
+    assert "A step takes 10 ms, without 0.2 ms to measure it:" in str(report(clock=2e-4))
+    assert "A step takes 10 ms:" in str(report(clock=2e-5))
+    assert report(clock=2e-5).to_json()["seconds_of_clock"] == 2e-5
+
+
+def test_a_remedy_that_pays_without_a_bottleneck_is_a_second_finding() -> None:
+    healthy = Verdict("none", "No bottleneck: forward, loss and backward take 62% of the step.", 0.62)
+    found = Report(healthy, 0.01, {"forward": 1.0}, tried=[tried("fused", 1.3), tried("foreach", 1.1, pays=False)])
+    lines = str(found).splitlines()
+    assert lines[0] == healthy.text
+    assert lines[1] == "A remedy pays nevertheless: fused makes it faster by +30% [+20%, +40%]."
+    assert found.ok
+    told = found.to_json()
+    assert (told["ok"], told["verdict"]["cause"], told["best"]["name"]) == (True, "none", "fused")
+    bound = report(tried=[tried("fused", 1.3)])
+    assert "A remedy pays: fused makes it faster by" in str(bound)
+    assert not bound.ok
+    neither = Report(healthy, 0.01, {"forward": 1.0}, tried=[tried("foreach", 1.1, pays=False)])
+    assert neither.to_json()["best"] is None
+    assert "pays" not in str(neither)
+
+
 def test_a_healthy_run_is_ok() -> None:
-    assert Report(Verdict("none", "Nothing is wrong."), 0.01, {"forward": 1.0}).ok
+    assert Report(Verdict("none", "No bottleneck."), 0.01, {"forward": 1.0}).ok
     assert not report().ok

@@ -66,6 +66,14 @@ def test_everything_is_on_the_page(tmp_path: Path) -> None:
     assert "together" in gains
 
 
+def test_a_remedy_that_pays_without_a_bottleneck_is_told_beside_the_verdict() -> None:
+    fused = Tried(Remedy("fused"), Ratio(1.3, 1.2, 1.4), pays=True)
+    page = report_page(Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}, tried=[fused]))
+    verdict = page.partition('class="verdict good"')[2].partition("<h2>")[0]
+    assert "No bottleneck." in verdict
+    assert "A remedy pays nevertheless: fused makes it faster by +30% [+20%, +40%]." in verdict
+
+
 def test_long_times_have_no_exponent() -> None:
     page = report_page(report(steps=[{"data": 12.3456, "rest": 0.0}]))
     assert '<td class="number">12,346</td>' in page
@@ -74,8 +82,8 @@ def test_long_times_have_no_exponent() -> None:
 
 
 def test_a_report_without_steps_and_remedies_has_no_plot() -> None:
-    page = report_page(Report(Verdict("none", "Nothing is wrong."), 0.1, {"forward": 1.0}))
-    assert "Nothing is wrong." in page
+    page = report_page(Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}))
+    assert "No bottleneck." in page
     assert "plotly.js" not in page
     assert not figures(page)
 

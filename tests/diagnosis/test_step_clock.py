@@ -100,3 +100,31 @@ def test_the_end_of_a_part_is_that_of_another(ticks: Ticks, since: float, expect
     clock.leave()
     clock.end_step()
     assert clock.steps == [expected]
+
+
+def test_the_cost_of_the_clock_is_left_out() -> None:
+    """Each look at the time takes a second: parts have their own seconds only, whatever the number of changes."""
+    now = [0.0]
+
+    def slow() -> float:
+        now[0] += 0.5
+        read = now[0]
+        now[0] += 0.5
+        return read
+
+    clock = StepClock(slow)
+    clock.cost = 1.0
+    now[0] += 0.5
+    clock.restart()
+    for _ in range(100):
+        clock.enter("forward")
+        now[0] += 0.25
+        clock.enter("method")
+        clock.leave()
+        clock.leave()
+    clock.end_step()
+    assert clock.steps == [{"rest": 0.0, "forward": 25.0, "method": 0.0}]
+    assert clock.costs == [401.0]  # 400 changes, and the end of the step
+    clock.end_step()
+    assert clock.steps[-1] == {"rest": 0.0}
+    assert clock.costs[-1] == 1.0

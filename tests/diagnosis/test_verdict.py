@@ -62,6 +62,26 @@ def test_many_small_operators_are_bound_by_the_host() -> None:
     assert judge(measured(steps, operators=told, seconds_per_operator=3e-6)).cause == "none"
 
 
+RANKS = {"forward": 0.3, "backward": 0.4, "optimizer": 0.1, "waiting for other ranks": 0.0}
+
+
+@pytest.mark.parametrize(("share", "cause"), [(0.24, "communication"), (0.16, "communication"), (0.14, "none")])
+def test_communication_that_computation_does_not_hide(share: float, cause: str) -> None:
+    verdict = judge(measured({**RANKS, "communication": 0.8 * share / (1 - share)}))
+    assert verdict.cause == cause
+    assert any(f"{share:.0%}" in each for each in (verdict.text, *verdict.evidence))
+
+
+def test_communication_below_the_limit_is_told() -> None:
+    verdict = judge(measured({**RANKS, "communication": 0.1, "waiting for other ranks": 0.1}))
+    assert verdict.cause == "none"
+    assert verdict.evidence == (
+        "communication, beyond what computation hides: 100 of 1,000 ms, 10% of the step; a bottleneck from 15%",
+        "waiting for other ranks: 100 of 1,000 ms, 10% of the step; a bottleneck from 15%",
+    )
+    assert not judge(measured({**RANKS, "communication": 0.01})).evidence
+
+
 def test_a_line_without_operators_is_bound_by_the_host() -> None:
     lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "seconds": 6.0}]
     verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, sampled_seconds=10.0))
