@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "devices",
         "dist",
         "environment",
+        "ledger",
         "nested",
         "precision",
         "rng",
