@@ -18,6 +18,7 @@ from benchmarks import (
     engine_cost,
     estimate_memory,
     import_time,
+    ledger_cost,
     methods,
     peak_memory,
     scaling,
@@ -33,6 +34,7 @@ BENCHMARKS = (
     "schedule_cost",
     "step_overhead",
     "callback_cost",
+    "ledger_cost",
     "auto_microbatch",
     "peak_memory",
     "estimate_memory",
@@ -69,6 +71,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
             rounds=1 if quick else 5, repeats=2 if quick else 1, device=device
         ),
         "callback_cost": lambda: callback_cost.measure(rounds=3 if quick else 15, device=device),
+        "ledger_cost": lambda: ledger_cost.measure(rounds=11 if quick else 51),
         "auto_microbatch": lambda: auto_microbatch.measure(rounds=3 if quick else 31, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
         "estimate_memory": lambda: estimate_memory.measure(estimate_memory.CONFIGURATIONS[: 3 if quick else None]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -114,6 +114,11 @@ def weights(trainer: Trainer) -> torch.Tensor:
 def weights_of(model: nn.Module) -> torch.Tensor:
     """All parameters of a model as one vector, copied."""
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def without_ledger(names: Iterable[str]) -> list[str]:
+    """The names in a checkpoint folder, sorted, without the ledger, which is in each."""
+    return sorted(name for name in names if not name.endswith("ledger.jsonl"))
 
 
 class Recorder(Callback):

@@ -38,6 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "devices",
         "dist",
         "environment",
+        "ledger",
         "nested",
         "precision",
         "rng",

@@ -34,6 +34,7 @@ from composer.core.metric_names import check_monitor
 from composer.core.name_placeholders import check_template, format_name
 from composer.core.time import Time
 from composer.core.timestamp import Timestamp
+from composer.ledger import Category, timed_as
 from composer.storage.uris import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ class CheckpointSaver(SaverSettings, Callback):
     Raises:
         ValueError: A name has an unknown placeholder or leads out of the folder, or arguments conflict.
 
-    >>> CheckpointSaver(
-    ...     "{run_name}/checkpoints", save_interval="500ba", num_checkpoints_to_keep=2
-    ... ).overwrite
+    >>> CheckpointSaver("{run_name}/checkpoints", save_interval="500ba").overwrite
     False
     """
 
@@ -285,6 +284,7 @@ class CheckpointSaver(SaverSettings, Callback):
         """Save if the interval is due."""
         self._save_if_due(Event.ITERATION_CHECKPOINT, state, logger)
 
+    @timed_as(Category.SAVING, state_at=1)
     def fit_end(self, state: State, logger: Logger) -> None:
         """Save what changed at the end since the last checkpoint, then wait for all writes and uploads."""
         if not self.weights_only and not is_never(self.save_interval):
@@ -301,6 +301,7 @@ class CheckpointSaver(SaverSettings, Callback):
             if isinstance(self._store, RemoteCheckpoints):
                 self._store.close()
 
+    @timed_as(Category.SAVING, state_at=1)
     def save(self, state: State, logger: Logger, *, at_end: bool = False) -> None:
         """Save now, unless this batch and the end of the run are saved already; all ranks must call this.
 
@@ -313,9 +314,8 @@ class CheckpointSaver(SaverSettings, Callback):
             OSError: The checkpoint could not be written.
         """
         self._writer.wait()  # a failed write resets what is compared below
-        now = SavePoint.of(state)
         # Only the writing ranks know of a failure, after which the same moment may be saved again.
-        dist.broadcast_object_list(is_saved := [now.is_saved_by(self._last_saved, at_end=at_end)])
+        dist.broadcast_object_list(is_saved := [SavePoint.of(state).is_saved_by(self._last_saved, at_end=at_end)])
         if not is_saved[0]:
             self._save_checkpoint(state, logger)
 
@@ -337,9 +337,9 @@ class CheckpointSaver(SaverSettings, Callback):
             self.all_saved_checkpoints_to_timestamp = times
             self._last_saved = None
 
-        only, metrics = self.weights_only, self.save_metrics
+        only = self.weights_only
         try:
-            content = collect(state, weights_only=only, ignore_keys=self.ignore_keys, metrics=metrics)
+            content = collect(state, weights_only=only, ignore_keys=self.ignore_keys, metrics=self.save_metrics)
         except TypeError:
             otherwise()
             raise
@@ -364,8 +364,8 @@ class CheckpointSaver(SaverSettings, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return save times, checkpoints kept and checkpoints being removed, by names relative to the folder."""
-        saved = times_of(self.all_saved_checkpoints_to_timestamp, self._list)
-        return {**self._list.state_dict(), "all_saved_checkpoints_to_timestamp": saved}
+        times = times_of(self.all_saved_checkpoints_to_timestamp, self._list)
+        return {**self._list.state_dict(), "all_saved_checkpoints_to_timestamp": times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the list of what an earlier process of this run saved to this folder, so that retention continues.

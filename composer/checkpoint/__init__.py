@@ -50,6 +50,7 @@ How a run resumes, and which checkpoints it keeps:
 Where checkpoints are kept:
     local_folder: A local checkpoint folder.
     remote_folder: A checkpoint folder in an object store; uploads in the background.
+    ledger_file: The ledger of the run's wall time beside the checkpoints.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from composer.checkpoint.optimizer_states import class_name, optimizer_state, se
 from composer.checkpoint.program import program_of_process
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
+from composer.ledger.segment import Position
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -275,6 +276,10 @@ def _set_fingerprint(state: State, saved: Any) -> None:
     state.fingerprint = saved
 
 
+def _set_position_in_ledger(state: State, saved: Any) -> None:
+    state.clock.resumed = Position.of_saved(saved)
+
+
 def _set_origin(state: State, saved: Any) -> None:
     state.forked_from = saved
 
@@ -299,6 +304,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
     StateEntry("fingerprint", lambda state: state.fingerprint, _set_fingerprint),  # likewise
+    StateEntry("ledger", lambda state: state.clock.position().to_saved(), _set_position_in_ledger),
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from composer.checkpoint.excluded_weights import EXCLUDED_KEY
+from composer.ledger.segment import Position
 
 __all__ = ["check_entry_types"]
 
@@ -109,6 +110,14 @@ def _are_texts(value: Any) -> bool:
     )
 
 
+def _is_position(value: Any) -> bool:
+    try:
+        Position.of_saved(value)
+    except ValueError:
+        return False
+    return True
+
+
 _STATES = (_are_states, "pairs of a class and its state")
 _NAMED = (_are_named, "a dict with string keys")
 _TOP_LEVEL_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -136,6 +145,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         _is_origin,
         "a dict with the strings 'run_name' and 'path', the number 'step' and the list 'changes'",
     ),
+    "ledger": (_is_position, "a dict with the string 'segment' and the dict 'seconds' of numbers"),
     "ending": (_is_dict, "a dict"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),

@@ -12,6 +12,7 @@ from composer.checkpoint.name_templates import names_in
 from composer.checkpoint.ordering import Found, newest_first
 from composer.checkpoint.removal import find_checkpoint, remove_checkpoint, remove_partial_files
 from composer.core.timestamp import Timestamp
+from composer.ledger.ledger import FILENAME
 from composer.storage.downloads import LINK_SUFFIX
 from composer.storage.uris import is_remote, local_path
 
@@ -112,7 +113,7 @@ class LocalCheckpoints:
             template: Name of the checkpoints, with ``{epoch}``, ``{batch}`` and the like.
             latest: Template of the link's name, or None.
         """
-        for name in (template, *(() if latest is None else (latest, latest + LINK_SUFFIX))):
+        for name in (template, FILENAME, *(() if latest is None else (latest, latest + LINK_SUFFIX))):
             remove_partial_files(self.local, name)
 
     def set_link(self, latest: str, name: str) -> None:

@@ -19,8 +19,11 @@ from composer.checkpoint.folder_conflicts import MANIFEST, raise_if_later
 from composer.checkpoint.name_templates import PARTIAL, is_plain, pattern
 from composer.checkpoint.ordering import Found, newest_first
 from composer.core.timestamp import Timestamp
+from composer.ledger.ledger import FILENAME
 from composer.storage.downloads import LINK_SUFFIX, link_targets
+from composer.storage.errors import is_transient
 from composer.storage.folder import Folder
+from composer.storage.retrying import call_with_retries
 from composer.storage.uploads import Job, UploadQueue
 from composer.storage.uris import split
 from composer.warnings import ComposerWarning
@@ -164,6 +167,22 @@ class RemoteCheckpoints:
             job = self._link(f"{latest}{LINK_SUFFIX}", name, [job])
         self._discard(to_delete, template or "", [job])
 
+    def send_text(self, name: str, text: str) -> None:
+        """Upload a small file that is no checkpoint; returns immediately, and a failure is only logged.
+
+        Args:
+            name: Name in the folder.
+            text: Its content.
+        """
+
+        def send() -> None:
+            try:
+                call_with_retries(lambda: self.folder.write_text(name, text), is_transient)
+            except Exception as error:
+                _log.warning("%s could not be uploaded: %s", self._masked_uri(name), mask_text(str(error)))
+
+        self._queue.submit(f"upload of {self._masked_uri(name)}", send)
+
     def finish(self, template: str, latest: str | None, damaged: Collection[str], to_delete: Iterable[str]) -> None:
         """Finish the work of a killed process: link the newest checkpoint, delete ``to_delete``.
 
@@ -225,7 +244,7 @@ class RemoteCheckpoints:
             last = last if found is None else found[1]
             # A sharded checkpoint has partial files in its folder.
             names = (f"{above}{slash}{last}", above)
-            is_ours = any(pattern(one).fullmatch(name) for one in (template, *links) for name in names)
+            is_ours = any(pattern(one).fullmatch(name) for one in (template, *links, FILENAME) for name in names)
             if (found is not None and is_ours) or (not above and _PROBE.fullmatch(last)):
                 self.folder.remove(entry.name)
 

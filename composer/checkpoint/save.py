@@ -18,6 +18,8 @@ from composer.checkpoint.safetensors_files import check_format, is_safetensors, 
 from composer.checkpoint.sharded_tensors import has_sharded_tensors, unshard
 from composer.checkpoint.sharded_writer import files_of_rank, shard_checkpoint, write_sharded
 from composer.core.name_placeholders import format_name
+from composer.ledger.category import Category
+from composer.ledger.clock import timed_as
 from composer.storage.atomic_upload import deliver
 from composer.storage.uris import is_remote, local_path
 
@@ -67,6 +69,7 @@ def collect(
     return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
 
 
+@timed_as(Category.SAVING)
 def save_checkpoint(
     state: State,
     filename: str | Path = "ep{epoch}-ba{batch}-rank{rank}",

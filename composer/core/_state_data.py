@@ -16,6 +16,7 @@ from composer.core.metric_values import MetricValues
 from composer.core.phase import Phase, TrainerMode
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.types import Batch
+from composer.ledger.clock import LedgerClock
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class StateData(ABC):
     def seed(self) -> int:
         """Seed of this rank."""
         return self.rank_zero_seed + self.seed_rank
+
+    @cached_property
+    def clock(self) -> LedgerClock:
+        """Assigns the wall time of the run to categories, see :class:`.Ledger`."""
+        return LedgerClock()
 
     @cached_property
     def train_phase(self) -> Phase:

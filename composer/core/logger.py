@@ -17,6 +17,7 @@ from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
 from composer.core.run_notices import Notices
 from composer.core.time import TimeUnit
+from composer.ledger.category import Category
 from composer.trees import ensure_tuple
 from composer.warnings import ComposerWarning
 
@@ -27,6 +28,7 @@ __all__ = ["Logger", "LoggerDestination"]
 
 # Reading a member off its enum costs more than the rest of the call.
 _BATCH: Final = TimeUnit.BATCH
+_LOGGING: Final = Category.LOGGING
 
 
 class Logger:
@@ -309,6 +311,9 @@ class Logger:
             self._nan_reported = True
             self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)", urgent=True)
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
+        clock = self._state.clock
+        # After the copy, which waits for steps that are still running on the device.
+        before = clock.enter(_LOGGING)
         for destination, queue in queues:
             entries = queue.copy()
             queue.clear()
@@ -317,6 +322,7 @@ class Logger:
                     destination.__receive__(dict(entry.metrics), entry.step, entry.timestamp)
                 except Exception as error:
                     failures.setdefault(id(destination), (destination, error))
+        clock.leave(before)
         # Not before every destination has received every record.
         for destination, error in failures.values():
             self.report(destination, error)

@@ -30,6 +30,7 @@
 - ``blame``, ``row_ranking``, ``row_contents``, ``blame_report``: find the rows of data behind a loss spike.
 - ``compilation``: ``torch.compile``.
 - ``default_optimizer``: the optimizer if none is given.
+- ``run_ledger``: where the wall time of the run goes, over restarts.
 - ``extract_hparams``, ``model_report``, ``run_summary``: logged hyperparameters, model summary, final table.
 - ``overrides``: change the trainers of a program from outside, for commands such as ``composer verify``.
 - ``_trainer_names``, ``third_party_loops``: attributes and helpers that scripts of 0.32 use.

@@ -21,6 +21,7 @@ from composer.core.time import Time, TimeUnit
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
 from composer.devices import SIDE_STREAMS, Device
+from composer.ledger.category import Category
 from composer.trainer.failed_step import copy_containers
 from composer.trainer.run import Run
 from composer.trainer.uneven_data import END, UnevenInputs
@@ -76,17 +77,19 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
     Raises:
         ValueError: The data yields no batches, or is infinite although it must end.
     """
-    state, fire = run.state, run.engine.run_event
+    state, fire, clock = run.state, run.engine.run_event, run.state.clock
     phase = state.train_phase
     spec: DataSpec = phase.loader
     if phase.iterator is None:
-        phase.iterator = start_epoch_iterator(run)
+        with clock.during(Category.DATA):
+            phase.iterator = start_epoch_iterator(run)
     iterator = phase.iterator
     watch = _watch(phase, iterator) if check_infinite else None
     # Batches by index can be fetched again.
     keeps_batch = isinstance(iterator, EpochIterator) and iterator.resume_by != "indices"
     while True:
         fire(Event.BEFORE_DATALOADER)
+        clock.wait()
         run.fetched, run.gradients_ready = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
         run.fetched = (copy_containers(batch) if keeps_batch else None,)
@@ -94,6 +97,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
             batch = _batch_or_dummy(run, run.uneven_inputs, batch)
         if batch is END:
             run.fetched = None
+            clock.end_epoch()
             break
         is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         counts = None if is_idle else (lambda batch: _set_counts(run, spec, batch))
@@ -101,6 +105,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
         if run.uneven_inputs is not None and not is_idle:
             _send_counts(run)
             run.uneven_inputs.join_first_step()
+        clock.train()
         fire(Event.AFTER_DATALOADER)
         yield state.batch
         if watch is not None:

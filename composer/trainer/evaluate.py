@@ -14,6 +14,7 @@ from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
+from composer.ledger.category import Category
 from composer.parallel.buffer_sync import sync_buffers
 from composer.trainer.auto_microbatch.evaluation import AutoEvaluation, check_auto_evaluation
 from composer.trainer.evaluation_pass import evaluation_pass
@@ -43,10 +44,11 @@ def evaluate_if_due(run: Run, event: Event) -> None:
     if not due:
         return
     state.train_phase.evaluation_event = event.value
-    fire(Event.EVAL_BEFORE_ALL)
-    for evaluator in due:
-        evaluate(run, evaluator)
-    fire(Event.EVAL_AFTER_ALL)
+    with state.clock.during(Category.EVALUATION):
+        fire(Event.EVAL_BEFORE_ALL)
+        for evaluator in due:
+            evaluate(run, evaluator)
+        fire(Event.EVAL_AFTER_ALL)
     state.train_phase.evaluation_event = None
     observe_evaluation(run, [evaluator.label for evaluator in due])
     state.train_phase.batch_start_time = time.perf_counter()

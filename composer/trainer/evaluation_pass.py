@@ -97,6 +97,7 @@ class EvaluationPass:
             counts = self._step_sync.counts()
             samples, tokens = counts.samples, counts.tokens
         phase.timestamp = phase.timestamp.to_next_batch(samples, tokens, time.perf_counter() - phase.batch_start_time)
+        self._run.state.clock.tick()
 
     def _record_counts(self, batch: Batch) -> None:
         spec: DataSpec = self._phase.loader

@@ -20,6 +20,7 @@ from composer.core.logger import Logger
 from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
+from composer.ledger.clock import LedgerClock
 from composer.optim.lr_finder import RangeTest, geometric_learning_rates
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.batch_loading import batches
@@ -153,6 +154,7 @@ def _restored_afterwards(run: Run) -> Generator[None]:
             engine.logger = run.logger = Logger(state, [])
             if getattr(model, "logger", None) is logger:
                 model.logger = run.logger  # type: ignore[assignment]
+            state.clock = LedgerClock()  # its steps are not those of the run
             state.callbacks = []
             state.schedulers, state.train_metrics = [], {}
             phase.timestamp = Timestamp()

@@ -61,6 +61,8 @@ def _fit(run: Run) -> None:
     note_start(run)
     logger.begin()
     fire(Event.FIT_START)
+    if run.ledger is not None:
+        run.ledger.begin(state)  # after the savers have checked their folders
     report_model(run)
     resume_at(run)
     state.train_phase.batch_start_time, first_batch = time.perf_counter(), state.timestamp.batch

@@ -22,6 +22,7 @@ from composer.trainer.uneven_data import UnevenInputs
 if TYPE_CHECKING:
     from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
     from composer.trainer.auto_microbatch.retry import AutoMicrobatch
+    from composer.trainer.run_ledger import RunLedger
     from composer.trainer.run_summary import Summary
 
 __all__ = ["LoopOptions", "Run"]
@@ -70,6 +71,7 @@ class Run:
         unbound_schedules: Schedules that wait for optimizers, and their scale ratio.
         loaded: Contents of the loaded checkpoint to apply when training starts.
         interruption: Records signals during training, or None if no checkpoints are saved.
+        ledger: Records where the wall time of the run goes, or None without a trainer.
         summary: Collects results for the table at the end of training, or None if no table is shown.
         samples: Number of samples in the current batch of this rank.
         tokens: Number of tokens in the current batch of this rank.
@@ -109,6 +111,7 @@ class Run:
     unbound_schedules: tuple[list[Any], float] | None = None
     loaded: ResumeInfo | None = None
     interruption: Interruption | None = None
+    ledger: RunLedger | None = None
     summary: Summary | None = None
     samples: int = 0
     tokens: int = 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from composer.core.timestamp import Timestamp
+    from composer.ledger.ledger import Ledger
 
 __all__ = ["Summary"]
 
@@ -71,7 +72,8 @@ class Summary:
             width: Number of columns of the terminal, for which names are shortened; None for no limit.
         """
         work = wrap_fields(self._work(run), width, indent="  ", gap=" ")
-        lines = [work, *(f"  {text}" for text in run.logger.notices.texts)]
+        spent = [] if run.ledger is None else [wrap_fields(_spent(run.ledger.ledger()), width, indent="    ", gap=" ")]
+        lines = [work, *spent, *(f"  {text}" for text in run.logger.notices.texts)]
         rows = self._values(run)
         callbacks = run.state.callbacks
         files = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
@@ -123,6 +125,14 @@ _NOUNS = {
     TimeUnit.SAMPLE: ("sample", "samples"),
     TimeUnit.TOKEN: ("token", "tokens"),
 }
+
+
+def _spent(ledger: Ledger) -> list[str]:
+    """Return where the wall time of the run went, by category from the largest, without those below half a percent."""
+    number = len(ledger.segments)
+    over = f" over {number} starts" if number > 1 else ""
+    shown = [f"{100 * share:.0f} % {category.label}" for category, share in ledger.shares.items() if share >= 0.005]
+    return [f"  wall time {_duration(ledger.total)}{over}:", *(f"{text}," for text in shown[:-1]), *shown[-1:]]
 
 
 def _table(rows: list[tuple[str, str, str]], files: list[tuple[str, str]], width: int | None) -> list[str]:

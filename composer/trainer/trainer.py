@@ -35,6 +35,8 @@ from composer.core.types import Batch
 from composer.core.unused_overrides import check_model_methods
 from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
+from composer.ledger.category import Category
+from composer.ledger.ledger import Ledger
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.parallel.config import as_parallelism_config
@@ -69,6 +71,7 @@ from composer.trainer.predict import predict
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
+from composer.trainer.run_ledger import RunLedger
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
@@ -380,7 +383,8 @@ class Trainer(TrainerNames):
         self.auto_log_hparams, self.python_log_level = auto_log_hparams, python_log_level
         self._eval_batches_before_fit = eval_batches_before_fit
         self._stopping = resume.SaveOnStop(given.as_signals(save_on_signals), save_on_exception, autoresume)
-        self._run = Run(self.state, self.engine, self.logger, strategy=strategy)
+        self._ledger = RunLedger(self.state.clock, autoresume=autoresume)
+        self._run = Run(self.state, self.engine, self.logger, strategy=strategy, ledger=self._ledger)
         if dist.get_world_size() > 1:
             self._run.step_sync = StepSync(ranks_per_batch=dist.get_world_size() // strategy.data_world_size)
 
@@ -557,7 +561,7 @@ class Trainer(TrainerNames):
                 set_eval_metrics(self.state, evaluator)
         if not evaluators:
             raise ValueError("eval_dataloader must be given, to eval or to the Trainer.")
-        with self._running():
+        with self._running(Category.EVALUATION):
             self.engine.run_event(Event.EVAL_STANDALONE_START)
             for evaluator in evaluators:
                 evaluate(self._run, evaluator, None if subset_num_batches == -1 else subset_num_batches)
@@ -582,7 +586,7 @@ class Trainer(TrainerNames):
         raise_if_unknown(Trainer.predict, unknown)
         raise_if_misplaced(Trainer.predict, dataloader, subset_num_batches)
         check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
-        with self._running():
+        with self._running(Category.EVALUATION):
             spec = ensure_data_spec(dataloader)
             check_sharded_data(spec.dataloader, self.state.data_shard, "dataloader")
             return predict(
@@ -730,7 +734,8 @@ class Trainer(TrainerNames):
         self._check_open()
         check_arguments({"min_lr": min_lr, "max_lr": max_lr, "num_batches": num_batches, "stop_factor": stop_factor})
         try:
-            return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
+            with self.state.clock.call(Category.OTHER):
+                return find_lr(self._run, min_lr, max_lr, num_batches, stop_factor)
         except Exception as error:
             add_notes(error, self.state)
             raise
@@ -884,6 +889,15 @@ class Trainer(TrainerNames):
         """
         return summary_of_run(self._run, depth)
 
+    @property
+    def ledger(self) -> Ledger:
+        """Where the wall time of the run went, over restarts with ``save_folder``; ``print(trainer.ledger)`` shows it.
+
+        With multiple ranks, each rank has its own time; only rank 0 writes ``ledger.jsonl``, and knows of earlier
+        processes.
+        """
+        return self._ledger.ledger()
+
     def _repr_html_(self) -> str:
         """Return an HTML table of the model, the data and the progress, for notebooks."""
         return html_of_run(self._run)
@@ -907,19 +921,21 @@ class Trainer(TrainerNames):
 
     def _train(self) -> None:
         """Run the training loop, or the dry run instead."""
-        with self._running():
+        with self._running(Category.START_UP):
             # Also if model.training is already True: submodules may be in eval mode, or override train().
             self.state.model.train()
             if self._dry_run:
                 run_dry(self._run)
                 return
             if self._eval_batches_before_fit:
-                for evaluator in self.state.evaluators:
-                    evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
+                with self.state.clock.during(Category.EVALUATION):
+                    for evaluator in self.state.evaluators:
+                        evaluate(self._run, evaluator, self._eval_batches_before_fit, log=False)
             if self._shown is not None:
                 self._run.summary = Summary(self.state.timestamp)
             try:
                 with (
+                    self._ledger.recording(self.state),
                     self._stopping.save_on_interrupt(self._run),
                     run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
                 ):
@@ -946,14 +962,14 @@ class Trainer(TrainerNames):
             raise
 
     @contextlib.contextmanager
-    def _running(self) -> Generator[None]:
+    def _running(self, category: Category) -> Generator[None]:
         """Defer the delivery of metrics while a loop runs, and remove progress displays if it fails."""
         self._check_open()
         outer, self.logger.deferred = self.logger.deferred, True  # a callback may evaluate in the middle of a fit
         if not outer:
             free_outputs(self.state)  # left over from a step that an exception ended
         try:
-            with dist.name_missing_ranks(), self.engine.looping():
+            with self.state.clock.call(category), dist.name_missing_ranks(), self.engine.looping():
                 yield
         except BaseException as error:
             self.logger.suspend()

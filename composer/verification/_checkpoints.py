@@ -106,9 +106,10 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
     >>> differences(one, other)
     ['callbacks/Counter/seen']
     """
-    # The random state is restored when training begins, and compared there; the program is that of the process.
+    # The random state is restored when training begins, and compared there; the program and the segment of the ledger
+    # are those of the process.
     one, other = (
-        {path: value for path, value in _leaves(content["state"], ()) if not path.startswith("program/")}
+        {path: value for path, value in _leaves(content["state"], ()) if not path.startswith(("program/", "ledger/"))}
         for content in (first, second)
     )
     found = [path for path, value in one.items() if other.get(path) != value]

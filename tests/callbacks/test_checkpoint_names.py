@@ -10,7 +10,7 @@ import torch
 
 from composer import Callback, State, Trainer
 from composer.callbacks import CheckpointSaver
-from tests.common import trainer_of
+from tests.common import trainer_of, without_ledger
 
 
 def trainer(saver: CheckpointSaver, *more: Callback, **arguments: Any) -> Trainer:
@@ -19,7 +19,7 @@ def trainer(saver: CheckpointSaver, *more: Callback, **arguments: Any) -> Traine
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return without_ledger(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("path_type", [str, Path])

@@ -16,7 +16,7 @@ from composer.checkpoint.load import read_checkpoint
 from composer.core import LoggerDestination
 from composer.core.time import TimeUnit
 from tests.callbacks.cases import Case
-from tests.common import At, classifier, labeled_data, trainer_of, weights
+from tests.common import At, classifier, labeled_data, trainer_of, weights, without_ledger
 
 both = pytest.mark.parametrize("asynchronous", [False, True])
 
@@ -29,7 +29,7 @@ def trainer(saver: CheckpointSaver, *more: Callback, **arguments: Any) -> Traine
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return without_ledger(path.name for path in folder.iterdir())
 
 
 def link(folder: Path) -> str:

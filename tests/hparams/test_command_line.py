@@ -148,5 +148,5 @@ def test_on_two_ranks(run: str, tmp_path: Path, two_ranks: Ranks) -> None:
     two_ranks.run(trained_by_module, str(tmp_path), run, "--save_folder", "saved", "--seed", "3")
     assert load((tmp_path / "saved" / "config.yaml").read_text())["seed"] == 3
     assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == [
-        "config.yaml", "ep0-ba2-rank0.pt", "latest-rank0.pt",
+        "config.yaml", "ep0-ba2-rank0.pt", "latest-rank0.pt", "ledger.jsonl",
     ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_reports_the_best_by_metric_direction() -> None:
         eval_interval="1ba",
         max_duration="4ba",
     )
-    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[3:]}
     assert list(rows) == ["loss/train", "train/MulticlassAccuracy", "eval/CrossEntropy", "eval/MulticlassAccuracy"]
     assert rows["eval/CrossEntropy"][2:4] == ["at", "batch"]
     assert float(rows["eval/CrossEntropy"][1]) <= float(rows["eval/CrossEntropy"][0])
@@ -75,7 +75,7 @@ def test_non_numeric_values_are_omitted() -> None:
     summary.record(1, {"metrics/eval/Confusion": torch.ones(2, 2), "metrics/eval/Custom": 0.5})
     summary.record(2, {"metrics/eval/Custom": 0.25})
     trainer.fit()
-    assert [line.split() for line in summary.text(trainer._run).splitlines()[2:]][-1] == ["eval/Custom", "0.2500"]
+    assert [line.split() for line in summary.text(trainer._run).splitlines()[3:]][-1] == ["eval/Custom", "0.2500"]
 
 
 class Named:

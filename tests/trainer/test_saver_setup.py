@@ -17,7 +17,7 @@ from composer.loggers import RemoteUploaderDownloader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
 from tests.checkpoint.sharding import full
-from tests.common import At, classifier, labeled_data, trainer_of, weights
+from tests.common import At, classifier, labeled_data, trainer_of, weights, without_ledger
 from tests.storage.faulty import cleared
 from tests.trainer.resuming import build, shuffled
 
@@ -29,7 +29,7 @@ def faulty(monkeypatch):
 
 
 def listed(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return without_ledger(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
 # ------------------------------------------------------------------------------------------------- several savers
