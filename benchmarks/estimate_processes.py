@@ -106,7 +106,6 @@ CONFIGURATIONS = (
     Sharded("fsdp", _C("llama-recompute", "decoupled-adamw", ("EMA(half_life='2ba')",), batch=8), 4),
     Sharded("hsdp", _C("mlp", "adamw"), 4),
     Sharded("hsdp", _C("gpt", "adamw", batch=8, settings=MICRO), 4),
-    Sharded("hsdp", _C("convnet", "momentum", settings=BF16), 4),
     Sharded("tp", _C("mlp", "sgd", batch=64)),
     Sharded("tp", _C("mlp", "adamw", settings=BF16)),
     Sharded("tp", _C("gpt", "adamw", batch=8)),

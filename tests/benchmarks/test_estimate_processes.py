@@ -15,7 +15,7 @@ from benchmarks.torch_allocations import can_preload
 
 
 def test_configurations() -> None:
-    assert len({each.label for each in CONFIGURATIONS}) == len(CONFIGURATIONS) == 28
+    assert len({each.label for each in CONFIGURATIONS}) == len(CONFIGURATIONS) == 27
     assert {each.strategy for each in CONFIGURATIONS} == {"ddp", "fsdp", "hsdp", "tp"}
     assert {each.configuration.model for each in CONFIGURATIONS} <= set(MODELS)
     assert {each.configuration.optimizer for each in CONFIGURATIONS} <= set(OPTIMIZERS)
