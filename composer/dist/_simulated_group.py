@@ -131,10 +131,12 @@ class _SimulatedGroup(_Group):
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Completed:
         del opts
         for output, tensor in zip(outputs, inputs, strict=True):
-            parts, part = output.view(self._size, -1), tensor.reshape(1, -1)
-            if output.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-                part = part.clone()  # its own part of the output
-            parts.copy_(part.expand_as(parts))
+            rows, row = output.view(self._size, -1), tensor.reshape(1, -1)
+            if rows[self._rank].data_ptr() == tensor.data_ptr():  # its own row, which a copy would read and write
+                for others in (rows[: self._rank], rows[self._rank + 1 :]):
+                    others.copy_(row.expand_as(others))
+            else:
+                rows.copy_(row.expand_as(rows))
         return _done("all_gather", inputs, outputs, outputs)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Completed:

@@ -24,8 +24,10 @@ _ONEDNN = (torch.float32, *_HALF)
 _MIB = 2**20
 # Height and width of the images together up to which they are resized in channels-last.
 _SMALL_IMAGE = 128
-# oneDNN's scratchpad for products in bfloat16, which are computed in tiles.
+# oneDNN's scratchpad for products in bfloat16, which are computed in tiles on processors that have AMX.
 _TILES = _MIB // 2
+# The scratchpads of the forward and backward pass of a convolution in bfloat16 without AMX.
+_NO_TILES, _NO_TILES_BACKWARD = 12 * 2**10, 96 * 2**10
 
 Rule = Callable[[Sequence[Tensor], Sequence[Tensor]], int]
 
@@ -56,8 +58,9 @@ def temporary_memory(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tens
 
 
 def _of_gloo(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """Gloo gathers into a tensor of its own, and reduces a copy of what it scatters."""
-    return sum(each.nbytes for each in {"all_gather": outputs, "reduce_scatter": inputs}.get(name, ()))
+    """Gloo gathers into a tensor of its own, and scatters a copy, which it reduces first if it is to be reduced."""
+    copied = {"all_gather": outputs, "reduce_scatter": inputs, "scatter": inputs}.get(name, ())
+    return sum(each.nbytes for each in copied)
 
 
 def _conversions(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
@@ -209,6 +212,17 @@ def _columns(input: Tensor, weight: Tensor, output: Tensor, *, forward: bool) ->
     return max(group, _nbytes(output) if forward else _nbytes(input) + _nbytes(weight))
 
 
+def _has_tiles() -> bool:
+    return torch.cpu._is_amx_tile_supported()
+
+
+def _weights(weight: Tensor) -> int:
+    """Return the bytes of the weight of a convolution in the layouts of its forward pass, with the scratchpad."""
+    if weight.itemsize == 4:
+        return _blocked_weight(weight) + 8192
+    return 4 * _nbytes(weight) + _TILES // 2 if _has_tiles() else 2 * _nbytes(weight) + _NO_TILES
+
+
 def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """The blocked input, weight and output; then the output in both layouts."""
     input, weight = inputs[:2]
@@ -217,10 +231,10 @@ def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         return _columns(input, weight, output, forward=True)
     if _is_plain(input, weight, output):
         return 0
-    weights = _blocked_weight(weight) + 8192 if weight.itemsize == 4 else 4 * _nbytes(weight) + _TILES // 2
+    weights = _weights(weight)
     if _is_channels_last(input) or _is_channels_last(weight):
         return weights + (0 if _is_channels_last(input) else _nbytes(input))
-    blocked = 4 * output.numel() if output.itemsize == 2 else _blocked(output)
+    blocked = 4 * output.numel() if output.itemsize == 2 and _has_tiles() else _blocked(output)
     if _is_transposed(input, weight, output):
         blocked *= 2
     return max(blocked, _blocked(input) + weights + max(_blocked(output) - _nbytes(output), 0))
@@ -234,10 +248,12 @@ def _convolution_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
     if _is_plain(input, weight, gradient):
         return 0
     half = weight.itemsize == 2
-    tiles = 2 * _nbytes(weight) + (_TILES if half else 0)
+    scratchpad = (_TILES if _has_tiles() else _NO_TILES_BACKWARD) if half else 0
+    tiles = 2 * _nbytes(weight) + scratchpad
     # Part of a concatenation, for example.
     copied = 0 if gradient.is_contiguous() or _is_channels_last(gradient) else _nbytes(gradient)
     if _is_channels_last(input) or _is_channels_last(weight):
+        tiles += _nbytes(weight) if half and not _has_tiles() else 0
         return tiles + copied + (0 if _is_channels_last(input) else _nbytes(input))
     of_input = any(each.shape == input.shape for each in outputs)
     weights = _blocked_weight(weight)

@@ -144,6 +144,7 @@ class MemoryRecorder(Probe):
             raise
         self._stages = next(callback for callback in trainer.state.callbacks if isinstance(callback, Stages))
         self._facts |= run_facts(trainer.state, self._stages.batch_size)
+        self._facts["sample_bytes"] = self._stages.sample_bytes
 
     def result(self) -> Mapping[str, Any]:
         """Return the peak and what it is made of, in bytes, facts of the run, and what the last step computes."""

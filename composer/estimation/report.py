@@ -135,6 +135,7 @@ class Report:
             "",
             *self._microbatch(),
             *self._kept(),
+            *self._batches(),
             *self._allocator(),
             *self._step(),
         ]
@@ -198,6 +199,15 @@ class Report:
         for stage, size, remaining in self.memory.facts.get("kept", ()):
             where = f"memory that is allocated in {_STAGES[stage]}" if stage in _STAGES else stage
             yield f"each batch keeps {size_text(size)} more ({where}), here for {remaining} more batches"
+
+    def _batches(self) -> Iterator[str]:
+        """Tell that samples have different sizes, as with padding: no later batch was looked at."""
+        sizes = self.memory.facts.get("sample_bytes", ())
+        if sizes and max(sizes) > 1.01 * min(sizes):
+            yield (
+                f"samples take {size_text(min(sizes))} to {size_text(max(sizes))} in the first {len(sizes)} batches; "
+                "a later batch that is larger needs more than estimated"
+            )
 
     def _allocator(self) -> Iterator[str]:
         """Tell what other settings of the allocator change, and that it will be short of memory."""

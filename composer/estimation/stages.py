@@ -56,6 +56,7 @@ class Stages(Callback):
         num_batches: Number of steps of the run; 0 if it is not known.
         eval_batches: Number of batches of each evaluator by its label, 0 if it is not known.
         buffers: Bytes of the model's buffers at the end of each step.
+        sample_bytes: Bytes of a sample in the batches of the steps at the beginning of the run, on average of a batch.
 
     >>> Stages(AllocationLog(), steps=3).steps
     3
@@ -75,6 +76,7 @@ class Stages(Callback):
         self.eval_ends: dict[str, list[int]] = {}
         self.eval_batches: dict[str, int] = {}
         self.buffers: list[int] = []
+        self.sample_bytes: list[float] = []
         self._names: dict[nn.Module, str] = {}
         self._hooks = ExitStack()
         self._done = self._samples = self._repeated = 0
@@ -89,7 +91,7 @@ class Stages(Callback):
         del logger
         # fit may be called again.
         self._done = self._repeated = 0
-        self.ends, self.eval_ends, self.buffers = [], {}, []
+        self.ends, self.eval_ends, self.buffers, self.sample_bytes = [], {}, [], []
         self._note_model(state)
         for metrics in (state.train_metrics, *state.eval_metrics.values()):
             for leaf in leaves([vars(metric) for metric in (metrics or {}).values()]):
@@ -116,9 +118,11 @@ class Stages(Callback):
         count = state.train_phase.loader.get_num_samples_in_batch
         self._samples = int(count(state.batch))
         self.batch_size = max(self.batch_size, self._samples)
-        for leaf in leaves(state.batch):
-            if isinstance(leaf, torch.Tensor):
-                self.log.add(leaf, "batch")
+        tensors = [leaf for leaf in leaves(state.batch) if isinstance(leaf, torch.Tensor)]
+        for tensor in tensors:
+            self.log.add(tensor, "batch")
+        if self._done < self.steps - 1:  # at the end of the run, methods may change the size
+            self.sample_bytes.append(sum(tensor.nbytes for tensor in tensors) / max(self._samples, 1))
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Begin a step."""

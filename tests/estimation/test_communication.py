@@ -131,3 +131,19 @@ def test_shapes_that_dtensor_asks_for_are_not_memory():
             other = tensor * 3
         assert other.shape == (64, 64)
         assert {each.nbytes for each in log.allocations} == {FLOAT * 32 * 64}
+
+
+def test_an_all_gather_into_its_own_row_allocates_nothing():
+    log, gathered = AllocationLog(), torch.zeros(8)
+    with simulated_ranks(4, rank=1), skip_compute(log, [gathered]):
+        torch.distributed.group.WORLD._allgather_base(gathered, gathered[2:4]).wait()
+    assert [each.nbytes for each in log.allocations] == [FLOAT * 8]
+
+
+def test_gloo_copies_what_a_tensor_is_sharded_from():
+    log, full = AllocationLog(), torch.zeros(64, 64)
+    with simulated_ranks(2), skip_compute(log, [full], temporary_memory):
+        mesh = torch.distributed.init_device_mesh("cpu", (2,))
+        distribute_tensor(full, mesh, [Shard(1)])
+    # The tensor, its contiguous halves, the shard, and the copy of all halves.
+    assert 0 <= log.peak()[0] - 3.5 * full.nbytes < 100  # numbers of the mesh

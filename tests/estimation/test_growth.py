@@ -13,6 +13,10 @@ from torchmetrics.classification import MulticlassAUROC
 
 from benchmarks.estimate_memory import estimated, measured
 from composer import Callback
+from composer.estimation.configuration import Configuration
+from composer.estimation.devices import Device
+from composer.estimation.memory import Memory
+from composer.estimation.report import Report
 from composer.models import ComposerClassifier
 
 BATCH = 256
@@ -94,3 +98,24 @@ def test_the_report_tells_who_keeps_memory() -> None:
 
 def test_the_last_two_outputs_do_not_grow() -> None:
     assert kept(estimated(lambda: arguments(nn.Linear(64, 100), 12, KeepOutputs(last=2)))) == []
+
+
+class Mean(nn.Module):
+    """Classifies sequences of any length by their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("lengths, told", [((8, 16, 24, 32), True), ((8, 8, 8, 8), False)], ids=["growing", "equal"])
+def test_the_report_tells_that_later_batches_may_be_larger(lengths: tuple[int, ...], told: bool) -> None:
+    # The last batch has fewer samples, which are of the same size.
+    shapes = zip((4, 4, 4, 2), lengths, strict=True)
+    loader = [(torch.ones(size, length, 64), torch.zeros(size).long()) for size, length in shapes]
+    found = estimated(lambda: {**arguments(Mean(), 1), "train_dataloader": loader})
+    text = str(Report(Device("large", 2**30), Configuration(), Memory(found["peak"], facts=found["facts"])))
+    assert ("samples take 2.01 KiB to 4.01 KiB in the first 2 batches; a later batch" in text) == told
