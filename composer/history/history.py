@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,35 +11,13 @@ import numpy as np
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean, plural
+from composer.core.run_event import RunEvent
 from composer.history.series import TIMES, Series
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["History", "LoggedArray", "LoggedTable", "RunEvent"]
-
-
-@dataclass(frozen=True)
-class RunEvent:
-    """Something that happened in a run once.
-
-    Attributes:
-        kind: "start", "resumption", "evaluation", "checkpoint", "spike", "nan", "stop", "interruption", "error" or
-            "end"; others are allowed.
-        step: Number of batches trained before.
-        text: What happened, in one line.
-        seconds: Time trained before, in seconds; None if unknown.
-        time: When, in seconds since 1970 (Unix time); None if unknown.
-
-    >>> RunEvent("checkpoint", 100, "saved ep1.pt").seconds is None
-    True
-    """
-
-    kind: str
-    step: int
-    text: str = ""
-    seconds: float | None = None
-    time: float | None = None
+__all__ = ["History", "LoggedArray", "LoggedTable"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,8 @@ class History:
 
     Attributes:
         name: Name of the run.
-        series: The metrics by name, in the order of their first values. A value that is a boolean counts as 0 or 1.
+        series: The metrics by name, in the order of their first values. A boolean counts as 0 or 1. The counters
+            ``time/*`` of the trainer are left out: they are the times of each value.
         replaced: Values that were logged again after a resumption, by name.
         hyperparameters: The hyperparameters by name.
         events: The events, oldest first.
@@ -93,6 +72,7 @@ class History:
         arrays: The newest value of each metric that is an array.
         texts: The newest value of each metric that is text.
         environment: Versions and hardware, as from :func:`composer.environment.collect_env`; empty if unknown.
+        model: The table of the model's layers, as from :meth:`.ModelSummary.table`; empty if unknown.
         files: The files that were read.
         remarks: What a reader should know about the files, such as an incomplete last line.
 
@@ -109,6 +89,7 @@ class History:
     arrays: dict[str, LoggedArray] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
@@ -134,6 +115,41 @@ class History:
         from composer.history._read import read_history
 
         return read_history(Path(path))
+
+    def until(self, seconds: float) -> History:
+        """Return the part up to a time.
+
+        Args:
+            seconds: Time trained in seconds. Values of unknown time stay.
+        """
+        series = {
+            name: one if one.seconds is None else one[~(one.seconds > seconds)] for name, one in self.series.items()
+        }
+        events = [event for event in self.events if event.seconds is None or event.seconds <= seconds]
+        return replace(self, series={name: one for name, one in series.items() if len(one)}, events=events)
+
+    def followed_by(self, later: History) -> History:
+        """Return the history of a run that was resumed: this one, continued by a later one.
+
+        A metric that both have at the same step is that of the later one.
+
+        Args:
+            later: What was logged after the resumption.
+        """
+        series = dict(self.series)
+        for name, one in later.series.items():
+            before = self.series.get(name)
+            if before is not None:
+                before = before[~np.isin(before.step, one.step)]
+            series[name] = one if before is None else before.followed_by(one)
+        lists = {
+            part: getattr(self, part) | getattr(later, part)
+            for part in ("hyperparameters", "tables", "arrays", "texts")
+        }
+        times = {(event.kind, event.time) for event in later.events}
+        events = [event for event in self.events if (event.kind, event.time) not in times] + later.events
+        replaced = {**later.replaced, **self.replaced}
+        return replace(later, series=series, replaced=replaced, events=events, files=self.files, **lists)
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a metric; the prefix "metrics/" may be omitted.
