@@ -46,7 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("loss", "memory", "model_summary", "nn", "storage", "surgery"),
     ("history", "metrics", "optim", "profiler"),
     ("checkpoint", "parallel"),
-    ("export",),
+    ("export", "reports"),
     ("algorithms", "callbacks", "datasets", "loggers", "models"),
     ("functional", "trainer"),
     ("hparams",),

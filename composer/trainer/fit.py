@@ -60,6 +60,7 @@ def _fit(run: Run) -> None:
     state.stop_requested, state.sync_stop_requests = None, run.step_sync is not None
     note_start(run)
     logger.begin()
+    logger.log_event("start")
     fire(Event.FIT_START)
     report_model(run)
     resume_at(run)
@@ -96,6 +97,7 @@ def _fit(run: Run) -> None:
         logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)
     state.sync_stop_requests = False
+    logger.log_event("end")
     fire(Event.FIT_END)
     zero_gradients(run)
 

@@ -38,6 +38,7 @@ from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
 from composer.history.history import History
 from composer.history.live import LiveHistory
+from composer.loggers._run_history import history_of
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.parallel.config import as_parallelism_config
@@ -72,7 +73,6 @@ from composer.trainer.predict import predict
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
-from composer.trainer.run_history import history_of
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
@@ -376,7 +376,7 @@ class Trainer(TrainerNames):
         saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
         self.state.find_algorithm = resume.find_algorithm_class
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
-        self.logger.recorder = self._history = LiveHistory(name)
+        self.logger.recorder = LiveHistory(name)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
         self._shown = setup.summary_stream(console_stream) if progress_bar or log_to_console else None
@@ -885,7 +885,7 @@ class Trainer(TrainerNames):
         it is downsampled so that minima and maxima stay. What was logged before a resumption is read from the file of
         :class:`.JSONLinesLogger` or :class:`.CSVLogger`, if there is one.
         """
-        return history_of(self.state, self.logger, self._history)
+        return history_of(self.state, self.logger)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.
@@ -939,9 +939,7 @@ class Trainer(TrainerNames):
                     self._stopping.save_on_interrupt(self._run),
                     run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
                 ):
-                    self.logger.log_event("start")
                     fit(self._run)
-                    self.logger.log_event("end")
             except BaseException as error:
                 self.logger.notices.texts.clear()
                 if isinstance(error, Exception):

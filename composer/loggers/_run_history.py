@@ -1,4 +1,4 @@
-"""The history of the run of a trainer: what its logger delivered, and before a resumption what its log files have."""
+"""The history of the current run: what its logger delivered, and before a resumption what its log files have."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["history_of"]
 
 
-def history_of(state: State, logger: Logger, live: LiveHistory) -> History:
+def history_of(state: State, logger: Logger) -> History:
     """Return what a run logged so far.
 
     Args:
         state: The state of the run.
-        logger: Its logger; queued records are delivered.
-        live: What it delivered.
+        logger: Its logger, with a :class:`.LiveHistory` as recorder; queued records are delivered.
+
+    Raises:
+        TypeError: The logger has no such recorder.
     """
+    live = logger.recorder
+    if not isinstance(live, LiveHistory):
+        raise TypeError(f"The logger must have a LiveHistory as its recorder, but has {live!r}.")
     logger.flush()
     history = live.history()
     start = state.timestamp if live.start is None else live.start
