@@ -7,6 +7,7 @@
   const plots = [...document.querySelectorAll("figure.plot")].map((figure) => ({
     canvas: figure.querySelector(".canvas"),
     height: Number.parseFloat(figure.querySelector(".canvas").style.height),
+    followed: new Set(), // changes that come from linked plots
     ...JSON.parse(figure.querySelector("script").textContent),
   }));
 
@@ -32,6 +33,7 @@
         xaxis: axis,
         yaxis: axis,
         hoverlabel: { ...box, namelength: -1, align: "left" },
+        updatemenudefaults: { bgcolor: color("raised"), bordercolor: color("line"), font: { color: color("text") } },
         modebar: { bgcolor: "rgba(0,0,0,0)", color: color("muted"), activecolor: color("text") },
       },
     };
@@ -67,12 +69,42 @@
     });
   }
 
+  const drawn = () => plots.filter((plot) => plot.canvas.classList.contains("js-plotly-plot"));
+
   function follow() {
-    for (const plot of plots) Plotly.relayout(plot.canvas, placed(plot));
+    for (const plot of drawn()) Plotly.relayout(plot.canvas, placed(plot));
+  }
+
+  // A zoom of one of the linked plots is that of all: their x axes are the same.
+  function link(changed, change) {
+    const keys = Object.keys(change).filter((key) => key.startsWith("xaxis."));
+    const same = Object.fromEntries(keys.map((key) => [key, change[key]]));
+    const text = JSON.stringify(same);
+    if (!keys.length || changed.followed.delete(text)) return;
+    for (const plot of drawn()) {
+      if (plot === changed || plot.layout.meta !== "linked") continue;
+      plot.followed.add(text);
+      Plotly.relayout(plot.canvas, same);
+    }
+  }
+
+  // What is folded away has no width to be drawn in.
+  async function show(some) {
+    for (const plot of some) {
+      await draw(plot);
+      if (plot.layout.meta === "linked") plot.canvas.on("plotly_relayout", (change) => link(plot, change));
+    }
+  }
+
+  for (const details of document.querySelectorAll("details")) {
+    details.addEventListener("toggle", () => {
+      const isReady = document.documentElement.dataset.plots === "drawn";
+      if (isReady) show(plots.filter((plot) => details.contains(plot.canvas) && !drawn().includes(plot)));
+    });
   }
 
   loadLibrary()
-    .then(() => Promise.all(plots.map(draw)))
+    .then(() => show(plots.filter((plot) => !plot.canvas.closest("details:not([open])"))))
     .then(() => {
       dark.addEventListener("change", follow);
       narrow.addEventListener("change", follow);
