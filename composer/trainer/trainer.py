@@ -718,7 +718,7 @@ class Trainer(TrainerNames):
             stop_factor: Stop when the running mean of the loss exceeds its minimum by this factor.
 
         Returns:
-            The learning rates and losses, with a ``suggestion`` and ``plot(path)``.
+            The learning rates and losses, with a ``suggestion`` and ``plot()``.
 
         Raises:
             ValueError: An argument is out of range, data or optimizers are missing, or the data is an iterator,
