@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ),
     ("core",),
     ("loss", "memory", "model_summary", "nn", "storage", "surgery"),
-    ("metrics", "optim", "profiler"),
+    ("history", "metrics", "optim", "profiler"),
     ("checkpoint", "parallel"),
     ("export",),
     ("algorithms", "callbacks", "datasets", "loggers", "models"),
