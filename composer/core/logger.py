@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._log_record import LogRecord, copy_to_host, copy_value
+from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
 from composer.core.run_notices import Notices
@@ -62,6 +63,7 @@ class Logger:
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_reported = False
+        self._axes: dict[str, ArrayAxes] = {}
 
     @property
     def destinations(self) -> tuple[LoggerDestination, ...]:
@@ -162,6 +164,21 @@ class Logger:
         for destination in self.destinations:
             with self.guard(destination):
                 destination.__suspend__()
+
+    def describe_array(self, name: str, axes: ArrayAxes) -> None:
+        """Report what the rows and columns of a metric stand for, before its first value is logged.
+
+        Destinations of numbers then show its values as tables, and matrices as pictures.
+
+        Args:
+            name: Name of the metric as it is logged.
+            axes: Names of its classes, rows and columns.
+        """
+        if self._axes.get(name) != axes:
+            self._axes[name] = axes
+            for destination in self.destinations:
+                with self.guard(destination):
+                    destination.__describe_array__(name, axes)
 
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
         """Log hyperparameters, with passwords, tokens and keys replaced by ``***``.

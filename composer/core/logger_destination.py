@@ -10,6 +10,7 @@ from composer.core.hooks import replaces
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
+    from composer.core.array_axes import ArrayAxes
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
@@ -76,6 +77,14 @@ class LoggerDestination(Callback):
             timestamp: The timestamp at which it was logged.
         """
         self.log_metrics(metrics, step)
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Receive what the rows and columns of a metric stand for whose values are arrays, before the first of them.
+
+        Args:
+            name: Name of the metric.
+            axes: Names of its classes, rows and columns.
+        """
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Receive metrics.

@@ -13,6 +13,7 @@ from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._values import to_json
 
 if TYPE_CHECKING:
+    from composer.core.array_axes import ArrayAxes
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
@@ -29,6 +30,7 @@ class JSONLinesLogger(RunFileLogger):
     ``hyperparameters`` ``values``
     ``table``           ``step``, ``name``, ``columns``, ``rows``
     ``traces``          ``step``, ``values``
+    ``axes``            ``metric``, ``classes``, ``rows``, ``columns``: what the axes of an array metric stand for
     =================== ====================================================================================
 
     Every line is strict JSON: NaN and the infinities are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
@@ -91,6 +93,10 @@ class JSONLinesLogger(RunFileLogger):
             seconds=timestamp.count(TimeUnit.SECOND),
             values=metrics,
         )
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Write what the rows and columns of a metric stand for."""
+        self._add("axes", metric=name, **axes._asdict())
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Write hyperparameters."""
