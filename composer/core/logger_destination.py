@@ -11,6 +11,7 @@ from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
     from composer.core.array_axes import ArrayAxes
+    from composer.core.run_event import RunEvent
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
@@ -84,6 +85,13 @@ class LoggerDestination(Callback):
         Args:
             name: Name of the metric.
             axes: Names of its classes, rows and columns.
+        """
+
+    def __receive_event__(self, event: RunEvent) -> None:
+        """Receive an event of the run, such as an evaluation, a checkpoint or a resumption.
+
+        Args:
+            event: The event.
         """
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:

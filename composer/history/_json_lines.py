@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+from composer.core.array_axes import ArrayAxes
+from composer.core.run_event import RunEvent
 from composer.history.builder import HistoryBuilder
-from composer.history.history import LoggedTable, RunEvent
+from composer.history.history import LoggedTable
 from composer.history.series import TIMES
 
 __all__ = ["is_json_lines", "read_json_lines", "shared_part"]
 
-_KINDS: Final = frozenset({"metrics", "hyperparameters", "table", "traces", "event", "environment"})
+_KINDS: Final = frozenset({"metrics", "hyperparameters", "table", "traces", "event", "environment", "model", "axes"})
 _BLOCK: Final = 1 << 20
 
 
@@ -142,8 +144,21 @@ def _add(builder: HistoryBuilder, record: dict[str, Any]) -> None:
         table = LoggedTable(list(map(str, record.get("columns") or ())), record["rows"], _step(record))
         builder.tables[str(record.get("name", "Table"))] = table
     elif kind == "event":
-        about = {name: record.get(name) for name in ("seconds", "time")}
-        builder.events.append(RunEvent(str(record.get("event")), _step(record), str(record.get("text", "")), **about))
+        builder.events.append(_event(record))
+    elif kind == "axes":
+        classes = record.get("classes")
+        titles = [str(record.get(name, "")) for name in ("rows", "columns")]
+        names = tuple(map(str, classes)) if isinstance(classes, list) else ()
+        builder.axes[str(record.get("metric"))] = ArrayAxes(names, *titles)
+    elif kind == "model":
+        builder.model = {name: record.get(name) for name in ("name", "columns", "rows", "notes")}
+
+
+def _event(record: dict[str, Any]) -> RunEvent:
+    details, text = record.get("details"), str(record.get("text", ""))
+    kept: dict[str, Any] = details if isinstance(details, dict) else {}
+    times = {unit: record[unit] for unit in ("seconds", "time") if isinstance(record.get(unit), (int, float))}
+    return RunEvent(str(record.get("event")), _step(record), text, details=kept, **times)
 
 
 def _step(record: dict[str, Any]) -> int:

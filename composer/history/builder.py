@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from composer.history.history import History, LoggedArray, LoggedTable, RunEvent
+from composer.core.array_axes import ArrayAxes
+from composer.core.run_event import RunEvent
+from composer.history.downsample import downsample
+from composer.history.history import History, LoggedArray, LoggedTable
 from composer.history.series import TIMES, Series
 
 __all__ = ["HistoryBuilder"]
 
+# The counters that the trainer logs with each batch are the times of every value.
+_COUNTERS: Final = frozenset(
+    f"time/{name}"
+    for name in ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+)
 # How JSON logs write what JSON lacks.
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -25,8 +34,14 @@ class HistoryBuilder:
     times, are replaced then, and so are those at the same time whose metric was logged again at that step: an
     evaluation before the checkpoint was saved is not repeated.
 
+    The counters ``time/epoch``, ``time/batch`` and so on of the trainer are no metrics here: they are the times of
+    each value.
+
     Args:
         name: Name of the run.
+
+    Attributes:
+        num_values: Number of values.
 
     >>> builder = HistoryBuilder("night")
     >>> for seconds, loss in [(0.0, 0.9), (1.0, 0.8), (2.0, 0.7), (1.0, 0.75)]:  # resumed after one second
@@ -40,9 +55,11 @@ class HistoryBuilder:
         self.name = name
         self.hyperparameters: dict[str, Any] = {}
         self.environment: Mapping[str, Any] = {}
+        self.model: Mapping[str, Any] = {}
         self.tables: dict[str, LoggedTable] = {}
         self.events: list[RunEvent] = []
         self.remarks: list[str] = []
+        self.axes: dict[str, ArrayAxes] = {}
         self._arrays: dict[str, LoggedArray] = {}
         self._texts: dict[str, str] = {}
         self._step = array("q")
@@ -51,6 +68,7 @@ class HistoryBuilder:
         # The rows at which the run was resumed, and the time trained there.
         self._resumptions: list[tuple[int, float]] = []
         self._seconds = -math.inf
+        self.num_values = 0
 
     def add(
         self,
@@ -85,6 +103,8 @@ class HistoryBuilder:
         for column, time in zip(self._times.values(), times, strict=True):
             column.append(time)
         for name, value in values.items():
+            if name in _COUNTERS:
+                continue
             number = value if type(value) is float else _number(value)
             if number is None:
                 self._keep(name, value, step)
@@ -94,6 +114,26 @@ class HistoryBuilder:
                 columns = self._series[name] = array("i"), array("d")
             columns[0].append(row)
             columns[1].append(number)
+            self.num_values += 1
+
+    def thin(self, limit: int) -> None:
+        """Downsample the longest series, so that at most ``limit`` values are left and minima and maxima stay.
+
+        Args:
+            limit: The largest number of values of all series.
+        """
+        share = _share([len(values) for _, values in self._series.values()], limit)
+        columns = {name: (np.array(rows), np.array(values)) for name, (rows, values) in self._series.items()}
+        kept = {name: downsample(values, max(share, 10)) for name, (_, values) in columns.items()}
+        columns = {name: (rows[kept[name]], values[kept[name]]) for name, (rows, values) in columns.items()}
+        used = np.unique(np.concatenate([rows for rows, _ in columns.values()]))
+        self._step = array("q", np.array(self._step)[used].tobytes())
+        self._times = {unit: array("d", np.array(times)[used].tobytes()) for unit, times in self._times.items()}
+        self._resumptions = [(int(np.searchsorted(used, row)), seconds) for row, seconds in self._resumptions]
+        for name, (rows, values) in columns.items():
+            places = np.searchsorted(used, rows).astype(np.int32)
+            self._series[name] = array("i", places.tobytes()), array("d", values.tobytes())
+        self.num_values = sum(len(values) for _, values in columns.values())
 
     def history(self) -> History:
         """Return what was collected; later records do not change it."""
@@ -118,9 +158,10 @@ class HistoryBuilder:
             dict(self.hyperparameters),
             list(self.events),
             dict(self.tables),
-            dict(self._arrays),
+            {name: replace(one, axes=self.axes.get(name, one.axes)) for name, one in self._arrays.items()},
             dict(self._texts),
             self.environment,
+            self.model,
             remarks=list(self.remarks),
         )
 
@@ -147,6 +188,17 @@ class HistoryBuilder:
             self._texts[name] = str(value)
         else:
             self._arrays[name] = LoggedArray(numbers, step)
+
+
+def _share(lengths: list[int], limit: int) -> int:
+    """Return the largest length such that series cut to it have at most ``limit`` values."""
+    shorter = 0
+    for number, length in enumerate(sorted(lengths)):
+        share = (limit - shorter) // (len(lengths) - number)
+        if length > share:
+            return share
+        shorter += length
+    return max(lengths, default=0)
 
 
 def _number(value: Any) -> float | None:

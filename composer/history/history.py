@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,35 +11,14 @@ import numpy as np
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean, plural
+from composer.core.array_axes import ArrayAxes
+from composer.core.run_event import RunEvent
 from composer.history.series import TIMES, Series
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["History", "LoggedArray", "LoggedTable", "RunEvent"]
-
-
-@dataclass(frozen=True)
-class RunEvent:
-    """Something that happened in a run once.
-
-    Attributes:
-        kind: "start", "resumption", "evaluation", "checkpoint", "spike", "nan", "stop", "interruption", "error" or
-            "end"; others are allowed.
-        step: Number of batches trained before.
-        text: What happened, in one line.
-        seconds: Time trained before, in seconds; None if unknown.
-        time: When, in seconds since 1970 (Unix time); None if unknown.
-
-    >>> RunEvent("checkpoint", 100, "saved ep1.pt").seconds is None
-    True
-    """
-
-    kind: str
-    step: int
-    text: str = ""
-    seconds: float | None = None
-    time: float | None = None
+__all__ = ["History", "LoggedArray", "LoggedTable"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +46,7 @@ class LoggedArray:
     Attributes:
         values: The values, float64.
         step: Number of batches trained before.
+        axes: What its rows and columns stand for.
 
     >>> LoggedArray(np.eye(2), step=10).values.shape
     (2, 2)
@@ -74,6 +54,7 @@ class LoggedArray:
 
     values: np.ndarray
     step: int
+    axes: ArrayAxes = field(default_factory=ArrayAxes)
 
 
 @dataclass(eq=False)
@@ -85,7 +66,8 @@ class History:
 
     Attributes:
         name: Name of the run.
-        series: The metrics by name, in the order of their first values. A value that is a boolean counts as 0 or 1.
+        series: The metrics by name, in the order of their first values. A boolean counts as 0 or 1. The counters
+            ``time/*`` of the trainer are left out: they are the times of each value.
         replaced: Values that were logged again after a resumption, by name.
         hyperparameters: The hyperparameters by name.
         events: The events, oldest first.
@@ -93,6 +75,7 @@ class History:
         arrays: The newest value of each metric that is an array.
         texts: The newest value of each metric that is text.
         environment: Versions and hardware, as from :func:`composer.environment.collect_env`; empty if unknown.
+        model: The table of the model's layers, as from :meth:`.ModelSummary.table`; empty if unknown.
         files: The files that were read.
         remarks: What a reader should know about the files, such as an incomplete last line.
 
@@ -109,6 +92,7 @@ class History:
     arrays: dict[str, LoggedArray] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
@@ -134,6 +118,41 @@ class History:
         from composer.history._read import read_history
 
         return read_history(Path(path))
+
+    def until(self, seconds: float) -> History:
+        """Return the part up to a time.
+
+        Args:
+            seconds: Time trained in seconds. Values of unknown time stay.
+        """
+        series = {
+            name: one if one.seconds is None else one[~(one.seconds > seconds)] for name, one in self.series.items()
+        }
+        events = [event for event in self.events if event.seconds is None or event.seconds <= seconds]
+        return replace(self, series={name: one for name, one in series.items() if len(one)}, events=events)
+
+    def followed_by(self, later: History) -> History:
+        """Return the history of a run that was resumed: this one, continued by a later one.
+
+        A metric that both have at the same step is that of the later one.
+
+        Args:
+            later: What was logged after the resumption.
+        """
+        series = dict(self.series)
+        for name, one in later.series.items():
+            before = self.series.get(name)
+            if before is not None:
+                before = before[~np.isin(before.step, one.step)]
+            series[name] = one if before is None else before.followed_by(one)
+        lists = {
+            part: getattr(self, part) | getattr(later, part)
+            for part in ("hyperparameters", "tables", "arrays", "texts")
+        }
+        times = {(event.kind, event.time) for event in later.events}
+        events = [event for event in self.events if (event.kind, event.time) not in times] + later.events
+        replaced = {**later.replaced, **self.replaced}
+        return replace(later, series=series, replaced=replaced, events=events, files=self.files, **lists)
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a metric; the prefix "metrics/" may be omitted.
@@ -178,6 +197,35 @@ class History:
         """The time trained until the last value, in seconds, without evaluations; None if unknown."""
         clocks = [one.seconds for one in self.series.values() if one.seconds is not None]
         return max((float(np.nanmax(one)) for one in clocks if not np.isnan(one).all()), default=None)
+
+    def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
+        """Plot curves of what was logged with matplotlib: a panel for the losses, each metric and the learning rates.
+
+        Curves of the same metric on different data share a panel. Curves of more than 4000 values are downsampled so
+        that minima and maxima stay. Resumptions are vertical dotted lines.
+
+        Args:
+            names: Names of metrics, or patterns with ``*`` and ``?``, such as ``"l2_norm/*"``; the prefix "metrics/"
+                may be omitted. A metric that is a matrix is drawn as a heat map. Default: losses, metrics and learning
+                rates, up to 24 panels.
+            over: The horizontal axis: "step" (batches), "epoch", "sample", "token" or "seconds".
+            ax: The axes to draw on, for one panel. Default: those of a new figure.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`; the last expression of a notebook cell shows it.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            ValueError: Nothing was logged under a name, ``ax`` is given for several panels, or ``over`` was not logged.
+
+        >>> loss = Series("loss/train/total", np.array([0, 1]), np.array([0.9, 0.5]))
+        >>> figure = History("night", {loss.name: loss}).plot()
+        >>> figure.axes[0].get_title()
+        'loss'
+        """
+        from composer.history._plot import draw_history
+
+        return draw_history(self, names, over, ax)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.

@@ -93,7 +93,7 @@ def _fit(run: Run) -> None:
             keep_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
     if state.stop is not None:
-        logger.notice(str(state.stop))
+        logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)
     state.sync_stop_requests = False
     fire(Event.FIT_END)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -35,6 +36,8 @@ from composer.core.types import Batch
 from composer.core.unused_overrides import check_model_methods
 from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
+from composer.history.history import History
+from composer.history.live import LiveHistory
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.parallel.config import as_parallelism_config
@@ -69,6 +72,7 @@ from composer.trainer.predict import predict
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
+from composer.trainer.run_history import history_of
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.step_sync import StepSync
@@ -372,6 +376,7 @@ class Trainer(TrainerNames):
         saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
         self.state.find_algorithm = resume.find_algorithm_class
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
+        self.logger.recorder = self._history = LiveHistory(name)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
         self._shown = setup.summary_stream(console_stream) if progress_bar or log_to_console else None
@@ -871,6 +876,34 @@ class Trainer(TrainerNames):
         self._check_open()
         fork(self, self._run, at, str(run), changes)
 
+    @property
+    def history(self) -> History:
+        """What the run logged so far: metrics as arrays over steps and times, hyperparameters, tables and events.
+
+        It has what was delivered to a logger, such as the progress bar, so that it costs nothing by itself: on ranks
+        without loggers, and in runs with neither a progress bar nor loggers, it has no metrics. Beyond 4 million values
+        it is downsampled so that minima and maxima stay. What was logged before a resumption is read from the file of
+        :class:`.JSONLinesLogger` or :class:`.CSVLogger`, if there is one.
+        """
+        return history_of(self.state, self.logger, self._history)
+
+    def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
+        """Plot curves of what the run logged so far with matplotlib, see :meth:`.History.plot`.
+
+        Args:
+            names: Names of metrics, or patterns with ``*`` and ``?``. Default: losses, metrics and learning rates.
+            over: The horizontal axis: "step" (batches), "epoch", "sample", "token" or "seconds".
+            ax: The axes to draw on, for one panel. Default: those of a new figure.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`; the last expression of a notebook cell shows it.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            ValueError: Nothing was logged under a name, ``ax`` is given for several panels, or ``over`` was not logged.
+        """
+        return self.history.plot(*names, over=over, ax=ax)
+
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.
 
@@ -923,9 +956,13 @@ class Trainer(TrainerNames):
                     self._stopping.save_on_interrupt(self._run),
                     run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
                 ):
+                    self.logger.log_event("start")
                     fit(self._run)
-            except BaseException:
+                    self.logger.log_event("end")
+            except BaseException as error:
                 self.logger.notices.texts.clear()
+                if isinstance(error, Exception):
+                    self.logger.log_event("error", "".join(traceback.format_exception_only(error)).splitlines()[0])
                 raise
         summary, self._run.summary = self._run.summary, None
         if self._shown is not None and summary is not None:
