@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_history"]
 
 _MAX_PANELS, _MAX_POINTS, _MAX_COLUMNS, _MAX_LEGEND = 24, 4000, 3, 8
-_PANEL_SIZE = (4.2, 2.8)
+_PANEL_SIZE, _SINGLE_SIZE = (4.2, 2.8), (6.4, 3.6)
 _DEFAULT = ("loss/*", "metrics/*", "lr-*")
 _LABELS = {"step": "batches", "epoch": "epochs", "sample": "samples", "token": "tokens", "seconds": "seconds trained"}
 
@@ -53,7 +53,8 @@ def draw_history(history: History, names: Sequence[str], over: str, ax: Any) -> 
     elif len(shown) == 1 and shown[0][1][0] in history.arrays:
         return _draw_array(history.arrays[shown[0][1][0]], shown[0][0], None)
     else:
-        _, axes = axes_grid("plot", math.ceil(len(shown) / columns), columns, _PANEL_SIZE)
+        size = _PANEL_SIZE if len(shown) > 1 else _SINGLE_SIZE
+        _, axes = axes_grid("plot", math.ceil(len(shown) / columns), columns, size)
     for one, (title, members) in zip(axes, shown, strict=False):
         if members[0] in history.arrays:
             _draw_array(history.arrays[members[0]], title, one)
@@ -70,6 +71,7 @@ def draw_history(history: History, names: Sequence[str], over: str, ax: Any) -> 
 
 def _draw_panel(axes: Any, history: History, title: str, names: Sequence[str], over: str) -> None:
     """Draw some series on the same axes."""
+    before = len(axes.lines)
     for name in names:
         series = history.series[name]
         x, y = series.over(over), series.values
@@ -77,16 +79,18 @@ def _draw_panel(axes: Any, history: History, title: str, names: Sequence[str], o
             kept = downsample(y, _MAX_POINTS)
             x, y = x[kept], y[kept]
         draw_curve(axes, x, y, _label(name, title), linewidth=1.2)
+    curves = axes.lines[before:]
     for event in history.events:
         at = event.step if over == "step" else event.seconds if over == "seconds" else None
         if event.kind == "resumption" and at is not None:
             axes.axvline(at, color="C7", linestyle=":", linewidth=1)
-    if len(names) > 1:
-        lines = axes.lines[: min(len(names), _MAX_LEGEND)]
+    if [_label(name, title) for name in names] != [title]:
+        lines = curves[:_MAX_LEGEND]
         more = f"and {len(names) - _MAX_LEGEND} more" if len(names) > _MAX_LEGEND else None
         axes.legend(handles=lines, fontsize="x-small", title=more, title_fontsize="x-small")
     axes.set_title(plain_label(title, 45), fontsize="medium")
     axes.set_xlabel(_LABELS[over])
+    axes.locator_params(axis="x", nbins=6)  # more labels of five digits would touch
 
 
 def _draw_array(logged: LoggedArray, name: str, ax: Any) -> Any:
