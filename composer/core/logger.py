@@ -70,7 +70,6 @@ class Logger:
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_reported = False
-        self._axes: dict[str, ArrayAxes] = {}
         self.recorder: LoggerDestination | None = None
 
     @property
@@ -87,6 +86,7 @@ class Logger:
         queued = {id(destination): queue for destination, queue in self._queues}
         self._destinations = given
         self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
+        self._axes: dict[str, ArrayAxes] = {}  # reported anew, to destinations that were added too
 
     def notice(self, text: str, *, urgent: bool = False, kind: str | None = None) -> None:
         """Report a run event on the console, in Python's ``logging`` and in the summary, on rank 0.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from composer._plots import draw_curve, one_axes
 from composer.core.time import Time, TimeUnit
+from composer.optim.schedule_times import Horizon
 
 if TYPE_CHECKING:
     from composer.optim.schedule import ComposerScheduler
@@ -44,6 +45,7 @@ def draw_schedule(
     'epochs'
     """
     duration = Time.from_input(max_duration)
+    Horizon.of_run(duration, epoch_length, ssr)  # refuses durations that are fractions of a run
     check_units(schedule, duration.unit, epoch_length)
     axes = one_axes(ax, "schedule.plot")
     if duration.unit is TimeUnit.EPOCH and epoch_length is None:
