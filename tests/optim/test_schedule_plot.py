@@ -79,7 +79,7 @@ def test_units(duration: str, last: float, label: str) -> None:
         (optim.LinearScheduler().with_warmup("100ba"), "10ep", "'100ba' of WithWarmup"),
         (optim.LinearScheduler(t_max="8tok").with_warmup("1ep"), "10ep", "Give max_duration in tokens"),
         (optim.MultiStepScheduler(["1ep", "9ba"]), "10ep", "'9ba' of MultiStepScheduler"),
-        (optim.StepScheduler("1ep"), "1dur", "'1dur' is a fraction of the run"),
+        (optim.StepScheduler("1ep"), "1dur", "dur' is a fraction of the run"),
     ],
 )
 def test_times_that_cannot_be_converted(schedule, duration, remedy) -> None:
