@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer._plots.figures import plain_label
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["draw_curve"]
 
@@ -14,7 +17,9 @@ _FEW = 25
 _LABEL_WIDTH = 40
 
 
-def draw_curve(axes: Any, x: Sequence[float], y: Sequence[float], label: str, **style: Any) -> None:
+def draw_curve(
+    axes: Any, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, label: str, **style: Any
+) -> None:
     """Draw a curve; NaN and infinite values are gaps.
 
     Args:
