@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._log_record import LogRecord, copy_to_host, copy_value
+from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
 from composer.core.run_event import RunEvent
@@ -87,6 +88,7 @@ class Logger:
         queued = {id(destination): queue for destination, queue in self._queues}
         self._destinations = given
         self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
+        self._axes: dict[str, ArrayAxes] = {}  # reported anew, to destinations that were added too
 
     def notice(self, text: str, *, urgent: bool = False, kind: str | None = None) -> None:
         """Report a run event on the console, in Python's ``logging`` and in the summary, on rank 0.
@@ -175,6 +177,21 @@ class Logger:
         for destination in self.destinations:
             with self.guard(destination):
                 destination.__suspend__()
+
+    def describe_array(self, name: str, axes: ArrayAxes) -> None:
+        """Report what the rows and columns of a metric stand for, before its first value is logged.
+
+        Destinations of numbers then show its values as tables, and matrices as pictures.
+
+        Args:
+            name: Name of the metric as it is logged.
+            axes: Names of its classes, rows and columns.
+        """
+        if self._axes.get(name) != axes:
+            self._axes[name] = axes
+            for destination in self._receivers:
+                with self.guard(destination):
+                    destination.__describe_array__(name, axes)
 
     def log_event(
         self,

@@ -10,6 +10,7 @@ from composer.core.hooks import replaces
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
+    from composer.core.array_axes import ArrayAxes
     from composer.core.run_event import RunEvent
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
@@ -77,6 +78,14 @@ class LoggerDestination(Callback):
             timestamp: The timestamp at which it was logged.
         """
         self.log_metrics(metrics, step)
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Receive what the rows and columns of a metric stand for whose values are arrays, before the first of them.
+
+        Args:
+            name: Name of the metric.
+            axes: Names of its classes, rows and columns.
+        """
 
     def __receive_event__(self, event: RunEvent) -> None:
         """Receive an event of the run, such as an evaluation, a checkpoint or a resumption.

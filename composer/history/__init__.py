@@ -7,6 +7,7 @@ The modules, in reading order:
 - ``builder``: collects log records into a history, and tells values that a resumed run logged again from those it kept.
 - ``downsample``: fewer points that draw the same curve.
 - ``live``: keeps what the logger of a running trainer delivers.
+- ``_plot``: curves and heat maps with matplotlib.
 - ``_read``: the logs in a run folder; ``_json_lines`` and ``_csv_table`` read one file.
 """
 

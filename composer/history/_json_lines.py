@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
 from composer.history.builder import HistoryBuilder
 from composer.history.history import LoggedTable
@@ -14,7 +15,7 @@ from composer.history.series import TIMES
 
 __all__ = ["is_json_lines", "read_json_lines", "shared_part"]
 
-_KINDS: Final = frozenset({"metrics", "hyperparameters", "table", "traces", "event", "environment", "model"})
+_KINDS: Final = frozenset({"metrics", "hyperparameters", "table", "traces", "event", "environment", "model", "axes"})
 _BLOCK: Final = 1 << 20
 
 
@@ -144,6 +145,11 @@ def _add(builder: HistoryBuilder, record: dict[str, Any]) -> None:
         builder.tables[str(record.get("name", "Table"))] = table
     elif kind == "event":
         builder.events.append(_event(record))
+    elif kind == "axes":
+        classes = record.get("classes")
+        titles = [str(record.get(name, "")) for name in ("rows", "columns")]
+        names = tuple(map(str, classes)) if isinstance(classes, list) else ()
+        builder.axes[str(record.get("metric"))] = ArrayAxes(names, *titles)
     elif kind == "model":
         builder.model = {name: record.get(name) for name in ("name", "columns", "rows", "notes")}
 

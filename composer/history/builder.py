@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
 from composer.history.downsample import downsample
 from composer.history.history import History, LoggedArray, LoggedTable
@@ -57,6 +59,7 @@ class HistoryBuilder:
         self.tables: dict[str, LoggedTable] = {}
         self.events: list[RunEvent] = []
         self.remarks: list[str] = []
+        self.axes: dict[str, ArrayAxes] = {}
         self._arrays: dict[str, LoggedArray] = {}
         self._texts: dict[str, str] = {}
         self._step = array("q")
@@ -158,7 +161,7 @@ class HistoryBuilder:
             dict(self.hyperparameters),
             list(self.events),
             dict(self.tables),
-            dict(self._arrays),
+            {name: replace(one, axes=self.axes.get(name, one.axes)) for name, one in self._arrays.items()},
             dict(self._texts),
             self.environment,
             self.model,

@@ -11,6 +11,7 @@ import numpy as np
 
 from composer._lazy import import_extra
 from composer._text import did_you_mean, plural
+from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
 from composer.history.series import TIMES, Series
 
@@ -45,6 +46,7 @@ class LoggedArray:
     Attributes:
         values: The values, float64.
         step: Number of batches trained before.
+        axes: What its rows and columns stand for.
 
     >>> LoggedArray(np.eye(2), step=10).values.shape
     (2, 2)
@@ -52,6 +54,7 @@ class LoggedArray:
 
     values: np.ndarray
     step: int
+    axes: ArrayAxes = field(default_factory=ArrayAxes)
 
 
 @dataclass(eq=False)
@@ -193,6 +196,35 @@ class History:
         """The time trained until the last value, in seconds, without evaluations; None if unknown."""
         clocks = [one.seconds for one in self.series.values() if one.seconds is not None]
         return max((float(np.nanmax(one)) for one in clocks if not np.isnan(one).all()), default=None)
+
+    def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
+        """Plot curves of what was logged with matplotlib: a panel for the losses, each metric and the learning rates.
+
+        Curves of the same metric on different data share a panel. Curves of more than 4000 values are downsampled so
+        that minima and maxima stay. Resumptions are vertical dotted lines.
+
+        Args:
+            names: Names of metrics, or patterns with ``*`` and ``?``, such as ``"l2_norm/*"``; the prefix "metrics/"
+                may be omitted. A metric that is a matrix is drawn as a heat map. Default: losses, metrics and learning
+                rates, up to 24 panels.
+            over: The horizontal axis: "step" (batches), "epoch", "sample", "token" or "seconds".
+            ax: The axes to draw on, for one panel. Default: those of a new figure.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`; the last expression of a notebook cell shows it.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            ValueError: Nothing was logged under a name, ``ax`` is given for several panels, or ``over`` was not logged.
+
+        >>> loss = Series("loss/train/total", np.array([0, 1]), np.array([0.9, 0.5]))
+        >>> figure = History("night", {loss.name: loss}).plot()
+        >>> figure.axes[0].get_title()
+        'loss'
+        """
+        from composer.history._plot import draw_history
+
+        return draw_history(self, names, over, ax)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.

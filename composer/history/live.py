@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.run_event import RunEvent
 from composer.core.time import TimeUnit
@@ -72,6 +73,10 @@ class LiveHistory(LoggerDestination):
     ) -> None:
         """Keep a table in place of an earlier one of the same name."""
         self._builder.tables[name] = LoggedTable(list(columns), [list(row) for row in rows], step or 0)
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Keep what the rows and columns of a metric stand for."""
+        self._builder.axes[name] = axes
 
     def __receive_event__(self, event: RunEvent) -> None:
         """Keep an event."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
+from composer.loggers._arrays import ArrayLog
 from composer.loggers._images import class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here, with_rank
 from composer.warnings import ComposerWarning
@@ -22,6 +23,7 @@ from composer.warnings import ComposerWarning
 if TYPE_CHECKING:
     import numpy as np
 
+    from composer.core.array_axes import ArrayAxes
     from composer.core.logger import Logger
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
@@ -57,6 +59,7 @@ class Tracker(LoggerDestination):
         self._label = ""  # the name of the run on this rank
         self._early: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._traces: dict[str, Any] = {}
+        self._arrays = ArrayLog()
         self._saved: dict[str, Any] = {}
         self._outcome: Outcome = "finished"
         self._has_failed = False  # to begin a run; then closing does not try again
@@ -146,9 +149,24 @@ class Tracker(LoggerDestination):
         self._start(state, logger)
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
-        """Log a queued record, together with the algorithm traces until then."""
+        """Log a queued record, together with the algorithm traces until then; keep the arrays in it."""
         traces, self._traces = self._traces, {}
-        self.log_metrics({**traces, **metrics}, step)
+        values = {**traces, **self._arrays.take(metrics, step)}
+        if values or not metrics:
+            self.log_metrics(values, step)
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Log the values of a metric as tables, and matrices also as pictures."""
+        if self.is_active:
+            self._arrays.describe(name, axes)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Log the training metrics that are arrays."""
+        self._arrays.log(self)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Log the evaluation metrics that are arrays."""
+        self._arrays.log(self, str(state.dataloader_label))
 
     def log_traces(self, traces: dict[str, Any]) -> None:
         """Keep the newest trace of each name; traces are logged with the next metrics."""
@@ -160,7 +178,8 @@ class Tracker(LoggerDestination):
         self._outcome = _outcome(sys.exception())
 
     def close(self, state: State, logger: Logger) -> None:
-        """Log pending traces and queued calls; other callbacks may still log."""
+        """Log arrays, pending traces and queued calls; other callbacks may still log."""
+        self._arrays.log(self)
         if self._traces:
             self.__receive__({}, state.timestamp.count(TimeUnit.BATCH), state.timestamp)
         if self._early and not self._has_failed:

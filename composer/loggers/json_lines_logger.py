@@ -17,6 +17,7 @@ from composer.loggers._values import to_json
 from composer.model_summary import model_summary
 
 if TYPE_CHECKING:
+    from composer.core.array_axes import ArrayAxes
     from composer.core.run_event import RunEvent
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
@@ -34,6 +35,7 @@ class JSONLinesLogger(RunFileLogger):
     ``hyperparameters`` ``values``
     ``table``           ``step``, ``name``, ``columns``, ``rows``
     ``traces``          ``step``, ``values``
+    ``axes``            ``metric``, ``classes``, ``rows``, ``columns``: what the axes of an array metric stand for
     ``event``           ``event`` (such as "checkpoint"), ``step``, ``seconds``, ``time`` (Unix), ``text``, ``details``
     ``environment``     ``values``: versions and hardware, when the file is created
     ``model``           ``name``, ``columns``, ``rows``, ``notes``: the table of the model's layers, likewise
@@ -99,6 +101,10 @@ class JSONLinesLogger(RunFileLogger):
             seconds=timestamp.count(TimeUnit.SECOND),
             values=metrics,
         )
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Write what the rows and columns of a metric stand for."""
+        self._add("axes", metric=name, **axes._asdict())
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Write hyperparameters."""

@@ -13,6 +13,7 @@ from composer._lazy import import_extra
 from composer._text import positive
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
+from composer.loggers._arrays import ArrayLog
 from composer.loggers._format import format_log_data_value
 from composer.loggers._images import class_color, class_maps, image_arrays, overlay_mask
 from composer.loggers._ranks import logs_here
@@ -22,6 +23,7 @@ from composer.nested import convert_nested_dict_to_flat_dict
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+    from composer.core.array_axes import ArrayAxes
     from composer.core.logger import Logger
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
@@ -32,7 +34,9 @@ __all__ = ["TensorboardLogger"]
 class TensorboardLogger(LoggerDestination):
     """Writes event files for TensorBoard: ``tensorboard --logdir tensorboard_logs``.
 
-    Numbers become scalars at the wall-clock time at which they were logged; other metric values are dropped.
+    Numbers become scalars at the wall-clock time at which they were logged. Metrics that are arrays, such as confusion
+    matrices, become tables, and pictures if matplotlib is installed, at the end of each epoch and evaluation. Other
+    values are dropped.
     Hyperparameters appear in the HPARAMS view, with the metrics that were logged before the first evaluation or the end
     of training. Images of equal size become one picture, and masks are overlaid on them; tables become text.
 
@@ -74,6 +78,7 @@ class TensorboardLogger(LoggerDestination):
         self.current_metrics: dict[str, float] = {}  # the last value of each metric
         self._described = False  # whether the hyperparameters are written
         self._resumed = False
+        self._arrays = ArrayLog()
         self._event_file: Path | None = None
         self._state: State | None = None
 
@@ -95,7 +100,12 @@ class TensorboardLogger(LoggerDestination):
         ago = 0.0
         if self._state is not None:
             ago = max(self._state.timestamp.count(TimeUnit.SECOND) - timestamp.count(TimeUnit.SECOND), 0.0)
-        self._scalars(metrics, step, time.time() - ago)
+        self._scalars(self._arrays.take(metrics, step), step, time.time() - ago)
+
+    def __describe_array__(self, name: str, axes: ArrayAxes) -> None:
+        """Write the values of a metric as tables, and matrices also as images."""
+        if self._is_active:
+            self._arrays.describe(name, axes)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Write scalars."""
@@ -149,11 +159,13 @@ class TensorboardLogger(LoggerDestination):
             self._flush(state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Flush the event file."""
+        """Write the training metrics that are arrays, and flush the event file."""
+        self._arrays.log(self)
         self._flush(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Write the hyperparameters, and flush the event file."""
+        """Write the metrics that are arrays and the hyperparameters, and flush the event file."""
+        self._arrays.log(self, str(state.dataloader_label))
         self._describe(state)
         self._flush(state, logger)
 
@@ -170,6 +182,7 @@ class TensorboardLogger(LoggerDestination):
     def close(self, state: State, logger: Logger) -> None:
         """Write the rest and close the event file."""
         try:
+            self._arrays.log(self)
             self._describe(state)
             self._flush(state, logger)
         finally:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from composer._lazy import import_extra
 from composer._text import positive
 
 __all__ = ["RangeTest", "geometric_learning_rates"]
@@ -34,8 +32,6 @@ _INSTABILITY_LAG = 3
 _MIN_LOSSES = 8
 # The median of the absolute value of a standard normal variable.
 _MEDIAN_OF_NORMAL = 0.6745
-# Margins of the plot, as fractions of the range of the loss.
-_ROOM_BELOW, _ROOM_ABOVE = 0.05, 0.25
 
 
 def geometric_learning_rates(min_lr: float, max_lr: float, num_batches: int) -> list[float]:
@@ -123,38 +119,27 @@ class RangeTest:
             )
         return self.learning_rates[index]
 
-    def plot(self, path: str | Path) -> Path:
-        """Plot the losses over the learning rates, with the suggestion if there is one, to a file.
+    def plot(self, *, ax: Any = None) -> Any:
+        """Plot the losses over the learning rates, with the suggestion if there is one, with matplotlib.
 
         The vertical axis covers the losses before the divergence.
 
         Args:
-            path: The file to write. The suffix (``.png``, ``.svg``, ``.pdf``) sets the format.
+            ax: The axes to draw on. Default: those of a new figure.
 
         Returns:
-            The path.
+            The :class:`matplotlib.figure.Figure`; ``test.plot().savefig("rates.png")`` writes it to a file.
 
         Raises:
-            MissingConditionalImportError: ``matplotlib`` is not installed.
+            MissingConditionalImportError: matplotlib is not installed.
+
+        >>> test = RangeTest([1e-4, 1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.9, 1.2, 0.8, 9.0], smoothing=0.1)
+        >>> test.plot().axes[0].get_xlabel()
+        'learning rate'
         """
-        figure: Any = import_extra("matplotlib.figure", "examples", "RangeTest.plot").Figure(figsize=(6, 4))
-        axes = figure.subplots()
-        curve, index = self.smoothed, self._steepest()
-        axes.plot(self.learning_rates, self.losses, color="lightgray", label="loss of the batch")
-        axes.plot(self.learning_rates[: len(curve)], curve, color="tab:blue", label="smoothed")
-        if index is not None:
-            rate = self.learning_rates[index]
-            axes.axvline(rate, color="tab:orange", linestyle="--", label=f"suggestion: {rate:.2g}")
-        axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
-        if curve:
-            shown = self.losses[: len(curve)]
-            low, high = min(shown), max(shown)
-            margin = (high - low) or abs(high) or 1.0
-            axes.set_ylim(low - _ROOM_BELOW * margin, high + _ROOM_ABOVE * margin)
-        axes.legend()
-        path = Path(path)
-        figure.savefig(path, bbox_inches="tight")
-        return path
+        from composer.optim._lr_plot import draw_range_test
+
+        return draw_range_test(self, ax)
 
     def _repr_html_(self) -> str:
         """Return the plot with the suggestion, for notebooks."""

@@ -132,6 +132,43 @@ class ComposerScheduler:
             return [plan(Span(unit, 0, count).beginning()) for count in counts]
         return [plan(Timestamp(batch=count, epoch=count // epoch_length)) for count in counts]
 
+    def plot(
+        self,
+        max_duration: Time | str,
+        epoch_length: int | None = None,
+        ssr: float = 1.0,
+        *,
+        ax: Any = None,
+        label: str | None = None,
+    ) -> Any:
+        """Plot the multipliers over a run with matplotlib, without running it.
+
+        Args:
+            max_duration: Duration of the run.
+            epoch_length: Number of batches in an epoch; required if the times of the schedule are in batches and
+                ``max_duration`` is in epochs, or vice versa.
+            ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
+            ax: The axes to draw on, for several schedules in one figure. Default: those of a new figure.
+            label: Name in the legend, shown if there are several curves. Default: the name of the class.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`; the last expression of a notebook cell shows it.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``.
+
+        >>> from composer.optim import CosineAnnealingScheduler, LinearScheduler
+        >>> figure = CosineAnnealingScheduler().with_warmup("2ep").plot("10ep")
+        >>> figure = LinearScheduler().plot("10ep", ax=figure.axes[0])
+        >>> len(figure.axes[0].lines)
+        2
+        >>> figure.savefig("schedules.png")  # doctest: +SKIP
+        """
+        from composer.optim._schedule_plot import draw_schedule
+
+        return draw_schedule(self, max_duration, epoch_length, ssr, ax, type(self).__name__ if label is None else label)
+
     def with_warmup(self, t_warmup: Time | str, scale_warmup: bool = False, alpha_i: float = 0.0) -> WithWarmup:
         """Return this schedule preceded by a linear warm-up; see :class:`.WithWarmup`.
 

@@ -22,7 +22,13 @@ from composer.trainer.microbatch import pad_microbatches
 from composer.trainer.outputs import clone_reused_outputs, free_outputs
 from composer.trainer.run import Run
 from composer.trainer.schedules import observe_evaluation
-from composer.trainer.train_metrics import compute_across_ranks, move_metrics, named_values, to_metrics_device
+from composer.trainer.train_metrics import (
+    compute_across_ranks,
+    describe_arrays,
+    move_metrics,
+    named_values,
+    to_metrics_device,
+)
 
 __all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
 
@@ -89,7 +95,10 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
         state.eval_values[evaluator.label] = found
         state.evaluations += 1
         for name, value in found.items():
-            values.update(named_values(f"metrics/{evaluator.label}/{name}", value))
+            named = named_values(f"metrics/{evaluator.label}/{name}", value)
+            if log:
+                describe_arrays(run, named, metrics[name], evaluator.dataloader)
+            values.update(named)
         size = evaluator.microbatch_size
         if log and evaluator.auto_microbatching and size is not None:
             run.logger.enqueue({f"trainer/{evaluator.label}/device_eval_microbatch_size": size})

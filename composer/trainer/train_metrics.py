@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer.core.array_axes import is_array
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.core.types import Batch
 from composer.metrics.across_ranks import compute_across_ranks
+from composer.metrics.class_names import array_axes
 from composer.precision import widest_dtype
 from composer.trainer.eval_mode import model_eval_mode
 from composer.trainer.run import Run
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compute_across_ranks",
+    "describe_arrays",
     "keep_last_train_values",
     "keep_train_values",
     "log_last_train_metrics",
@@ -100,7 +103,9 @@ def log_train_metrics(run: Run, step: int) -> None:
     values: dict[str, Any] = {}
     keep_train_values(run)
     for name, value in run.state.train_values.items():
-        values.update(named_values(f"metrics/{label}/{name}", value))
+        named = named_values(f"metrics/{label}/{name}", value)
+        describe_arrays(run, named, run.state.train_metrics[name], run.state.train_phase.loader)
+        values.update(named)
     run.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
     if values:
         run.logger.enqueue(values, step, as_numbers=False)
@@ -151,6 +156,20 @@ def named_values(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return {f"{name}/{key}": part for key, part in cast("dict[str, Any]", value).items()}
     return {name: value}
+
+
+def describe_arrays(run: Run, values: dict[str, Any], metric: Metric, data: Any) -> None:
+    """Report to the loggers what the axes of a metric stand for, if its values are arrays.
+
+    Args:
+        run: The run.
+        values: The values of the metric, by name in the log.
+        metric: The metric.
+        data: The data spec or loader, whose data set may have the names of the classes.
+    """
+    for name, value in values.items():
+        if is_array(value):
+            run.logger.describe_array(name, array_axes(metric, data))
 
 
 def to_metrics_device(state: State, batch: Batch, outputs: Any) -> tuple[Batch, Any]:

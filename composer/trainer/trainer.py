@@ -36,10 +36,10 @@ from composer.core.types import Batch
 from composer.core.unused_overrides import check_model_methods
 from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
-from composer.ledger.category import Category
-from composer.ledger.ledger import Ledger
 from composer.history.history import History
 from composer.history.live import LiveHistory
+from composer.ledger.category import Category
+from composer.ledger.ledger import Ledger
 from composer.loggers._run_history import history_of
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
@@ -727,7 +727,7 @@ class Trainer(TrainerNames):
             stop_factor: Stop when the running mean of the loss exceeds its minimum by this factor.
 
         Returns:
-            The learning rates and losses, with a ``suggestion`` and ``plot(path)``.
+            The learning rates and losses, with a ``suggestion`` and ``plot()``.
 
         Raises:
             ValueError: An argument is out of range, data or optimizers are missing, or the data is an iterator,
@@ -891,6 +891,23 @@ class Trainer(TrainerNames):
         :class:`.JSONLinesLogger` or :class:`.CSVLogger`, if there is one.
         """
         return history_of(self.state, self.logger)
+
+    def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
+        """Plot curves of what the run logged so far with matplotlib, see :meth:`.History.plot`.
+
+        Args:
+            names: Names of metrics, or patterns with ``*`` and ``?``. Default: losses, metrics and learning rates.
+            over: The horizontal axis: "step" (batches), "epoch", "sample", "token" or "seconds".
+            ax: The axes to draw on, for one panel. Default: those of a new figure.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`; the last expression of a notebook cell shows it.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            ValueError: Nothing was logged under a name, ``ax`` is given for several panels, or ``over`` was not logged.
+        """
+        return self.history.plot(*names, over=over, ax=ax)
 
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.

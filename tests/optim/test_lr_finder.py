@@ -45,11 +45,12 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize("losses", [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0], [], [NAN, 1.0, 0.5], [1.0, NAN, 0.5]])
-def test_no_suggestion_where_the_loss_never_falls(losses, tmp_path):
+def test_no_suggestion_where_the_loss_never_falls(losses):
     test = RangeTest([0.1, 0.2, 0.4][: len(losses)], losses, smoothing=0.5)
     with pytest.raises(ValueError, match=r"The loss falls at no learning rate .* Use a greater max_lr if"):
         _ = test.suggestion
-    assert test.plot(tmp_path / "flat.png").exists()
+    axes = test.plot().axes[0]
+    assert [line.get_label() for line in axes.lines] == ["loss of the batch", "smoothed"]
 
 
 def rise_and_fall(number, start, end, *, noise=0.0, seed=0, tail=1e3):
@@ -115,26 +116,21 @@ def test_noise_is_no_fall(number, least):
     assert refused >= least
 
 
-def test_the_plot_shows_what_comes_before_the_explosion(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: figures.append(figure))
+def test_the_plot_shows_what_comes_before_the_explosion():
     for tail in (1e12, math.inf, math.nan):
-        RangeTest(*rise_and_fall(60, 0.4, 0.6, tail=tail)).plot(tmp_path / "plot.png")
-        low, high = figures[-1].axes[0].get_ylim()
+        low, high = RangeTest(*rise_and_fall(60, 0.4, 0.6, tail=tail)).plot().axes[0].get_ylim()
         assert 0.8 < low < 1.0
         assert 2.0 < high < 2.6
 
 
 def test_plot(tmp_path):
     rates = geometric_learning_rates(1e-4, 1, 30)
-    for name, losses in (("falls.png", [3 - 0.1 * k for k in range(30)]), ("rises.svg", [float(k) for k in range(30)])):
-        path = RangeTest(rates, losses).plot(tmp_path / name)
-        assert path == tmp_path / name
-        head = path.read_bytes()[:300]
-        assert head.startswith(b"\x89PNG") if name.endswith("png") else b"<svg" in head or b"<?xml" in head
-    assert "suggestion" not in (tmp_path / "rises.svg").read_text()
+    test = RangeTest(rates, [3 - 0.1 * k for k in range(30)])
+    falls = test.plot()
+    assert falls.axes[0].lines[-1].get_label() == f"suggestion: {test.suggestion:.2g}"
+    falls.savefig(tmp_path / "falls.png")
+    assert (tmp_path / "falls.png").read_bytes().startswith(b"\x89PNG")
+    assert test.plot(ax=falls.axes[0]) is falls
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -160,7 +161,7 @@ def test_state_without_trainer_and_secrets() -> None:
 )
 def test_find_lr_result(rates, losses, told) -> None:
     test = RangeTest(rates, losses, smoothing=0.1)
-    html = test._repr_html_()
+    picture = r'<img alt="Losses over learning rates" src="data:image/png;base64,[A-Za-z0-9+/=]+">'
+    html, pictures = re.subn(picture, "", test._repr_html_())
     assert told in Checked(html).text
-    assert ("<svg" in html) == (len(rates) > 2)
-    assert "nan" not in html
+    assert pictures == (len(rates) > 2)

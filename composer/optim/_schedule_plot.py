@@ -1,0 +1,95 @@
+"""Plot the multipliers of a schedule over a run with matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from composer._plots import draw_curve, one_axes
+from composer.core.time import Time, TimeUnit
+from composer.optim.schedule_times import Horizon
+
+if TYPE_CHECKING:
+    from composer.optim.schedule import ComposerScheduler
+
+__all__ = ["check_units", "draw_schedule"]
+
+_MAX_POINTS = 1001
+_TITLES = {
+    TimeUnit.ITERATION: "iterations",
+    TimeUnit.EPOCH: "epochs",
+    TimeUnit.BATCH: "batches",
+    TimeUnit.SAMPLE: "samples",
+    TimeUnit.TOKEN: "tokens",
+    TimeUnit.SECOND: "seconds",
+}
+
+
+def draw_schedule(
+    schedule: ComposerScheduler, max_duration: Time | str, epoch_length: int | None, ssr: float, ax: Any, label: str
+) -> Any:
+    """Draw the multipliers over a run, and return the figure.
+
+    Args:
+        schedule: The schedule.
+        max_duration: Duration of the run.
+        epoch_length: Number of batches in an epoch, or None.
+        ssr: Ratio by which times are multiplied.
+        ax: The axes to draw on; None makes a new figure.
+        label: The name in the legend.
+
+    Raises:
+        ValueError: The schedule has times in a unit that cannot be converted to that of ``max_duration``.
+
+    >>> from composer.optim import LinearScheduler
+    >>> draw_schedule(LinearScheduler(), "2ep", None, 1.0, None, "linear").axes[0].get_xlabel()
+    'epochs'
+    """
+    duration = Time.from_input(max_duration)
+    Horizon.of_run(duration, epoch_length, ssr)  # refuses durations that are fractions of a run
+    check_units(schedule, duration.unit, epoch_length)
+    axes = one_axes(ax, "schedule.plot")
+    if duration.unit is TimeUnit.EPOCH and epoch_length is None:
+        # The curve within an epoch is the same for any length, since all times are in epochs or fractions of the run.
+        epoch_length = _MAX_POINTS
+    total = float(duration.value)
+    gaps = _MAX_POINTS - 1
+    if duration.unit is not TimeUnit.SECOND:
+        count = total * epoch_length if epoch_length and duration.unit is TimeUnit.EPOCH else total
+        gaps = min(gaps, max(1, int(count)))
+    values = schedule.preview(duration, epoch_length, ssr, num_points=gaps + 1)
+    last = max(1, len(values) - 1)
+    draw_curve(axes, [total * k / last for k in range(len(values))], values, label)
+    axes.set(xlabel=_TITLES[duration.unit], ylabel="multiplier of the learning rate")
+    return axes.figure
+
+
+def check_units(schedule: ComposerScheduler, unit: TimeUnit, epoch_length: int | None) -> None:
+    """Check that the times of a schedule have a meaning in a run that is counted in some unit.
+
+    Args:
+        schedule: The schedule.
+        unit: The unit of the duration of the run.
+        epoch_length: Number of batches in an epoch, or None.
+
+    Raises:
+        ValueError: A time cannot be converted to the unit.
+
+    >>> from composer.optim import StepScheduler
+    >>> check_units(StepScheduler("100ba"), TimeUnit.EPOCH, None)
+    Traceback (most recent call last):
+    ...
+    ValueError: '100ba' of StepScheduler cannot be converted to epochs. Pass epoch_length, the number of batches in ...
+    """
+    convertible = {TimeUnit.EPOCH, TimeUnit.BATCH}
+    for value in vars(schedule).values():
+        for time in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+            if not isinstance(time, Time) or time.unit in (unit, TimeUnit.DURATION):
+                continue
+            if unit in convertible and time.unit in convertible and epoch_length is not None:
+                continue
+            remedy = f"Give max_duration in {_TITLES[time.unit]}."
+            if unit in convertible and time.unit in convertible:
+                remedy = f"Pass epoch_length, the number of batches in an epoch, or give max_duration in {time.unit!s}."
+            raise ValueError(f"'{time}' of {type(schedule).__name__} cannot be converted to {_TITLES[unit]}. {remedy}")
+    for child in schedule.__parts__:
+        check_units(child, unit, epoch_length)
