@@ -51,6 +51,7 @@ def _report(given: argparse.Namespace) -> None:
     from composer._html import check_plots
     from composer.history import History
     from composer.reports import run_report
+    from composer.reports.run_time import find_ledger, seconds_by_category
 
     check_plots("composer report")
     run = Path(given.run_folder)
@@ -64,8 +65,10 @@ def _report(given: argparse.Namespace) -> None:
         if page.exists() and _SIGN not in page.read_text(encoding="utf-8", errors="replace"):
             raise UsageError(f"{str(page)!r} exists, and is not a page of composer report. Name a file with --output.")
     folder = run if run.is_dir() else run.absolute().parent
+    ledger = find_ledger(history, folder)
+    times = None if ledger is None else seconds_by_category(ledger)
     new = page.with_name(f".{page.name}.new")
-    new.write_text(run_report(history, folder=folder), encoding="utf-8")
+    new.write_text(run_report(history, time_by_category=times, folder=folder), encoding="utf-8")
     new.replace(page)
     sys.stdout.write(f"{page}\n")
     if given.open:

@@ -8,10 +8,13 @@ from composer._html import check_plots
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
 from composer.history.live import LiveHistory
+from composer.ledger.ledger import Ledger
+from composer.ledger.segment import Segment
 from composer.loggers._images import image_arrays
 from composer.loggers._run_history import history_of
 from composer.reports import ReportImage, run_report
 from composer.reports.png import png_bytes
+from composer.reports.run_time import find_ledger, seconds_by_category
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -174,7 +177,11 @@ class HTMLReport(LoggerDestination):
             self._run_file.open(state)
         path = self._run_file.path
         assert path is not None
+        history, clock = history_of(state, logger), state.clock
+        clock.write()
+        ledger = find_ledger(history) or Ledger([Segment(clock.segment, clock.started, clock.seconds())])
         new = path.with_name(f".{path.name}.new")
-        new.write_text(run_report(history_of(state, logger), images=self._images), encoding="utf-8")
+        page = run_report(history, time_by_category=seconds_by_category(ledger), images=self._images)
+        new.write_text(page, encoding="utf-8")
         new.replace(path)
         self._run_file.upload(state, logger)
