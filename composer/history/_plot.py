@@ -34,6 +34,7 @@ def draw_history(history: History, names: Sequence[str], over: str, ax: Any) -> 
     Raises:
         ValueError: Nothing was logged under a name, or ``ax`` is given for several panels.
 
+    >>> import numpy as np
     >>> from composer.history import History, Series
     >>> loss = Series("loss/train/total", np.arange(3), np.array([0.9, 0.5, 0.4]))
     >>> len(draw_history(History("night", {loss.name: loss}), ["loss/*"], "step", None).axes)

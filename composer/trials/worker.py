@@ -147,7 +147,7 @@ def is_program_file(file: str) -> bool:
     Args:
         file: The path, which is absolute unless it is no file, such as ``<string>``.
 
-    >>> is_program_file("/home/me/train.py"), is_program_file(__file__), is_program_file("<string>")
+    >>> is_program_file("/project/train.py"), is_program_file(__file__), is_program_file("<string>")
     (True, False, False)
     """
     installed = f"{os.sep}site-packages{os.sep}" in file or file.startswith(_not_of_programs())

@@ -17,13 +17,13 @@ Thread 0x00007f01 (most recent call first):
 
 Thread 0x00007f02 (most recent call first):
   File "{LIBRARY}", line 629 in wait
-  File "/home/me/src/data.py", line 7 in Rows.__getitem__
-  File "/home/me/src/train.py", line 30 in <module>
+  File "/project/src/data.py", line 7 in Rows.__getitem__
+  File "/project/src/train.py", line 30 in <module>
 """
 COLLECTIVE = """Timeout (0:04:55)!
 Thread 0x00007f02 (most recent call first):
   File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 2810 in all_reduce
-  File "/home/me/src/train.py", line 30 in <module>
+  File "/project/src/train.py", line 30 in <module>
 """
 
 
@@ -36,11 +36,11 @@ def found(tmp_path: Path, text: str) -> str:
 def test_the_main_thread_counts_and_who_called_the_library(tmp_path: Path) -> None:
     told = "threading.py:629 (wait), called by data.py:7 (Rows.__getitem__)"
     assert found(tmp_path, DUMP) == told
-    assert found(tmp_path, f'{DUMP}the program prints on\n  File "/home/me/other.py", line 1 in f\n') == told
+    assert found(tmp_path, f'{DUMP}the program prints on\n  File "/project/other.py", line 1 in f\n') == told
 
 
 def test_a_line_of_the_program_is_named_alone(tmp_path: Path) -> None:
-    dump = 'Timeout (0:00:01)!\nThread 0x01 (most recent call first):\n  File "/home/me/a b.py", line 3 in <module>\n'
+    dump = 'Timeout (0:00:01)!\nThread 0x01 (most recent call first):\n  File "/project/a b.py", line 3 in <module>\n'
     assert found(tmp_path, dump) == "a b.py:3 (<module>)"
 
 
@@ -52,7 +52,7 @@ def test_a_rank_that_waits_for_others_is_not_the_one(tmp_path: Path) -> None:
 
 
 def test_a_log_without_a_stack_trace_names_nothing(tmp_path: Path) -> None:
-    for text in ("", "epoch 1\n", 'Fatal Python error\n  File "/home/me/a.py", line 3 in f\n', "Timeout (0:00:01)!\n"):
+    for text in ("", "epoch 1\n", 'Fatal Python error\n  File "/project/a.py", line 3 in f\n', "Timeout (0:00:01)!\n"):
         assert found(tmp_path, text) == ""
 
 

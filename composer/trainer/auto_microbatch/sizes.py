@@ -54,6 +54,9 @@ class Plan(NamedTuple):
         shape: Shape of the batch, from :func:`shape_of`.
         size: The microbatch size; it may exceed the number of samples.
         has_room: Whether a larger size remains to be tried.
+
+    >>> Plan(((3, 32, 32),), size=16, has_room=True).size
+    16
     """
 
     shape: Shape
