@@ -40,11 +40,14 @@ _NOT_FOR_USERS = ("all", "bench", "dev", "docs")
 _report_enabled = True
 
 
-def collect_env() -> dict[str, dict[str, Any]]:
+def collect_env(extras: bool = True) -> dict[str, dict[str, Any]]:
     """Return the environment by sections: versions, accelerators, CPU and memory, launcher variables, extras.
 
     Environment variables are included if they are known to hold no secret, with passwords in URIs masked. Others with
     the prefixes of communication libraries (``NCCL_``, ``UCX_``, ...) are listed with the value ``***``.
+
+    Args:
+        extras: Whether to look for the packages of all extras.
 
     >>> report = collect_env()
     >>> report["versions"]["torch"] == torch.__version__
@@ -60,7 +63,7 @@ def collect_env() -> dict[str, dict[str, Any]]:
             "memory": _memory(),
         },
         "launcher": _launcher(),
-        "extras": _extras(),
+        **({"extras": _extras()} if extras else {}),
     }
 
 

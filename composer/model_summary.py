@@ -102,6 +102,10 @@ class ModelSummary:
         ]
         return "\n".join([*lines, *self._below()])
 
+    def table(self) -> dict[str, Any]:
+        """Return the table as plain values: ``name``, ``columns``, ``rows`` of text, and ``notes`` below it."""
+        return {"name": self.name, "columns": list(_COLUMNS), "rows": list(self._rows()), "notes": self._below()}
+
     def _repr_html_(self) -> str:
         return _html.grid(self.name, _COLUMNS, self._rows(), self._below(), _NUMBERS)
 

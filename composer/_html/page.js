@@ -32,6 +32,7 @@
         xaxis: axis,
         yaxis: axis,
         hoverlabel: { ...box, namelength: -1, align: "left" },
+        updatemenudefaults: { bgcolor: color("raised"), bordercolor: color("line"), font: { color: color("text") } },
         modebar: { bgcolor: "rgba(0,0,0,0)", color: color("muted"), activecolor: color("text") },
       },
     };
@@ -67,12 +68,40 @@
     });
   }
 
+  const drawn = () => plots.filter((plot) => plot.canvas.classList.contains("js-plotly-plot"));
+
   function follow() {
-    for (const plot of plots) Plotly.relayout(plot.canvas, placed(plot));
+    for (const plot of drawn()) Plotly.relayout(plot.canvas, placed(plot));
+  }
+
+  // A zoom of one of the linked plots is that of all: their x axes are the same.
+  let isLinking = false;
+  async function link(changed, change) {
+    const keys = ["xaxis.range[0]", "xaxis.range[1]", "xaxis.autorange"].filter((key) => key in change);
+    if (isLinking || !keys.length) return;
+    isLinking = true;
+    const same = Object.fromEntries(keys.map((key) => [key, change[key]]));
+    await Promise.all(drawn().filter((plot) => plot.layout.meta === "linked" && plot !== changed).map((plot) => Plotly.relayout(plot.canvas, same)));
+    isLinking = false;
+  }
+
+  // What is folded away has no width to be drawn in.
+  async function show(some) {
+    for (const plot of some) {
+      await draw(plot);
+      if (plot.layout.meta === "linked") plot.canvas.on("plotly_relayout", (change) => link(plot, change));
+    }
+  }
+
+  for (const details of document.querySelectorAll("details")) {
+    details.addEventListener("toggle", () => {
+      const isReady = document.documentElement.dataset.plots === "drawn";
+      if (isReady) show(plots.filter((plot) => details.contains(plot.canvas) && !drawn().includes(plot)));
+    });
   }
 
   loadLibrary()
-    .then(() => Promise.all(plots.map(draw)))
+    .then(() => show(plots.filter((plot) => !plot.canvas.closest("details:not([open])"))))
     .then(() => {
       dark.addEventListener("change", follow);
       narrow.addEventListener("change", follow);

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from composer import dist
 from composer._secrets.masking import mask_text
 from composer._text import one_of
+from composer.callbacks._checkpoint_event import log_saved
 from composer.callbacks._checkpoint_names import current_name, in_folder, remote, remote_names, times_from, times_of
 from composer.callbacks._duplicate_saves import SavePoint, is_never
 from composer.callbacks._monitored_metric import mode_for, read_score
@@ -322,13 +323,11 @@ class CheckpointSaver(SaverSettings, Callback):
     def _save_checkpoint(self, state: State, logger: Logger) -> None:
         """Save now; subclasses written for Composer 0.32 override and call this."""
         self._writer.wait()
-        now = SavePoint.of(state)
-        store, template = self.store(state), self.template(state)
+        now, store, template = SavePoint.of(state), self.store(state), self.template(state)
         name = format_name(template, state.run_name, state.timestamp, rank=0)
         # Before the state is collected, so that a resumed run knows of this checkpoint too.
         before = self._list.add(name, now.batch, self._score(state))
-        self._last_saved = now
-        times = dict(self.all_saved_checkpoints_to_timestamp)
+        self._last_saved, times = now, dict(self.all_saved_checkpoints_to_timestamp)
         self.all_saved_checkpoints_to_timestamp[store.path_of(name)] = state.timestamp
 
         def otherwise() -> None:
@@ -361,6 +360,7 @@ class CheckpointSaver(SaverSettings, Callback):
                 store.remove(obsolete, template)
 
         self._writer.write(content, path, then, otherwise, folders=folders, per_rank_folder=per_rank_folder)
+        log_saved(logger, str(store.path_of(name)), name, self._list, self.monitor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return save times, checkpoints kept and checkpoints being removed, by names relative to the folder."""

@@ -249,6 +249,7 @@ class SpikeRecorder(Callback):
             f"Spike in batch {entry['batch']}: {name.replace('_', ' ')} {value:.4g}{distance}; the samples are in "
             f"{self._run_file.name}",
             urgent=True,
+            kind="spike",
         )
 
     def _indices(self, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "find out why a program is slow, and measure what makes it faster",
     "estimate": "estimate the memory that a program needs, and what makes it fit on a device",
     "fork": "continue training from any step of a run, as a new run with changed settings",
+    "report": "write a page with the curves, events and facts of a run, which opens offline",
     "env": "report versions, accelerators and other details for a bug report",
     "verify": "check that a script trains the same with other microbatches, ranks and restarts",
     "replay": "repeat a training step of a run exactly, and show what happened in it",
@@ -47,6 +48,7 @@ _COMMANDS = [
     ("composer replay", COMMANDS["replay"]),
     ("composer blame", COMMANDS["blame"]),
     ("composer fork", COMMANDS["fork"]),
+    ("composer report", COMMANDS["report"]),
     ("composer env", COMMANDS["env"]),
 ]
 

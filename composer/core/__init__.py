@@ -14,7 +14,8 @@ The modules in reading order:
   ``listener_check``, ``hook_names``, ``unused_methods`` and ``unused_overrides`` detect misspelled hooks,
   ``algorithm_trace`` and ``model_changes`` record what algorithms did, ``watched_list`` detects added callbacks.
 - ``logger``: queues metrics for all destinations; ``_log_record`` copies them from the device, ``run_notices`` reports
-  run events in one line, ``metric_names``, ``metric_values`` and ``metric_direction`` find and compare metrics.
+  run events in one line, ``run_event`` is an event with its time, ``metric_names``, ``metric_values`` and
+  ``metric_direction`` find and compare metrics.
 - ``data_spec``, ``evaluator``, ``types``: how batches are counted and split, and the evaluation data; ``microbatches``
   splits batches for gradient accumulation, ``user_counts`` checks numbers of samples and tokens, ``default_split`` is
   an alias, ``device_transfer`` copies batches to the device.

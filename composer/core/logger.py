@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import traceback
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from composer._secrets.masking import mask_error, mask_text, mask_values
@@ -15,6 +17,7 @@ from composer._text import one_of
 from composer.core._log_record import LogRecord, copy_to_host, copy_value
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
+from composer.core.run_event import RunEvent
 from composer.core.run_notices import Notices
 from composer.core.time import TimeUnit
 from composer.trees import ensure_tuple
@@ -41,6 +44,10 @@ class Logger:
         on_error: Whether an exception in a destination stops training ("raise") or becomes a warning, issued once
             for each destination ("warn").
 
+    Attributes:
+        recorder: Receives what is logged, as one of the destinations, but metrics only when they are delivered to
+            another: for its sake alone nothing is queued or read from the device.
+
     >>> from composer import State
     >>> Logger(State(model=torch.nn.Linear(1, 1))).destinations
     ()
@@ -62,6 +69,7 @@ class Logger:
         self._due: tuple[LoggerDestination, ...] = ()
         self.notices = Notices(self._show)
         self._nan_reported = False
+        self.recorder: LoggerDestination | None = None
 
     @property
     def destinations(self) -> tuple[LoggerDestination, ...]:
@@ -78,14 +86,17 @@ class Logger:
         self._destinations = given
         self._queues = [(d, queued.get(id(d), [])) for d in given if d.__logs_here__]
 
-    def notice(self, text: str, *, urgent: bool = False) -> None:
+    def notice(self, text: str, *, urgent: bool = False, kind: str | None = None) -> None:
         """Report a run event on the console, in Python's ``logging`` and in the summary, on rank 0.
 
         Args:
             text: One line; credentials in it are masked.
             urgent: Whether it is a warning, see :meth:`.Notices.report`.
+            kind: The kind of :class:`.RunEvent` that it also is; None for none.
         """
         self.notices.report(text, urgent=urgent)
+        if kind is not None:
+            self.log_event(kind, text)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name.
@@ -132,7 +143,7 @@ class Logger:
         subset = Logger(self._state, destinations)
         subset._queues = [(d, queue) for d, queue in self._queues if d in subset.destinations]
         subset._on_error, subset._failed, subset.deferred = self._on_error, self._failed, self.deferred
-        subset.notices = self.notices
+        subset.notices, subset.recorder = self.notices, self.recorder
         return subset
 
     def poll(self) -> bool:
@@ -163,6 +174,21 @@ class Logger:
             with self.guard(destination):
                 destination.__suspend__()
 
+    def log_event(self, kind: str, text: str = "", details: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Log that something happened now, with credentials masked, see :class:`.RunEvent`.
+
+        Args:
+            kind: The kind of event.
+            text: What happened, in one line.
+            details: Further facts by name.
+        """
+        now = self._state.timestamp
+        step, seconds = now.count(_BATCH), now.count(TimeUnit.SECOND)
+        event = RunEvent(kind, step, mask_text(text), seconds, time.time(), mask_values(dict(details)))
+        for destination in self._receivers:
+            with self.guard(destination):
+                destination.__receive_event__(event)
+
     def log_hyperparameters(self, parameters: dict[str, Any]) -> None:
         """Log hyperparameters, with passwords, tokens and keys replaced by ``***``.
 
@@ -170,7 +196,7 @@ class Logger:
             parameters: Values by name.
         """
         shown = mask_values(parameters)
-        for destination in self.destinations:
+        for destination in self._receivers:
             with self.guard(destination):
                 destination.log_hyperparameters(dict(shown))
 
@@ -186,7 +212,7 @@ class Logger:
             step: The step; the number of batches trained by default.
         """
         step = self._state.timestamp.count(_BATCH) if step is None else step
-        for destination in self.destinations:
+        for destination in self._receivers:
             with self.guard(destination):
                 destination.log_table(columns, rows, name, step)
 
@@ -212,7 +238,7 @@ class Logger:
             use_table: Whether a destination with tables shows the images in a table.
         """
         step = self._state.timestamp.count(_BATCH) if step is None else step
-        for destination in self.destinations:
+        for destination in self._receivers:
             with self.guard(destination):
                 destination.log_images(images, name, channels_last, step, masks, mask_class_labels, use_table)
 
@@ -289,6 +315,11 @@ class Logger:
             )
             warnings.warn(message, ComposerWarning, stacklevel=4)
 
+    @property
+    def _receivers(self) -> tuple[LoggerDestination, ...]:
+        """The destinations, and the recorder."""
+        return self._destinations if self.recorder is None else (*self._destinations, self.recorder)
+
     def _show(self, text: str) -> bool:
         """Show a line once, though several destinations may write to the same terminal."""
         for destination in self.destinations:
@@ -307,8 +338,13 @@ class Logger:
         nan_since = copy_to_host(pending, self._state.total_loss_dict)
         if nan_since is not None and not self._nan_reported:
             self._nan_reported = True
-            self.notice(f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)", urgent=True)
+            self.notice(
+                f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)", urgent=True, kind="nan"
+            )
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
+        if self.recorder is not None:
+            for entry in dict.fromkeys(pending):  # several destinations may have queued it
+                self.recorder.__receive__(entry.metrics, entry.step, entry.timestamp)
         for destination, queue in queues:
             entries = queue.copy()
             queue.clear()

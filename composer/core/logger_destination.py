@@ -10,6 +10,7 @@ from composer.core.hooks import replaces
 from composer.core.time import TimeUnit
 
 if TYPE_CHECKING:
+    from composer.core.run_event import RunEvent
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
@@ -76,6 +77,13 @@ class LoggerDestination(Callback):
             timestamp: The timestamp at which it was logged.
         """
         self.log_metrics(metrics, step)
+
+    def __receive_event__(self, event: RunEvent) -> None:
+        """Receive an event of the run, such as an evaluation, a checkpoint or a resumption.
+
+        Args:
+            event: The event.
+        """
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Receive metrics.

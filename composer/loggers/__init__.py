@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from composer.loggers.console_logger import ConsoleLogger as ConsoleLogger
     from composer.loggers.csv_logger import CSVLogger as CSVLogger
     from composer.loggers.file_logger import FileLogger as FileLogger
+    from composer.loggers.html_report import HTMLReport as HTMLReport
     from composer.loggers.in_memory_logger import InMemoryLogger as InMemoryLogger
     from composer.loggers.json_lines_logger import JSONLinesLogger as JSONLinesLogger
     from composer.loggers.mlflow_logger import MLFlowLogger as MLFlowLogger
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
         "CometMLLogger": "composer.loggers.cometml_logger",
         "ConsoleLogger": "composer.loggers.console_logger",
         "FileLogger": "composer.loggers.file_logger",
+        "HTMLReport": "composer.loggers.html_report",
         "InMemoryLogger": "composer.loggers.in_memory_logger",
         "JSONLinesLogger": "composer.loggers.json_lines_logger",
         "Logger": "composer.core.logger",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from composer.core.hooks import replaces
 from composer.core.run_files import set_aside
 from composer.core.time import TimeUnit
+from composer.environment import collect_env
 from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._values import to_json
+from composer.model_summary import model_summary
 
 if TYPE_CHECKING:
+    from composer.core.run_event import RunEvent
     from composer.core.state import State
     from composer.core.timestamp import Timestamp
 
@@ -20,7 +24,7 @@ __all__ = ["JSONLinesLogger"]
 
 
 class JSONLinesLogger(RunFileLogger):
-    """Writes metrics, hyperparameters, tables and traces to a text file with one JSON object per line.
+    """Writes metrics, hyperparameters, tables, events and traces to a text file with one JSON object per line.
 
     =================== ====================================================================================
     ``kind``            further keys
@@ -29,6 +33,9 @@ class JSONLinesLogger(RunFileLogger):
     ``hyperparameters`` ``values``
     ``table``           ``step``, ``name``, ``columns``, ``rows``
     ``traces``          ``step``, ``values``
+    ``event``           ``event`` (such as "checkpoint"), ``step``, ``seconds``, ``time`` (Unix), ``text``, ``details``
+    ``environment``     ``values``: versions and hardware, when the file is created
+    ``model``           ``name``, ``columns``, ``rows``, ``notes``: the table of the model's layers, likewise
     =================== ====================================================================================
 
     Every line is strict JSON: NaN and the infinities are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
@@ -59,7 +66,7 @@ class JSONLinesLogger(RunFileLogger):
     ...     engine = Engine(state, logger)
     ...     logger.log_hyperparameters({"lr": 0.1})
     ...     engine.close()
-    ...     print(Path(folder, "night.jsonl").read_text(), end="")
+    ...     print(Path(folder, "night.jsonl").read_text().splitlines()[-1])
     {"kind": "hyperparameters", "values": {"lr": 0.1}}
     """
 
@@ -107,6 +114,11 @@ class JSONLinesLogger(RunFileLogger):
         step = None if self._state is None else self._state.timestamp.count(TimeUnit.BATCH)
         self._add("traces", step=step, values=traces)
 
+    def __receive_event__(self, event: RunEvent) -> None:
+        """Write an event of the run."""
+        about = {name: value for name, value in dataclasses.asdict(event).items() if name != "kind" and value != {}}
+        self._add("event", event=event.kind, **about)
+
     @property
     def _has_unwritten(self) -> bool:
         return bool(self._lines)
@@ -115,11 +127,9 @@ class JSONLinesLogger(RunFileLogger):
         return {"bytes": self._size}
 
     def _add(self, record_type: str, **values: Any) -> None:
-        if not self._run_file.is_active:
-            return
-        record = {"kind": record_type, **to_json(values)}
-        self._lines.append(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-        self._write_now()
+        if self._run_file.is_active:
+            self._lines.append(_line(record_type, values))
+            self._write_now()
 
     def _write(self, state: State) -> None:
         """Append new lines to the file."""
@@ -140,7 +150,15 @@ class JSONLinesLogger(RunFileLogger):
         path = self._run_file.path
         assert path is not None
         self._size = path.stat().st_size if saved is not None else 0
+        if saved is None:
+            facts = {"environment": {"values": collect_env(extras=False)}, "model": model_summary(state.model).table()}
+            self._lines[:0] = [_line(record_type, values) for record_type, values in facts.items()]
         if saved and saved["bytes"] < self._size:
             set_aside(path, copy=True)
             self._size = saved["bytes"]
             os.truncate(path, self._size)
+
+
+def _line(record_type: str, values: dict[str, Any]) -> str:
+    record = {"kind": record_type, **to_json(values)}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

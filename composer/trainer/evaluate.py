@@ -95,6 +95,8 @@ def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = No
             run.logger.enqueue(values, as_numbers=False)
             if run.summary is not None:
                 run.summary.record(run.state.timestamp.count(TimeUnit.BATCH), values)
+        if log:
+            run.logger.log_event("evaluation", evaluator.label)
         fire(Event.EVAL_END)
 
 

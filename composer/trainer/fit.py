@@ -60,6 +60,7 @@ def _fit(run: Run) -> None:
     state.stop_requested, state.sync_stop_requests = None, run.step_sync is not None
     note_start(run)
     logger.begin()
+    logger.log_event("start")
     fire(Event.FIT_START)
     report_model(run)
     resume_at(run)
@@ -93,9 +94,10 @@ def _fit(run: Run) -> None:
             keep_last_train_values(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
     if state.stop is not None:
-        logger.notice(str(state.stop))
+        logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)
     state.sync_stop_requests = False
+    logger.log_event("end")
     fire(Event.FIT_END)
     zero_gradients(run)
 

@@ -177,7 +177,8 @@ def fork(
     state.forked_from = {"run_name": facts.run_name, "step": at, "path": mask_text(path), "changes": told}
     if described is not None:
         state.forked_from["by_command"] = True  # the changes are not part of the program
-    run.logger.notice(f"forked from {facts.run_name} at batch {at}{' with ' if told else ''}{', '.join(told)}")
+    text = f"forked from {facts.run_name} at batch {at}{' with ' if told else ''}{', '.join(told)}"
+    run.logger.notice(text, kind="fork")
 
 
 def check_folder(folder: str, parent: str, remedy: str) -> None:

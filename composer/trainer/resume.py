@@ -159,10 +159,10 @@ def apply_checkpoint(
     )
     state.load_path = str(path)
     if run.loaded.rng is None:
-        run.logger.notice(f"loaded the weights of {path}")
+        run.logger.notice(f"loaded the weights of {path}", kind="load")
     else:
         epoch, batch = int(state.timestamp.epoch), int(state.timestamp.batch)
-        run.logger.notice(f"resumed from {path} at epoch {epoch}, batch {batch}")
+        run.logger.notice(f"resumed from {path} at epoch {epoch}, batch {batch}", kind="resumption")
 
 
 def read_for_run(run: Run, path: Path) -> dict[str, Any]:
@@ -254,7 +254,8 @@ class SaveOnStop:
             try:
                 yield
             except KeyboardInterrupt:
-                run.logger.notice("interrupted by Ctrl-C; nothing was saved, as there is no save_folder", urgent=True)
+                text = "interrupted by Ctrl-C; nothing was saved, as there is no save_folder"
+                run.logger.notice(text, urgent=True, kind="interruption")
                 raise
             return
         try:
@@ -265,7 +266,7 @@ class SaveOnStop:
                 saver.save(run.state, run.logger)
                 saver.fit_end(run.state, run.logger)
             run.state.train_phase.evaluation_event = None
-            run.logger.notice(self._message(interrupted, savers), urgent=True)
+            run.logger.notice(self._message(interrupted, savers), urgent=True, kind="interruption")
             interrupted.exit_process()
         except Exception:
             if self.save_on_exception:

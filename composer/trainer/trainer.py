@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -35,6 +36,9 @@ from composer.core.types import Batch
 from composer.core.unused_overrides import check_model_methods
 from composer.devices import Device, get_device
 from composer.export import ExportFormat, Transform, export_of_run
+from composer.history.history import History
+from composer.history.live import LiveHistory
+from composer.loggers._run_history import history_of
 from composer.model_summary import ModelSummary
 from composer.optim.lr_finder import RangeTest
 from composer.parallel.config import as_parallelism_config
@@ -372,6 +376,7 @@ class Trainer(TrainerNames):
         saver_setup.check_distinct(self.state, uploads=any(one.can_upload_files() for one in destinations))
         self.state.find_algorithm = resume.find_algorithm_class
         self.logger = Logger(self.state, destinations, on_error=on_logger_error)
+        self.logger.recorder = LiveHistory(name)
         self.engine = Engine(self.state, self.logger, algorithm_passes, record_traces=log_traces)
         model.logger = self.logger
         self._shown = setup.summary_stream(console_stream) if progress_bar or log_to_console else None
@@ -871,6 +876,17 @@ class Trainer(TrainerNames):
         self._check_open()
         fork(self, self._run, at, str(run), changes)
 
+    @property
+    def history(self) -> History:
+        """What the run logged so far: metrics as arrays over steps and times, hyperparameters, tables and events.
+
+        It has what was delivered to a logger, such as the progress bar, so that it costs nothing by itself: on ranks
+        without loggers, and in runs with neither a progress bar nor loggers, it has no metrics. Beyond 4 million values
+        it is downsampled so that minima and maxima stay. What was logged before a resumption is read from the file of
+        :class:`.JSONLinesLogger` or :class:`.CSVLogger`, if there is one.
+        """
+        return history_of(self.state, self.logger)
+
     def model_summary(self, depth: int | None = 2) -> ModelSummary:
         """Return the model's parameter counts, layer by layer, and what each algorithm changed in it.
 
@@ -924,8 +940,10 @@ class Trainer(TrainerNames):
                     run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
                 ):
                     fit(self._run)
-            except BaseException:
+            except BaseException as error:
                 self.logger.notices.texts.clear()
+                if isinstance(error, Exception):
+                    self.logger.log_event("error", "".join(traceback.format_exception_only(error)).splitlines()[0])
                 raise
         summary, self._run.summary = self._run.summary, None
         if self._shown is not None and summary is not None:

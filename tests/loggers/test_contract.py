@@ -22,7 +22,8 @@ from tests.loggers.trackers import as_rank
 from tests.trainer.test_sync_free import Step
 
 CASES = {}
-for path in sorted([*Path(__file__).parent.glob("test_*_logger.py"), Path("test_remote_uploader_downloader.py")]):
+OTHERS = [Path("test_html_report.py"), Path("test_remote_uploader_downloader.py")]
+for path in sorted([*Path(__file__).parent.glob("test_*_logger.py"), *OTHERS]):
     name = path.stem.removeprefix("test_").replace("_", "")
     try:
         CASES[name] = importlib.import_module(f"tests.loggers.{path.stem}").CASE

@@ -1,0 +1,82 @@
+"""``composer report``: write a page about a run, from its logs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from composer.cli.usage import CommandParser, UsageError, usage_errors
+
+__all__ = ["add_to"]
+
+_DESCRIPTION = (
+    "Write a page about a run: curves of its metrics with zoom, events, checkpoints, tables, the model, "
+    "hyperparameters and the environment, as one HTML file that opens without a network. It is made from the logs of "
+    "JSONLinesLogger or CSVLogger, also while the run trains."
+)
+# What each page ends with, so that no other file is overwritten unasked.
+_SIGN = "Made by composer report."
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser.
+
+    Args:
+        commands: What ``add_subparsers`` of the parser returned.
+
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> given = commands.choices["report"].parse(["runs/night", "-o", "night.html"])
+    >>> given.run_folder, given.output
+    ('runs/night', 'night.html')
+    """
+    command: CommandParser = commands.add_parser(
+        "report",
+        prog="composer report",
+        description=_DESCRIPTION,
+        epilog="Exit codes: 0 if the page was written, 1 if the logs cannot be read, 2 if the command line is wrong.",
+    )
+    command.add_argument("run_folder", metavar="RUN", help="folder of the run, or one of its logs")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", help="path of the page (default: report.html in the folder of the log)"
+    )
+    command.add_argument("--open", action="store_true", help="open the page in a browser")
+    command.set_defaults(run=_report)
+
+
+def _report(given: argparse.Namespace) -> None:
+    from composer._html import check_plots
+    from composer.history import History
+    from composer.reports import run_report
+
+    check_plots("composer report")
+    run = Path(given.run_folder)
+    with usage_errors():
+        if not run.exists():
+            History.read(run)  # raises with a suggestion
+        page = None if given.output is None else _checked(given.output)
+    history = History.read(run)
+    if page is None:
+        page = history.files[0].absolute().parent / "report.html"
+        if page.exists() and _SIGN not in page.read_text(encoding="utf-8", errors="replace"):
+            raise UsageError(f"{str(page)!r} exists, and is not a page of composer report. Name a file with --output.")
+    folder = run if run.is_dir() else run.absolute().parent
+    new = page.with_name(f".{page.name}.new")
+    new.write_text(run_report(history, folder=folder), encoding="utf-8")
+    new.replace(page)
+    sys.stdout.write(f"{page}\n")
+    if given.open:
+        webbrowser.open(page.absolute().as_uri())
+
+
+def _checked(output: str) -> Path:
+    """Return the path of the page, before the logs are read."""
+    path = Path(output)
+    if path.is_dir():
+        raise ValueError(f"--output={output!r} is a folder. Name a file in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--output={output!r}: there is no folder {str(path.parent)!r}. Create it first.")
+    return path

@@ -1,0 +1,230 @@
+"""History: what one run logged: metrics over time, hyperparameters, tables, arrays and events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from composer._lazy import import_extra
+from composer._text import did_you_mean, plural
+from composer.core.run_event import RunEvent
+from composer.history.series import TIMES, Series
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["History", "LoggedArray", "LoggedTable"]
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """The newest table of a name.
+
+    Attributes:
+        columns: The column names.
+        rows: One list for each row.
+        step: Number of batches trained before.
+
+    >>> LoggedTable(["text"], [["once"]]).step
+    0
+    """
+
+    columns: list[str]
+    rows: list[list[Any]]
+    step: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedArray:
+    """The newest value of a metric that is an array rather than a number, such as a confusion matrix.
+
+    Attributes:
+        values: The values, float64.
+        step: Number of batches trained before.
+
+    >>> LoggedArray(np.eye(2), step=10).values.shape
+    (2, 2)
+    """
+
+    values: np.ndarray
+    step: int
+
+
+@dataclass(eq=False)
+class History:
+    """What one run logged, from its start and over all resumptions.
+
+    A resumed run trains again what it had trained after the checkpoint. The values that count are those logged later;
+    the others are in ``replaced``.
+
+    Attributes:
+        name: Name of the run.
+        series: The metrics by name, in the order of their first values. A boolean counts as 0 or 1. The counters
+            ``time/*`` of the trainer are left out: they are the times of each value.
+        replaced: Values that were logged again after a resumption, by name.
+        hyperparameters: The hyperparameters by name.
+        events: The events, oldest first.
+        tables: The newest table of each name.
+        arrays: The newest value of each metric that is an array.
+        texts: The newest value of each metric that is text.
+        environment: Versions and hardware, as from :func:`composer.environment.collect_env`; empty if unknown.
+        model: The table of the model's layers, as from :meth:`.ModelSummary.table`; empty if unknown.
+        files: The files that were read.
+        remarks: What a reader should know about the files, such as an incomplete last line.
+
+    >>> History("night", {"loss": Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))})
+    History('night', 1 metric, 2 values, steps 0 to 1)
+    """
+
+    name: str
+    series: dict[str, Series] = field(default_factory=dict)
+    replaced: dict[str, Series] = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    events: list[RunEvent] = field(default_factory=list)
+    tables: dict[str, LoggedTable] = field(default_factory=dict)
+    arrays: dict[str, LoggedArray] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+    remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | Path) -> History:
+        """Read the history of a run from its folder, or from one of its logs.
+
+        The logs are those of :class:`.JSONLinesLogger` and :class:`.CSVLogger`; of both, the former is read, which has
+        more. Copies that were kept when the run resumed (``log.1.jsonl``) provide the replaced values.
+
+        Args:
+            path: The folder, or the file.
+
+        Raises:
+            FileNotFoundError: The path does not exist, or the folder has no log.
+            ValueError: The folder has logs of several runs, or a file is not a log.
+
+        >>> History.read("no_such_run")
+        Traceback (most recent call last):
+        ...
+        FileNotFoundError: There is no run 'no_such_run'.
+        """
+        from composer.history._read import read_history
+
+        return read_history(Path(path))
+
+    def until(self, seconds: float) -> History:
+        """Return the part up to a time.
+
+        Args:
+            seconds: Time trained in seconds. Values of unknown time stay.
+        """
+        series = {
+            name: one if one.seconds is None else one[~(one.seconds > seconds)] for name, one in self.series.items()
+        }
+        events = [event for event in self.events if event.seconds is None or event.seconds <= seconds]
+        return replace(self, series={name: one for name, one in series.items() if len(one)}, events=events)
+
+    def followed_by(self, later: History) -> History:
+        """Return the history of a run that was resumed: this one, continued by a later one.
+
+        A metric that both have at the same step is that of the later one.
+
+        Args:
+            later: What was logged after the resumption.
+        """
+        series = dict(self.series)
+        for name, one in later.series.items():
+            before = self.series.get(name)
+            if before is not None:
+                before = before[~np.isin(before.step, one.step)]
+            series[name] = one if before is None else before.followed_by(one)
+        lists = {
+            part: getattr(self, part) | getattr(later, part)
+            for part in ("hyperparameters", "tables", "arrays", "texts")
+        }
+        times = {(event.kind, event.time) for event in later.events}
+        events = [event for event in self.events if (event.kind, event.time) not in times] + later.events
+        replaced = {**later.replaced, **self.replaced}
+        return replace(later, series=series, replaced=replaced, events=events, files=self.files, **lists)
+
+    def __getitem__(self, name: str) -> Series:
+        """Return the series of a metric; the prefix "metrics/" may be omitted.
+
+        Args:
+            name: Name of the metric.
+
+        Raises:
+            KeyError: The metric was not logged.
+        """
+        for known in (name, f"metrics/{name}"):
+            if known in self.series:
+                return self.series[known]
+        hint = did_you_mean(name, self.series) or f" Logged: {', '.join(map(repr, self.series)) or 'nothing'}."
+        raise KeyError(f"The run {self.name!r} has no metric {name!r}.{hint}")
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a metric was logged; the prefix "metrics/" may be omitted.
+
+        Args:
+            name: Name of the metric.
+        """
+        return name in self.series or f"metrics/{name}" in self.series
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self.series.values()))
+        steps = f", steps {self.first_step} to {self.last_step}" if count else ""
+        return f"History({self.name!r}, {plural(len(self.series), 'metric')}, {plural(count, 'value')}{steps})"
+
+    @property
+    def first_step(self) -> int:
+        """The smallest step of a value; 0 without values."""
+        return min((int(one.step.min()) for one in self.series.values() if len(one)), default=0)
+
+    @property
+    def last_step(self) -> int:
+        """The largest step of a value; 0 without values."""
+        return max((int(one.step.max()) for one in self.series.values() if len(one)), default=0)
+
+    @property
+    def seconds(self) -> float | None:
+        """The time trained until the last value, in seconds, without evaluations; None if unknown."""
+        clocks = [one.seconds for one in self.series.values() if one.seconds is not None]
+        return max((float(np.nanmax(one)) for one in clocks if not np.isnan(one).all()), default=None)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.
+
+        A step has several rows if a metric was logged more than once in it. Cells without a value are NaN.
+
+        Raises:
+            MissingConditionalImportError: pandas is not installed.
+
+        >>> loss = Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))
+        >>> History("night", {"loss": loss}).to_dataframe()
+           step  loss
+        0     0   0.9
+        1     1   0.5
+        """
+        pd: Any = import_extra("pandas", "", "History.to_dataframe", install="pandas")
+        parts = [_keyed(pd, one) for one in self.series.values()]
+        if not parts:
+            return pd.DataFrame({"step": np.array([], dtype=np.int64)})
+        # A metric may have the name of a unit of time.
+        names = [f"metrics/{name}" if name in ("step", *TIMES) else name for name in self.series]
+        values = pd.concat([part["value"].rename(name) for name, part in zip(names, parts, strict=True)], axis=1)
+        times = pd.concat([part.drop(columns="value") for part in parts])
+        times = times.groupby(level=[0, 1]).first().dropna(axis=1, how="all")
+        table = times.join(values.sort_index()).reset_index()
+        return table.drop(columns="number")
+
+
+def _keyed(pd: Any, series: Series) -> Any:
+    """Return a series as a table whose index is the step, and the number of the value within the step."""
+    times = {unit: array for unit in TIMES if (array := getattr(series, unit)) is not None}
+    table = pd.DataFrame({"step": series.step, **times, "value": series.values})
+    table["number"] = table.groupby("step").cumcount()
+    return table.set_index(["step", "number"])

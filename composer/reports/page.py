@@ -1,0 +1,284 @@
+"""The page of one run: what came out, curves with events, where the time went, and the facts of the run."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from composer._html import Html, document, plot, plot_text, section, table, tag
+from composer._text import plural
+from composer.core.metric_direction import larger_is_better
+from composer.history.history import History
+from composer.reports.checkpoints import Checkpoint, checkpoints, load_lines
+from composer.reports.curves import curve_figure, event_marks
+from composer.reports.groups import groups
+from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
+
+__all__ = ["run_report"]
+
+# A page stays under 6 MB: 2 MB of plotly.js and 16 bytes a point.
+_MOST_POINTS: Final = 150_000
+_POINTS_OF_ONE: Final = 5_000
+_MOST_SERIES: Final = 400
+_MOST_EVENTS: Final = 200
+_ENDS: Final = {"end": "Finished", "interruption": "Interrupted", "error": "Failed", "stop": "Stopped early"}
+_SHADES: Final = ("#3b82f6", "#e67e22", "#2ca58d", "#c2477f", "#8b6fd6", "#b59a1e", "#5fa8d3", "#d1584f", "#8d949c")
+
+
+def run_report(
+    history: History,
+    *,
+    time_by_category: Mapping[str, float] | None = None,
+    images: Sequence[ReportImage] = (),
+    folder: Path | None = None,
+) -> str:
+    """Return the page of a run, an HTML document that needs no network.
+
+    Curves have up to 5,000 points each, chosen so that minima and maxima stay, and fewer if there are more than 30.
+
+    Args:
+        history: The run.
+        time_by_category: Seconds by category, such as "training" and "waiting for data"; None if unknown.
+        images: The images that it logged, oldest first.
+        folder: Folder of the run, in which to look for checkpoints that the log does not name.
+
+    Raises:
+        MissingConditionalImportError: There are curves, and plotly is not installed.
+
+    >>> "<h1>night</h1>" in run_report(History("night"))
+    True
+    """
+    parts = [
+        tag("h1", history.name),
+        _outcome(history),
+        _values(history),
+        *_curves(history),
+        _time(time_by_category),
+        _events(history),
+        _checkpoints(history, folder),
+        matrix_section(history.arrays),
+        table_section(history.tables),
+        image_section(images),
+        *_facts(history),
+    ]
+    footer = "Made by composer report."
+    return document(history.name, *(part for part in parts if part is not None), footer=footer)
+
+
+def _outcome(history: History) -> Html:
+    """Return how the run ended, and how long it took."""
+    ends = [event for event in history.events if event.kind in _ENDS or event.kind == "start"]
+    last = ends[-1] if ends else None
+    if last is not None and last.kind == "end" and len(ends) > 1 and ends[-2].kind == "stop":
+        last = ends[-2]
+    word = "Logged" if last is None else _ENDS.get(last.kind, "Not finished:")
+    done = [f"{_count(history, 'step'):,} steps"]
+    epochs = _count(history, "epoch")
+    done += [plural(epochs, "epoch")] if epochs else []
+    done += [f"{_duration(history.seconds)} of training"] if history.seconds else []
+    resumed = sum(event.kind == "resumption" for event in history.events)
+    done += [f"resumed {plural(resumed, 'time')}"] if resumed else []
+    lost = max((len(one) for one in history.replaced.values()), default=0)
+    told = [tag("p", last.text)] if last is not None and last.kind != "end" and last.text else []
+    if lost:
+        told.append(
+            tag("p", f"{plural(lost, 'logged step')} trained again after resumptions; the later values are shown.")
+        )
+    told += [tag("p", f"Note: {remark}.") for remark in history.remarks]
+    is_good = last is None or last.kind in ("end", "stop")
+    return tag(
+        "div", tag("p", f"{word} after {', '.join(done)}"), *told, class_="verdict good" if is_good else "verdict"
+    )
+
+
+def _count(history: History, unit: str) -> int:
+    """Return the largest time of a value or event."""
+    times = [getattr(one, unit) for one in history.series.values()]
+    found = [float(np.nanmax(one)) for one in times if one is not None and len(one) and not np.isnan(one).all()]
+    if unit == "step":
+        found += [event.step for event in history.events]
+    return int(max(found, default=0))
+
+
+def _values(history: History) -> Html | None:
+    """Return the last and the best value of losses and metrics."""
+    rows: list[tuple[object, ...]] = []
+    for name, series in history.series.items():
+        if not name.startswith(("loss/", "metrics/")) or not len(series):
+            continue
+        finite = series.finite()
+        larger = larger_is_better(name) if len(finite) else None
+        best: tuple[object, object] = ("", "")
+        if larger is not None and not name.startswith("loss/"):
+            at = int(finite.values.argmax() if larger else finite.values.argmin())
+            best = (_number(float(finite.values[at])), f"{int(finite.step[at]):,}")
+        rows.append((name.removeprefix("metrics/"), _number(series.last), *best))
+    if not rows:
+        return None
+    return section(
+        "Results", table("Last and best values", ["metric", "last", "best", "at step"], rows[:60], right=(1, 2, 3))
+    )
+
+
+def _curves(history: History) -> Iterator[Html]:
+    """Yield the sections of curves: the main ones, and others on request."""
+    known = {name: one for name, one in history.series.items() if len(one)}
+    found = groups(list(known)[:_MOST_SERIES])
+    if not found:
+        yield section("Curves", tag("p", "No metrics were logged."))
+        return
+    marks = event_marks(history.events)
+    points = min(_POINTS_OF_ONE, _MOST_POINTS // min(len(known), _MOST_SERIES))
+    first = found[0]
+    main = [
+        curve_figure(history, group, marks, points, shows_events=group is first) for group in found if group.is_main
+    ]
+    others = [curve_figure(history, group, [], points) for group in found if not group.is_main]
+    if main:
+        usage = "Drag to zoom, in all curves at once; double-click to zoom out. Click a name to hide a curve."
+        yield section("Curves", tag("p", usage, class_="note"), *main)
+    if others:
+        titles = tag(
+            "summary", f"{plural(len(others), 'more figure')}: {_listed([g.title for g in found if not g.is_main])}"
+        )
+        yield section("Other metrics", tag("details", titles, *others, open=not main))
+    left_out = len(known) - _MOST_SERIES
+    if left_out > 0:
+        yield tag("p", f"{left_out:,} more metrics are not shown; History.read(run) has them.", class_="note")
+
+
+def _time(seconds: Mapping[str, float] | None) -> Html | None:
+    """Return where the time went, as a bar and a table."""
+    total = sum((seconds or {}).values())
+    if not seconds or total <= 0:
+        return None
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": plot_text(name),
+            "x": [value],
+            "y": [""],
+            "marker": {"color": _shade(number)},
+            "hovertemplate": f"%{{fullData.name}}: {value / total:.1%}<extra></extra>",
+        }
+        for number, (name, value) in enumerate(seconds.items())
+    ]
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
+        "yaxis": {"visible": False, "fixedrange": True},
+        "showlegend": False,
+        "margin": {"l": 10, "r": 10, "t": 35, "b": 50},
+    }
+    most = max(seconds.values())
+    rows = [
+        (name, _duration(value), f"{value / total:.1%}", _bar(value / most, number))
+        for number, (name, value) in enumerate(seconds.items())
+    ]
+    return section(
+        "Where the time went",
+        plot("Seconds of the run by category", traces, layout, 190),
+        table("Time by category", ["category", "time", "share", ""], rows, right=(1, 2)),
+    )
+
+
+def _shade(number: int) -> str:
+    return _SHADES[number % len(_SHADES)]
+
+
+def _bar(part: float, number: int) -> Html:
+    return tag("span", class_="bar", style=f"--part:{part:.4f};background:{_shade(number)}")
+
+
+def _events(history: History) -> Html | None:
+    """Return the list of events, the newest of many."""
+    shown = history.events[-_MOST_EVENTS:]
+    if not shown:
+        return None
+    rows = [(f"{one.step:,}", _clock(one.time), one.kind, one.text) for one in shown]
+    cells = table("Events", ["step", "time (UTC)", "event", ""], rows, right=(0,))
+    count = plural(len(history.events), "event")
+    told = count if len(shown) == len(history.events) else f"{count}, the last {len(shown)} of them"
+    return section("Events", tag("details", tag("summary", told), cells))
+
+
+def _checkpoints(history: History, folder: Path | None) -> Html | None:
+    """Return the best and the newest checkpoint, and how to load one."""
+    best, newest = checkpoints(history, folder)
+    if newest is None:
+        return None
+    rows = [_checkpoint(label, one) for label, one in (("best", best), ("newest", newest)) if one is not None]
+    chosen = best or newest
+    return section(
+        "Checkpoints",
+        table("Checkpoints", ["", "step", "metric", "path"], rows, right=(1,)),
+        tag("p", f"To load the {'best' if best else 'newest'} weights into a model of the same class:"),
+        tag("pre", tag("code", load_lines(chosen.path))),
+    )
+
+
+def _checkpoint(label: str, one: Checkpoint) -> tuple[object, ...]:
+    metric = "" if one.score is None else f"{one.monitor} {_number(one.score)}"
+    return label, f"{one.step:,}", metric, tag("code", one.path, class_="place")
+
+
+def _facts(history: History) -> Iterator[Html]:
+    """Yield the sections of the model, the hyperparameters, the environment and the files."""
+    model = history.model
+    columns, rows = model.get("columns"), model.get("rows")
+    if isinstance(columns, list) and isinstance(rows, list) and all(len(row) == len(columns) for row in rows):
+        notes = [tag("p", note) for note in model.get("notes") or ()]
+        layers = tag(
+            "details", tag("summary", plural(len(rows), "layer")), table("Layers", columns, rows, right=(2, 3, 4))
+        )
+        yield section("Model", *notes, layers)
+    if history.hyperparameters:
+        flat = list(_flat(history.hyperparameters))
+        yield section("Hyperparameters", table("Hyperparameters", ["name", "value"], flat[:500]))
+    facts = list(_flat(history.environment))
+    if facts:
+        yield section("Environment", table("Environment", ["fact", "value"], facts[:200]))
+    if history.files or history.texts:
+        files = [("log", str(path)) for path in history.files]
+        texts = [(name, text[:500]) for name, text in history.texts.items()]
+        yield section("Other", table("Other", ["", ""], [*texts, *files]))
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and values of nested mappings, the names joined by dots."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            text = str(value)
+            yield f"{above}{name}", text if len(text) <= 500 else f"{text[:499]}…"
+
+
+def _listed(titles: Sequence[str]) -> str:
+    return ", ".join(titles[:6]) + (", …" if len(titles) > 6 else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _duration(seconds: float | None) -> str:
+    seconds = seconds or 0.0
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{seconds / 60:.1f} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _clock(time: float | None) -> str:
+    if time is None:
+        return ""
+    try:
+        return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return ""

@@ -1,0 +1,85 @@
+"""``composer report``: the page, where it is written, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer.cli.main import main
+
+pytest.importorskip("plotly")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "night"
+    folder.mkdir()
+    records = [
+        {
+            "kind": "metrics",
+            "step": step,
+            "epoch": 0,
+            "seconds": 0.1 * step,
+            "values": {"loss/train/total": 1 / (1 + step)},
+        }
+        for step in range(200)
+    ]
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    return folder
+
+
+def test_the_page_is_written_beside_the_log(run: Path, capsys: Any) -> None:
+    assert main(["report", str(run)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{run / 'report.html'}\n"
+    assert printed.err == ""
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "<h1>night</h1>" in page
+    assert "after 199 steps" in page
+    assert main(["report", str(run / "log.jsonl")]) == 0  # replaces its own page
+    assert sorted(path.name for path in run.iterdir()) == ["log.jsonl", "report.html"]
+
+
+def test_a_file_of_another_program_is_left_alone(run: Path, capsys: Any) -> None:
+    (run / "report.html").write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run)])
+    assert ended.value.code == 2
+    assert "is not a page of composer report. Name a file with --output." in capsys.readouterr().err
+    assert (run / "report.html").read_text() == "mine"
+    assert main(["report", str(run), "-o", str(run / "other.html")]) == 0
+
+
+def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert main(["report", "--open", str(run)]) == 0
+    assert opened == [(run / "report.html").as_uri()]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nigth"], 2, "There is no run 'nigth'. Did you mean 'night'?"),
+        ([], 2, "the following arguments are required: RUN"),
+        (["night", "-o", "."], 2, "--output='.' is a folder. Name a file in it."),
+        (["night", "-o", "no/a.html"], 2, "there is no folder 'no'. Create it first."),
+        (["night", "--opn"], 2, "no option '--opn'. Did you mean '--open'?"),
+        (["empty"], 1, "has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv), but nothing."),
+    ],
+)
+def test_errors(words: list[str], code: int, message: str, run: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(run.parent)
+    Path("empty").mkdir()
+    try:
+        found = main(["report", *words])
+    except SystemExit as ended:
+        found = ended.code
+    assert found == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (run / "report.html").exists()

@@ -1,0 +1,180 @@
+"""Histories of real runs, of files that were damaged, and of folders with several logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer import Callback
+from composer.history import History
+from composer.loggers import CSVLogger, JSONLinesLogger
+from tests.common import Regression, regression_data, trainer_of
+
+LOSS = "loss/train/total"
+
+
+class Crash(Callback):
+    """Ends the process, so to speak, after some batches."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == self.batch:
+            logger.flush()
+            raise KeyboardInterrupt
+
+
+def train(folder: Path, *callbacks: Callback, duration: str = "3ep") -> Any:
+    """Train an epoch of four batches after the other; saved after each."""
+    trainer = trainer_of(
+        Regression(metrics=True),
+        max_duration=duration,
+        loggers=[
+            JSONLinesLogger(f"{folder}/{{run_name}}/log.jsonl", flush_interval=1),
+            CSVLogger(f"{folder}/{{run_name}}/metrics.csv", flush_interval=1),
+        ],
+        callbacks=list(callbacks),
+        eval_dataloader=regression_data(1),
+        save_folder=f"{folder}/{{run_name}}/checkpoints",
+        run_name="night",
+        autoresume=True,
+    )
+    with trainer:
+        trainer.fit()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    """A run that crashed after batch 6 and after batch 11."""
+    path = tmp_path_factory.mktemp("runs")
+    for crash in (6, 11):
+        with pytest.raises(KeyboardInterrupt):
+            train(path, Crash(crash))
+    train(path)
+    return path / "night"
+
+
+@pytest.mark.parametrize("path", ["", "log.jsonl", "metrics.csv"])
+def test_a_resumed_run(folder: Path, path: str) -> None:
+    history = History.read(folder / path)
+    assert history.name == "night"
+    assert history[LOSS].step.tolist() == list(range(12))
+    # The records of steps 4 and 8, the first ones after a checkpoint, were the same again.
+    assert history.replaced[LOSS].step.tolist() == [5, 9, 10]
+    # An evaluation before the checkpoint is neither replaced nor doubled; training is exact, so that values are equal.
+    assert history["eval/MeanSquaredError"].step.tolist() == [4, 8, 12]
+    assert "metrics/eval/MeanSquaredError" not in history.replaced
+    by_step = dict(zip(history[LOSS].step.tolist(), history[LOSS].values.tolist(), strict=True))
+    lost = history.replaced[LOSS]
+    assert [by_step[step] for step in lost.step.tolist()] == lost.values.tolist()
+    seconds = history[LOSS].over("seconds").tolist()
+    assert seconds == sorted(seconds)
+    assert [one.name.count(".") for one in history.files] == [1, 2, 2]
+    assert history.remarks == []
+
+
+def test_hyperparameters_are_in_json_lines(folder: Path) -> None:
+    assert "rank_zero_seed" in History.read(folder).hyperparameters
+    assert History.read(folder / "metrics.csv").hyperparameters == {}
+
+
+def test_both_logs_have_the_same_values(folder: Path) -> None:
+    lines, table = History.read(folder), History.read(folder / "metrics.csv")
+    assert list(lines.series) == list(table.series)
+    for name, series in lines.series.items():
+        assert series.step.tolist() == table[name].step.tolist(), name
+        assert series.values.tolist() == table[name].values.tolist(), name
+    assert lines[LOSS].over("sample").tolist() == [2 * step for step in range(12)]
+    assert table[LOSS].sample is None
+
+
+def test_an_earlier_run_of_the_same_name_is_another_run(tmp_path: Path) -> None:
+    for duration in ("1ep", "2ep"):
+        trainer = trainer_of(
+            Regression(), max_duration=duration, loggers=JSONLinesLogger(f"{tmp_path}/log.jsonl"), run_name="night"
+        )
+        with trainer:
+            trainer.fit()
+    history = History.read(tmp_path)
+    assert len(history[LOSS]) == 8
+    assert not history.replaced
+    assert [one.name for one in history.files] == ["log.jsonl"]
+    assert len(History.read(tmp_path / "log.1.jsonl")[LOSS]) == 4
+
+
+def record(step: int, **values: Any) -> str:
+    return json.dumps({"kind": "metrics", "step": step, "epoch": 0, "seconds": float(step), "values": values}) + "\n"
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "night.jsonl"
+    path.write_text(record(0, loss=1) + record(1, loss="NaN") + record(2, loss=3)[:-9])
+    history = History.read(path)
+    assert history.name == "night"
+    assert history["loss"].step.tolist() == [0, 1]
+    assert history.remarks == ["the last line of night.jsonl is incomplete, and was left out"]
+    table = tmp_path / "day.csv"
+    table.write_text("step,epoch,seconds,loss\n0,0,0.0,1.5\n1,0,0.5,Infinity\n2,0,1.0,0.12")
+    history = History.read(table)
+    assert history["loss"].values.tolist() == [1.5, float("inf")]
+    assert history.remarks == ["the last row of day.csv is incomplete, and was left out"]
+
+
+def test_other_lines_must_be_records(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for damage in ("\0\0\0\n", "[1]\n", '{"kind": "metrics", "step": 1' + 30 * "0" + ', "values": {"loss": 1}}\n'):
+        path.write_text(record(0, loss=1) + damage + record(1, loss=2))
+        with pytest.raises(ValueError, match=r"log.jsonl, line 2, is not a record of JSONLinesLogger. Remove the line"):
+            History.read(path)
+    table = tmp_path / "metrics.csv"
+    for damage, message in (("1,0,0.5,1,2\n", "line 3, has 5 cells"), ("x,0,0.5,1\n", "line 3, does not begin with")):
+        table.write_text(f"step,epoch,seconds,loss\n0,0,0.0,1.5\n{damage}2,0,1.0,0.12\n")
+        with pytest.raises(ValueError, match=message):
+            History.read(table)
+
+
+def test_records_of_other_kinds(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "environment", "values": {"versions": {"torch": "2.13.0"}}},
+        {"kind": "table", "step": 3, "name": "T", "columns": ["a"], "rows": [[1]]},
+        {"kind": "traces", "step": 0, "values": {"trace": 1}},
+        {"kind": "event", "event": "checkpoint", "step": 4, "seconds": 0.5, "time": 1e9, "text": "ep1.pt"},
+        {"kind": "of a later version", "values": [1]},
+        {"kind": "metrics", "step": 0, "values": {"matrix": [[1, 2], [3, 4]]}},
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = History.read(tmp_path)
+    assert history.environment["versions"] == {"torch": "2.13.0"}
+    assert (history.tables["T"].rows, history.tables["T"].step) == ([[1]], 3)
+    (event,) = history.events
+    assert (event.kind, event.step, event.text, event.seconds, event.time) == ("checkpoint", 4, "ep1.pt", 0.5, 1e9)
+    assert history.arrays["matrix"].values.shape == (2, 2)
+
+
+def test_folders(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no log .* but nothing. Pass the Trainer loggers="):
+        History.read(tmp_path)
+    run = tmp_path / "night"
+    run.mkdir()
+    (run / "spikes.jsonl").write_text('{"batch": 3}\n')
+    (run / "data.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(FileNotFoundError, match=r"but data\.csv, spikes.jsonl"):
+        History.read(run)
+    (run / "log.jsonl").write_text(record(0, loss=1))
+    assert History.read(run).name == History.read(tmp_path).name == "night"
+    (tmp_path / "day").mkdir()
+    (tmp_path / "day" / "metrics.csv").write_text("step,epoch,seconds,loss\n0,0,0.0,1.5\n")
+    with pytest.raises(ValueError, match=r"has 2 logs; pass one of them: day/metrics.csv, night/log.jsonl\."):
+        History.read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no run .*'. Did you mean 'night'\?"):
+        History.read(tmp_path / "nigth")
+    with pytest.raises(ValueError, match=r"data.csv' is not a log .*: it begins with b'a,b"):
+        History.read(run / "data.csv")
+    (run / "empty.csv").touch()
+    with pytest.raises(ValueError, match="it is empty"):
+        History.read(run / "empty.csv")

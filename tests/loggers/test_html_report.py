@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer import Callback
+from composer.loggers import HTMLReport, JSONLinesLogger
+from tests.common import Regression, regression_data, trainer_of
+from tests.loggers.files import in_own_folder, run
+
+pytest.importorskip("plotly")
+
+CASE = {"make": in_own_folder(lambda folder: HTMLReport(f"{folder}/report.html"))}
+
+
+class Break(Callback):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 6:
+            raise self.error
+
+
+def train(folder: Path, *callbacks: Callback, loggers: Any = (), **arguments: Any) -> Any:
+    return trainer_of(
+        Regression(metrics=True),
+        max_duration="2ep",
+        eval_dataloader=regression_data(1),
+        callbacks=list(callbacks),
+        loggers=[HTMLReport(f"{folder}/{{run_name}}.html"), *loggers],
+        run_name="night",
+        **arguments,
+    )
+
+
+def test_the_page_of_a_run(tmp_path: Path) -> None:
+    trainer = train(tmp_path)
+    trainer.fit()
+    page = (tmp_path / "night.html").read_text(encoding="utf-8")
+    assert "Finished after 8 steps, 2 epochs" in page
+    for text in (
+        "loss/train/total",
+        "eval/MeanSquaredError",
+        "rank_zero_seed",
+        torch.__version__,
+        "Regression: 5 param",
+    ):
+        assert text in page
+    trainer.logger.log_table(["prompt"], [["once upon a time"]], name="texts")
+    trainer.logger.log_images(torch.rand(2, 3, 600, 4), name="inputs")
+    trainer.close()
+    page = (tmp_path / "night.html").read_text(encoding="utf-8")
+    assert "once upon a time" in page
+    assert page.count('src="data:image/png;base64,') == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["night.html"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(RuntimeError("no space"), "Failed after"), (KeyboardInterrupt(), "Interrupted after")]
+)
+def test_an_exception_ends_with_a_page(tmp_path: Path, error: BaseException, told: str) -> None:
+    trainer = train(tmp_path, Break(error))
+    with pytest.raises(type(error)):
+        trainer.fit()
+    page = (tmp_path / "night.html").read_text(encoding="utf-8")  # before the trainer is closed
+    assert told in page
+    assert "no space" in page or not error.args
+    trainer.close()
+
+
+def test_a_resumed_run_replaces_its_page(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"save_folder": str(tmp_path / "saved"), "autoresume": True}
+    log = f"{tmp_path}/log.jsonl"
+    trainer = train(tmp_path, Break(RuntimeError()), loggers=[JSONLinesLogger(log)], **given)
+    with trainer, pytest.raises(RuntimeError):
+        trainer.fit()
+    with train(tmp_path, loggers=[JSONLinesLogger(log)], **given) as trainer:
+        trainer.fit()
+    page = (tmp_path / "night.html").read_text(encoding="utf-8")
+    assert "Finished after 8 steps, 2 epochs" in page
+    assert "resumed 1 time" in page
+    assert "ep2-ba8-rank0.pt" in page
+    assert sorted(path.name for path in tmp_path.glob("*.html")) == ["night.html"]
+
+
+def test_the_page_of_an_earlier_run_is_moved(tmp_path: Path) -> None:
+    for _ in range(2):
+        run(HTMLReport(f"{tmp_path}/report.html")).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.1.html", "report.html"]
+    run(HTMLReport(f"{tmp_path}/report.html", overwrite=True)).close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_images_are_bounded(tmp_path: Path) -> None:
+    report = HTMLReport(f"{tmp_path}/report.html")
+    for step in range(20):
+        report.log_images(torch.rand(9, 3, 256, 256), step=step)
+    assert sum(len(image.png) for image in report._images) <= 1_000_000
+    assert {image.step for image in report._images} <= {18, 19}
+    report.log_images(torch.rand(1, 3, 4000, 2000), name="large")
+    assert sum(len(image.png) for image in report._images) <= 1_000_000

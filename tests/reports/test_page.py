@@ -1,0 +1,175 @@
+"""The page of a run: what it shows, hostile names as text, its size, and the same in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from composer.core.run_event import RunEvent
+from composer.history import History, Series
+from composer.reports import ReportImage, run_report
+from composer.reports.png import png_bytes
+from tests.browser import SCREENS, open_page
+from tests.reports.runs import HOSTILE, history_with
+
+pytest.importorskip("plotly")
+TIME = {"training": 300.0, "waiting for data": 50.0}
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    found = re.findall(r'<figure class="plot"><script type="application/json">(.*?)</script>', page, re.DOTALL)
+    return [json.loads(text) for text in found]
+
+
+def numbers(packed: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+
+
+def images() -> list[ReportImage]:
+    return [ReportImage("inputs", 7, png_bytes(np.zeros((2, 2, 3), np.uint8)))]
+
+
+def test_everything_is_on_the_page() -> None:
+    history = history_with()
+    page = run_report(history, time_by_category=TIME, images=images())
+    for text in ("night plain", "Finished after 400 steps, 4 epochs", "resumed 1 time", "Note: about plain.", "14.3%"):
+        assert text in page
+    for text in ("table plain, step 400", "short row", "depth plain", "s3://runs/plain/ep3.pt", "inputs, step 7"):
+        assert text in page
+    titles = [figure["layout"].get("yaxis", {}).get("title", {}).get("text") for figure in figures(page)]
+    assert titles[:6] == ["loss", "plain", "Accuracy", "learning rate", "samples per second", "gradient norm"]
+    loss = figures(page)[0]
+    names = [trace["name"] for trace in loss["data"]]
+    assert names == [
+        "train/total", "train/plain", "train/total, smooth", "train/plain, smooth",
+        "evaluations (4)", "checkpoints (4)", "resumptions (1)", "spikes (1)", "NaN losses (1)",
+    ]  # fmt: skip
+    assert [trace.get("visible", True) for trace in loss["data"][:4]] == [True, True, False, False]
+    np.testing.assert_allclose(numbers(loss["data"][0]["y"]), history["loss/train/total"].values, rtol=1e-6)
+    assert numbers(loss["data"][0]["x"]).tolist() == list(range(400))
+
+
+def test_smooth_curves_leave_gaps_out() -> None:
+    values = np.ones(1000)
+    values[500] = np.nan
+    history = History("night", {"loss": Series("loss", np.arange(1000), values)})
+    raw, smooth = figures(run_report(history))[0]["data"]
+    assert np.isnan(numbers(raw["y"])).sum() == 1
+    assert (numbers(smooth["y"]) == 1).all()
+
+
+@pytest.mark.parametrize("values", [[1e300, 2.0], [1.0, 1.0 + 1e-9], [np.inf, 1.0]])
+def test_numbers_beyond_single_precision(values: list[float]) -> None:
+    history = History("night", {"x": Series("x", np.array([0, 2**40]), np.array(values))})
+    trace = figures(run_report(history))[0]["data"][0]
+    expected = [value if np.isfinite(value) else np.nan for value in values]
+    np.testing.assert_equal(numbers(trace["y"]), expected)
+    assert numbers(trace["x"]).tolist() == [0, 2**40]
+
+
+def test_an_empty_history_has_a_page_without_plots() -> None:
+    page = run_report(History("night"))
+    assert "No metrics were logged." in page
+    assert not figures(page)
+
+
+def test_how_a_run_ended() -> None:
+    def told(*kinds: str) -> str:
+        events = [RunEvent(kind, 5, "the reason") for kind in kinds]
+        found = re.search(r'<div class="verdict.*?</div>', run_report(History("night", events=events)))
+        assert found is not None
+        return found[0]
+
+    assert "Stopped early after 5 steps" in told("start", "stop", "end")
+    assert 'class="verdict">' in told("start", "error")
+    assert "the reason" in told("start", "interruption")
+    assert "Finished" in told("start", "error", "start", "end")
+    assert "Not finished: after 5 steps" in told("start", "end", "start")
+
+
+def test_names_and_texts_of_the_program_are_text() -> None:
+    page = run_report(history_with(HOSTILE), time_by_category={HOSTILE: 1.0}, images=images())
+    assert page.count("<img") == 1
+    assert "<b>" not in page
+    assert page.count("<script") == len(figures(page)) + 2
+
+
+def many_points() -> History:
+    count = 10_000_000
+    values = np.random.default_rng(0).normal(size=count)
+    values[7_654_321] = 1000.0
+    return History("long", {"loss": Series("loss", np.arange(count), values)})
+
+
+def test_a_page_is_under_6_mb() -> None:
+    history = many_points()
+    page = run_report(history)
+    assert len(page) < 3_000_000
+    assert numbers(figures(page)[0]["data"][0]["y"]).max() == 1000
+    step = np.arange(5000)
+    many = {f"a/{number}": Series("a", step, np.random.default_rng(number).normal(size=5000)) for number in range(600)}
+    page = run_report(History("wide", many))
+    assert len(page) < 6_000_000
+    assert "200 more metrics are not shown" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height", "scheme"), SCREENS)
+def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(run_report(history_with(HOSTILE), time_by_category=TIME, images=images()), encoding="utf-8")
+    with open_page(path, width, height, scheme) as page:
+        assert page.evaluate("document.documentElement.dataset.plots") == "drawn"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("h1").inner_text() == f"night {HOSTILE}"
+        assert page.locator("img").count() == 1
+        assert page.locator("b").count() == 0
+        page.evaluate("Plotly.Fx.hover(document.querySelector('.canvas'), [{curveNumber: 1, pointNumber: 2}])")
+        hover = page.locator(".hoverlayer").first.text_content()
+        assert hover == f"step 2: 1train/{HOSTILE}"
+        # A zoom of one is that of all, and back.
+        page.evaluate("Plotly.relayout(document.querySelector('.canvas'), {'xaxis.range': [100, 200]})")
+        page.evaluate(
+            "Plotly.relayout(document.querySelector('.canvas'), {'xaxis.range[0]': 110, 'xaxis.range[1]': 190})"
+        )
+        layouts = "[...document.querySelectorAll('.js-plotly-plot')].map((one) => one.layout)"
+        ranges = f"{layouts}.filter((one) => one.meta === 'linked')"
+        page.wait_for_function(f"{ranges}.every((one) => one.xaxis.range[0] === 110 && one.xaxis.range[1] === 190)")
+        assert page.evaluate(f"{ranges}.length") == 6
+        # The switches.
+        page.locator(".updatemenu-button").nth(0).click()
+        visible = "document.querySelector('.canvas').data.slice(0, 4).map((one) => one.visible)"
+        assert page.evaluate(visible) == [True, True, True, True]
+        page.locator(".updatemenu-button").nth(0).click()
+        assert page.evaluate(visible) == [True, True, False, False]
+        page.locator(".updatemenu-button").nth(1).click()
+        assert page.evaluate("document.querySelector('.canvas').layout.yaxis.type") == "log"
+        # What is folded away is drawn when it is opened.
+        folded = page.locator("details:has(figure)")
+        assert folded.locator(".js-plotly-plot").count() == 0
+        folded.locator("summary").click()
+        page.wait_for_function("document.querySelectorAll('details .js-plotly-plot').length === 3")
+        assert folded.locator(".canvas").first.bounding_box()["width"] > 300
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+def test_10_million_points_in_a_browser(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(run_report(many_points()), encoding="utf-8")
+    with open_page(path) as page:
+        spent = page.evaluate(
+            """async () => {
+                const canvas = document.querySelector(".canvas"), begin = performance.now();
+                await Plotly.relayout(canvas, {"xaxis.range[0]": 7e6, "xaxis.range[1]": 8e6});
+                Plotly.Fx.hover(canvas, [{curveNumber: 0, pointNumber: 10}]);
+                return performance.now() - begin;
+            }"""
+        )
+        assert spent < 2000
