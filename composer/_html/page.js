@@ -7,6 +7,7 @@
   const plots = [...document.querySelectorAll("figure.plot")].map((figure) => ({
     canvas: figure.querySelector(".canvas"),
     height: Number.parseFloat(figure.querySelector(".canvas").style.height),
+    followed: new Set(), // changes that come from linked plots
     ...JSON.parse(figure.querySelector("script").textContent),
   }));
 
@@ -75,14 +76,16 @@
   }
 
   // A zoom of one of the linked plots is that of all: their x axes are the same.
-  let isLinking = false;
-  async function link(changed, change) {
-    const keys = ["xaxis.range[0]", "xaxis.range[1]", "xaxis.autorange"].filter((key) => key in change);
-    if (isLinking || !keys.length) return;
-    isLinking = true;
+  function link(changed, change) {
+    const keys = Object.keys(change).filter((key) => key.startsWith("xaxis."));
     const same = Object.fromEntries(keys.map((key) => [key, change[key]]));
-    await Promise.all(drawn().filter((plot) => plot.layout.meta === "linked" && plot !== changed).map((plot) => Plotly.relayout(plot.canvas, same)));
-    isLinking = false;
+    const text = JSON.stringify(same);
+    if (!keys.length || changed.followed.delete(text)) return;
+    for (const plot of drawn()) {
+      if (plot === changed || plot.layout.meta !== "linked") continue;
+      plot.followed.add(text);
+      Plotly.relayout(plot.canvas, same);
+    }
   }
 
   // What is folded away has no width to be drawn in.

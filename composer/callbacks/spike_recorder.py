@@ -245,12 +245,9 @@ class SpikeRecorder(Callback):
         self._run_file.upload(self._state, self._logger)
         self._logger.enqueue({"spike_recorder/num_spikes": self.num_spikes})
         distance = f", {z:.1f} deviations above the median {curve.median:.4g}" if math.isfinite(z) else ""
-        self._logger.notice(
-            f"Spike in batch {entry['batch']}: {name.replace('_', ' ')} {value:.4g}{distance}; the samples are in "
-            f"{self._run_file.name}",
-            urgent=True,
-            kind="spike",
-        )
+        text = f"Spike in batch {entry['batch']}: {name.replace('_', ' ')} {value:.4g}{distance}"
+        self._logger.notice(f"{text}; the samples are in {self._run_file.name}", urgent=True)
+        self._logger.log_event("spike", text, step=entry["batch"])
 
     def _indices(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the indices of a batch on each rank, or null."""

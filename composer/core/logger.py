@@ -174,16 +174,24 @@ class Logger:
             with self.guard(destination):
                 destination.__suspend__()
 
-    def log_event(self, kind: str, text: str = "", details: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def log_event(
+        self,
+        kind: str,
+        text: str = "",
+        details: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        step: int | None = None,
+    ) -> None:
         """Log that something happened now, with credentials masked, see :class:`.RunEvent`.
 
         Args:
             kind: The kind of event.
             text: What happened, in one line.
             details: Further facts by name.
+            step: The step at which it happened, if it is noticed later; the number of batches trained by default.
         """
         now = self._state.timestamp
-        step, seconds = now.count(_BATCH), now.count(TimeUnit.SECOND)
+        step, seconds = now.count(_BATCH) if step is None else step, now.count(TimeUnit.SECOND)
         event = RunEvent(kind, step, mask_text(text), seconds, time.time(), mask_values(dict(details)))
         for destination in self._receivers:
             with self.guard(destination):
@@ -338,13 +346,14 @@ class Logger:
         nan_since = copy_to_host(pending, self._state.total_loss_dict)
         if nan_since is not None and not self._nan_reported:
             self._nan_reported = True
-            self.notice(
-                f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)", urgent=True, kind="nan"
-            )
+            text = f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)"
+            self.notice(text, urgent=True)
+            self.log_event("nan", text, step=nan_since)
         failures: dict[int, tuple[LoggerDestination, Exception]] = {}
         if self.recorder is not None:
-            for entry in dict.fromkeys(pending):  # several destinations may have queued it
-                self.recorder.__receive__(entry.metrics, entry.step, entry.timestamp)
+            with self.guard(self.recorder):
+                for entry in dict.fromkeys(pending):  # several destinations may have queued it
+                    self.recorder.__receive__(entry.metrics, entry.step, entry.timestamp)
         for destination, queue in queues:
             entries = queue.copy()
             queue.clear()

@@ -92,11 +92,11 @@ class HistoryBuilder:
         """
         times = [float(time) for time in (epoch, sample, token, seconds)]
         row = len(self._step)
+        self._step.append(step)
         if seconds < self._seconds:
             self._resumptions.append((row, seconds))
         if not math.isnan(seconds):
             self._seconds = seconds
-        self._step.append(step)
         for column, time in zip(self._times.values(), times, strict=True):
             column.append(time)
         for name, value in values.items():

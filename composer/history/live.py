@@ -13,8 +13,11 @@ from composer.history.history import History, LoggedTable
 
 __all__ = ["LiveHistory"]
 
-# Records are converted in groups, in a step that reads values from the device anyway.
-_GROUP: Final = 1024
+# Reading a member off its enum costs more than the rest of the call.
+_EPOCH: Final = TimeUnit.EPOCH
+_SAMPLE: Final = TimeUnit.SAMPLE
+_TOKEN: Final = TimeUnit.TOKEN
+_SECOND: Final = TimeUnit.SECOND
 
 
 class LiveHistory(LoggerDestination):
@@ -40,18 +43,25 @@ class LiveHistory(LoggerDestination):
         self.start: Timestamp | None = None
         self._builder = HistoryBuilder(name)
         self._limit = limit
-        self._records: list[tuple[dict[str, Any], int, Timestamp]] = []
 
     def history(self) -> History:
         """Return what was logged so far."""
-        self._convert()
         return self._builder.history()
 
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Keep a record."""
-        self._records.append((metrics, step, timestamp))
-        if len(self._records) >= _GROUP:
-            self._convert()
+        if self.start is None:
+            self.start = timestamp
+        self._builder.add(
+            int(step),
+            metrics,
+            epoch=timestamp.count(_EPOCH),
+            sample=timestamp.count(_SAMPLE),
+            token=timestamp.count(_TOKEN),
+            seconds=timestamp.count(_SECOND),
+        )
+        if self._builder.num_values > self._limit:
+            self._builder.thin(self._limit // 2)
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Keep hyperparameters."""
@@ -66,20 +76,3 @@ class LiveHistory(LoggerDestination):
     def __receive_event__(self, event: RunEvent) -> None:
         """Keep an event."""
         self._builder.events.append(event)
-
-    def _convert(self) -> None:
-        """Move the records into the columns of the builder."""
-        records, self._records = self._records, []
-        if records and self.start is None:
-            self.start = records[0][2]
-        for metrics, step, now in records:
-            self._builder.add(
-                step,
-                metrics,
-                epoch=now.count(TimeUnit.EPOCH),
-                sample=now.count(TimeUnit.SAMPLE),
-                token=now.count(TimeUnit.TOKEN),
-                seconds=now.count(TimeUnit.SECOND),
-            )
-        if self._builder.num_values > self._limit:
-            self._builder.thin(self._limit // 2)

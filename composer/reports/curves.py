@@ -47,6 +47,8 @@ _MARKS: Final = {
 _LINES: Final = ("resumption", "fork", "stop", "interruption", "error", "nan")
 _MOST_MARKS = 400
 _MOST_LINES = 40
+# Of a name in the legend, which would take the room of the curves.
+_NAME_LENGTH = 32
 # Part of the points over which a smooth curve averages.
 _WINDOW = 0.02
 
@@ -69,9 +71,9 @@ def curve_figure(
     for number, (one, label) in enumerate(zip(series, group.labels, strict=True)):
         color = _COLORS[number % len(_COLORS)]
         kept = downsample(one.values, points)
-        traces.append(_trace(one, kept, one.values, plot_text(label), color))
+        traces.append(_trace(one, kept, one.values, label, color))
         if len(one) >= 100:
-            extra = _trace(one, kept, _smoothed(one.values), plot_text(f"{label}, smooth"), color)
+            extra = _trace(one, kept, _smoothed(one.values), f"{label}, smooth", color)
             smooth.append({**extra, "visible": False, "line": {"color": color, "width": 2.5}})
     raw = len(traces)
     traces += smooth
@@ -86,7 +88,7 @@ def curve_figure(
         "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.1 if marks else 0, 1], "automargin": True},
         "showlegend": True,
         "margin": {"l": 65, "r": 10, "t": 72, "b": 50},
-        "updatemenus": _buttons(raw, len(smooth), len(marks), _is_positive(series)),
+        "updatemenus": _switches(raw, len(smooth), _is_positive(series)),
     }
     if marks:
         traces += [{**mark, "showlegend": shows_events} for mark in marks]
@@ -122,7 +124,7 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "x": [event.step for event in shown],
                 "y": [0] * len(shown),
                 "yaxis": "y2",
-                "text": [plot_text(_shortened(event.text or kind)) for event in shown],
+                "text": [plot_text(_shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},
                 "hovertemplate": "step %{x:,d}<br>%{text}<extra></extra>",
                 "cliponaxis": False,
@@ -135,12 +137,14 @@ def _trace(series: Series, kept: np.ndarray, values: np.ndarray, name: str, colo
     return {
         "type": "scatter",
         "mode": "lines" if len(kept) > 60 else "lines+markers",
-        "name": name,
+        "name": plot_text(_shortened(name, _NAME_LENGTH)),
+        # Unlike in this text, plotly.js would replace "%{x}" in a name.
+        "meta": plot_text(name),
         "x": _packed(series.step[kept]),
         "y": _packed(values[kept]),
         "line": {"color": color, "width": 1.5},
         "marker": {"size": 5},
-        "hovertemplate": "step %{x:,d}: %{y:.6~g}",
+        "hovertemplate": "%{meta}<br>step %{x:,d}: %{y:.6~g}<extra></extra>",
     }
 
 
@@ -183,30 +187,34 @@ def _is_positive(series: Sequence[Series]) -> bool:
     return any(bool((one.values > 0).any()) for one in series)
 
 
-def _buttons(raw: int, smooth: int, marks: int, positive: bool) -> list[dict[str, Any]]:
-    """Return the switches above a figure: a logarithmic axis, and smooth curves over pale ones."""
+def _switches(raw: int, smooth: int, is_positive: bool) -> list[dict[str, Any]]:
+    """Return the switches above a figure: smooth curves over pale ones, and a logarithmic axis."""
     made: list[dict[str, Any]] = []
     if smooth:
         curves = list(range(raw + smooth))
         on = [{"visible": [True] * (raw + smooth), "opacity": [0.3] * raw + [1] * smooth}, curves]
         off = [{"visible": [True] * raw + [False] * smooth, "opacity": 1}, curves]
-        made.append(_button("Smooth", "restyle", on, off))
-    if positive:
-        made.append(_button("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}]))
-    place = {
+        made.append(_switch("Smooth", "restyle", on, off))
+    if is_positive:
+        left = 80 if smooth else 0
+        made.append(_switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
+    return made
+
+
+def _switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
+    """Return a button that is off at first, in a menu of its own, since a menu has one active button."""
+    return {
         "type": "buttons",
-        "direction": "right",
+        "buttons": [{"label": label, "method": method, "args": on, "args2": off}],
+        "active": -1,
         "showactive": False,
+        "font": {"size": 12},
+        "x": 0,
+        "xanchor": "left",
         "y": 1,
         "yanchor": "bottom",
-        "xanchor": "left",
+        "pad": {"t": 0, "b": 6, "l": left, "r": 0},
     }
-    sizes = {"font": {"size": 12}, "pad": {"t": 0, "b": 6, "l": 0, "r": 0}}
-    return [{**place, **sizes, "x": 0, "buttons": made}] if made else []
-
-
-def _button(label: str, method: str, on: list[Any], off: list[Any]) -> dict[str, Any]:
-    return {"label": label, "method": method, "args": on, "args2": off}
 
 
 def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
@@ -228,5 +236,7 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 160 else f"{text[:159]}…"
+def _shortened(text: str, length: int) -> str:
+    """Return a text without its middle if it is too long, since names differ at their ends."""
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"

@@ -30,3 +30,12 @@ def test_resumptions_stay_known_when_thinned() -> None:
     history = live.history()
     assert (np.diff(history["loss"].step) > 0).all()
     assert history.replaced["loss"].step.min() >= 1500
+
+
+def test_large_arrays_are_kept_once() -> None:
+    live = LiveHistory("night")
+    for step in range(3):
+        live.__receive__({"matrix": np.full((2, 2), step)}, step, Timestamp(batch=step))
+    history = live.history()
+    assert history.series == {}
+    assert (history.arrays["matrix"].step, history.arrays["matrix"].values.tolist()) == (2, [[2, 2], [2, 2]])
