@@ -16,9 +16,9 @@ from composer.history.history import History
 from composer.history.series import Series
 from composer.reports.groups import Group
 
-__all__ = ["curve_figure", "event_marks"]
+__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "shortened", "switch"]
 
-_COLORS: Final = (
+COLORS: Final = (
     "#3b82f6",
     "#e67e22",
     "#2ca58d",
@@ -69,7 +69,7 @@ def curve_figure(
     traces: list[dict[str, Any]] = []
     smooth: list[dict[str, Any]] = []
     for number, (one, label) in enumerate(zip(series, group.labels, strict=True)):
-        color = _COLORS[number % len(_COLORS)]
+        color = COLORS[number % len(COLORS)]
         kept = downsample(one.values, points)
         traces.append(_trace(one, kept, one.values, label, color))
         if len(one) >= 100:
@@ -124,7 +124,7 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "x": [event.step for event in shown],
                 "y": [0] * len(shown),
                 "yaxis": "y2",
-                "text": [plot_text(_shortened(event.text or kind, 160)) for event in shown],
+                "text": [plot_text(shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},
                 "hovertemplate": "step %{x:,d}<br>%{text}<extra></extra>",
                 "cliponaxis": False,
@@ -137,18 +137,18 @@ def _trace(series: Series, kept: np.ndarray, values: np.ndarray, name: str, colo
     return {
         "type": "scatter",
         "mode": "lines" if len(kept) > 60 else "lines+markers",
-        "name": plot_text(_shortened(name, _NAME_LENGTH)),
+        "name": plot_text(shortened(name, _NAME_LENGTH)),
         # Unlike in this text, plotly.js would replace "%{x}" in a name.
         "meta": plot_text(name),
-        "x": _packed(series.step[kept]),
-        "y": _packed(values[kept]),
+        "x": packed(series.step[kept]),
+        "y": packed(values[kept]),
         "line": {"color": color, "width": 1.5},
         "marker": {"size": 5},
         "hovertemplate": "%{meta}<br>step %{x:,d}: %{y:.6~g}<extra></extra>",
     }
 
 
-def _packed(values: np.ndarray) -> dict[str, str]:
+def packed(values: np.ndarray) -> dict[str, str]:
     """Return an array as plotly.js reads it, in a fifth of the length of its text; infinities are gaps as NaN is."""
     if values.dtype.kind == "f":
         finite = np.where(np.isfinite(values), values, np.nan)
@@ -194,14 +194,14 @@ def _switches(raw: int, smooth: int, is_positive: bool) -> list[dict[str, Any]]:
         curves = list(range(raw + smooth))
         on = [{"visible": [True] * (raw + smooth), "opacity": [0.3] * raw + [1] * smooth}, curves]
         off = [{"visible": [True] * raw + [False] * smooth, "opacity": 1}, curves]
-        made.append(_switch("Smooth", "restyle", on, off))
+        made.append(switch("Smooth", "restyle", on, off))
     if is_positive:
         left = 80 if smooth else 0
-        made.append(_switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
+        made.append(switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
     return made
 
 
-def _switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
+def switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
     """Return a button that is off at first, in a menu of its own, since a menu has one active button."""
     return {
         "type": "buttons",
@@ -236,7 +236,7 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def _shortened(text: str, length: int) -> str:
+def shortened(text: str, length: int) -> str:
     """Return a text without its middle if it is too long, since names differ at their ends."""
     half = length // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"
