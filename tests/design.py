@@ -39,6 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "environment",
         "nested",
         "precision",
+        "program_version",
         "rng",
         "statistics",
         "trees",

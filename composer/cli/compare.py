@@ -16,7 +16,8 @@ __all__ = ["add_to"]
 _DESCRIPTION = (
     "Compare runs by the logs of JSONLinesLogger or CSVLogger: last and best metric, time to a target, throughput, "
     "with 95 % intervals where groups have several seeds, which hyperparameters and versions differ, and which runs "
-    "are best in time and quality. The first group is the baseline. Runs that differ only in seed and name are one group."
+    "are best in time and quality. The first group is the baseline. Runs that differ only in seed and name are one "
+    "group."
 )
 
 
@@ -39,8 +40,8 @@ def add_to(commands: Any) -> None:
         prog="composer compare",
         help=COMMANDS["compare"],
         description=_DESCRIPTION,
-        epilog="Exit codes: 0 if the runs were compared, 1 if logs cannot be read or compared, 2 if the command line is "
-        "wrong.",
+        epilog="Exit codes: 0 if the runs were compared, 1 if logs cannot be read or compared, 2 if the command line "
+        "is wrong.",
     )
     command.add_argument("runs", metavar="RUN", nargs="*", help="folder of a run, or one of its logs")
     command.add_argument(

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison_page"]
 
-# A page stays under 6 MB: 2 MB of plotly.js, and up to 80 kB a group in a figure.
-_MOST_CURVES = 40
+# A page stays under 6 MB: 2 MB of plotly.js, and 16 bytes a point.
+_MOST_POINTS = 150_000
+_POINTS_OF_ONE = 500
+_MOST_FIGURES = 20
 _MOST_SETTINGS = 500
 _WORDS = {"better": "yes", "worse": "no", "undecided": "no"}
 
@@ -52,9 +54,10 @@ def comparison_page(comparison: RunComparison) -> str:
 
 
 def _verdict(comparison: RunComparison) -> Html:
-    lines = [tag("p", line) for line in verdicts(comparison)]
+    title = f"{plural(len(comparison.groups), 'group')} by {comparison.metric.removeprefix('metrics/')}"
+    lines = [tag("li", line) for line in verdicts(comparison)]
     notes = [tag("p", f"Note: {remark}.", class_="note") for remark in comparison.remarks]
-    return tag("div", *lines, *notes, class_="verdict good")
+    return tag("div", tag("p", title), tag("ul", *lines), *notes, class_="verdict good")
 
 
 def _groups(comparison: RunComparison) -> Html:
@@ -124,22 +127,25 @@ def _pareto(comparison: RunComparison) -> Html | None:
 def _curves(comparison: RunComparison) -> Iterator[Html]:
     """Yield the sections of curves: the metric over steps and time, and others on request."""
     groups, metric = comparison.groups, comparison.metric
+    runs = [run for group in groups for run in group.runs]
+    found = figures_of(common_metrics(runs))
+    others = [name for is_main in (True, False) for one in found if one.is_main is is_main for name in one.names]
+    others.remove(metric)
+    shown = others[:_MOST_FIGURES]
+    # Each group has up to five lines of its own.
+    points = _MOST_POINTS // ((len(shown) + 2) * (len(runs) + 5 * len(groups)))
+    points = max(10, min(points, _POINTS_OF_ONE))
     label = metric.removeprefix("metrics/")
     first = [
-        group_figure(groups, metric, "step", f"{label} over steps", 420),
-        group_figure(groups, metric, "seconds", f"{label} over time of training, without evaluations", 420),
+        group_figure(groups, metric, "step", f"{label} over steps", points, 420),
+        group_figure(groups, metric, "seconds", f"{label} over time of training, without evaluations", points, 420),
     ]
     usage = (
         "Lines are means and bands the range of the runs, where all runs of the group have values; the 95 % interval "
         "is that of the mean, at each point. Drag to zoom, double-click to zoom out; click a name to hide a group."
     )
     yield section("Curves", tag("p", usage, class_="note"), *(one for one in first if one is not None))
-    runs = [run for group in groups for run in group.runs]
-    found = figures_of(common_metrics(runs))
-    others = [name for group in found if group.is_main for name in group.names if name != metric]
-    others += [name for group in found if not group.is_main for name in group.names if name != metric]
-    shown = others[: max(4, _MOST_CURVES // len(groups))]
-    figures = [group_figure(groups, name, "step", name.removeprefix("metrics/")) for name in shown]
+    figures = [group_figure(groups, name, "step", name.removeprefix("metrics/"), points) for name in shown]
     if figures:
         more = [tag("p", f"{len(others) - len(shown)} more are not shown.")] if len(others) > len(shown) else []
         titles = tag("summary", f"{plural(len(shown), 'metric')} over steps: {', '.join(shown[:6])}")
@@ -160,10 +166,12 @@ def _clipped(text: str) -> str:
     return text if len(text) <= 500 else f"{text[:499]}…"
 
 
-def _files(comparison: RunComparison) -> Html:
+def _files(comparison: RunComparison) -> Html | None:
     rows = [
         (group.name, run.name, str(file)) for group in comparison.groups for run in group.runs for file in run.files
     ]
+    if not rows:
+        return None
     return section(
         "Files",
         tag("details", tag("summary", plural(len(rows), "file")), table("Files", ["group", "run", "log"], rows)),

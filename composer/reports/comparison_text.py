@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from composer._secrets.masking import mask_text
 from composer._text import plural, printable
 from composer.reports.differences import Difference, Row
-from composer.reports.formatting import number
 from composer.reports.run_groups import RunGroup, seed_of
 
 if TYPE_CHECKING:
@@ -64,15 +63,15 @@ def verdicts(comparison: RunComparison) -> list[str]:
     names = comparison.names
     if len(names) == 1:
         return [f"{names[0]}: {plural(len(comparison.groups[0]), 'run')}"]
-    rows = [one for one in comparison.rows if one.name.startswith("time to ")] or list(comparison.rows[:1])
-    rows = list(dict.fromkeys([comparison.rows[0], *rows]))
+    last, *others = comparison.rows
+    rows = [last, *(one for one in others if one.unit == "s" and one.name.startswith("time to "))]
     lines: list[str] = []
-    for number_, name in enumerate(names[1:]):
+    for index, name in enumerate(names[1:]):
         parts: list[str] = []
         for one in rows:
-            difference = one.differences[number_]
+            difference = one.differences[index]
             cells = difference_cells(one, difference)
-            known = " ".join(cell for cell in (cells[0], cells[3]) if cell)
+            known = " ".join(cell for cell in (cells[0], one.unit, cells[3]) if cell) if cells[0] else ""
             parts.append(f"{one.name} {known or f'unknown ({difference.note})'}")
         lines.append(f"{name} against {names[0]}: {'; '.join(parts)}")
     return lines
@@ -108,10 +107,10 @@ def mean_text(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return "none" if all(value is None for value in values) else "nan"
-    mean = number(math.fsum(known) / len(known))
+    mean = _number(math.fsum(known) / len(known))
     if len(known) < len(values):
         return f"{mean} ({len(known)} of {len(values)} runs)"
-    return mean if min(known) == max(known) else f"{mean} ({number(min(known))} to {number(max(known))})"
+    return mean if min(known) == max(known) else f"{mean} ({_number(min(known))} to {_number(max(known))})"
 
 
 def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, str, str]:
@@ -124,7 +123,7 @@ def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, s
     >>> from composer.reports.differences import row
     >>> one = row("accuracy", "", True, [[0.5], [0.75]])
     >>> difference_cells(one, one.differences[0])
-    ('+0.25', '+50%', '', '', 'no interval: that takes 2 runs on each side')
+    ('+0.25', '+50.0%', '', '', 'no interval: that takes 2 runs on each side')
     """
     estimate, ratio = difference.estimate, difference.ratio
     absolute = relative = ""
@@ -132,7 +131,7 @@ def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, s
         absolute = f"{estimate.value:+.4g}"
         absolute += f" [{estimate.low:+.4g}, {estimate.high:+.4g}]" if estimate.has_interval else ""
     if ratio is not None:
-        relative = f"{ratio.gain:+.3g}" if abs(ratio.gain) >= 10 else f"{ratio.gain:+.1%}".replace(".0%", "%")
+        relative = f"{ratio.gain:+.3g}" if abs(ratio.gain) >= 10 else f"{ratio.gain:+.1%}"
         known = ratio.low > 0 and math.isfinite(ratio.high)
         relative += f" [{ratio.low - 1:+.1%}, {ratio.high - 1:+.1%}]" if known else ""
     p_value = "" if difference.p_value is None else f"{difference.p_value:.2g}"
@@ -160,6 +159,11 @@ def pareto_text(comparison: RunComparison) -> list[str]:
         for name, other in comparison.dominated.items()
     ]
     return lines
+
+
+def _number(value: float) -> str:
+    """Return a number with five digits; a count has all."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def _measure(row: Row) -> str:

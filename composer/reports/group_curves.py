@@ -59,7 +59,9 @@ def aligned(curves: Sequence[Series], unit: str, points: int = _POINTS) -> tuple
     return np.add.reduceat(grid, starts) / counts, np.add.reduceat(values, starts, axis=1) / counts
 
 
-def group_figure(groups: Sequence[RunGroup], metric: str, unit: str, title: str, height: int = 380) -> Html | None:
+def group_figure(
+    groups: Sequence[RunGroup], metric: str, unit: str, title: str, points: int = _POINTS, height: int = 380
+) -> Html | None:
     """Return the figure of a metric of several groups; None if no run has it in this unit of time.
 
     Groups of several runs have a line for their mean and a band of their range; switches show each run, and the 95 %
@@ -70,6 +72,7 @@ def group_figure(groups: Sequence[RunGroup], metric: str, unit: str, title: str,
         metric: Full name of the metric.
         unit: "step" or "seconds".
         title: What it shows.
+        points: The largest number of points of a line, at least 10.
         height: Its height in CSS pixels.
     """
     traces: list[tuple[str, dict[str, Any]]] = []
@@ -79,7 +82,7 @@ def group_figure(groups: Sequence[RunGroup], metric: str, unit: str, title: str,
         curves = [curve for curve in curves if getattr(curve, unit) is not None]
         has_positive = has_positive or any(bool((curve.values > 0).any()) for curve in curves)
         color = COLORS[index % len(COLORS)]
-        traces += _single(group, curves[0], unit, color) if len(curves) == 1 else _several(group, curves, unit, color)
+        traces += _lines(group, curves, unit, color, points)
     if not traces:
         return None
     axis = {"step": {"title": {"text": "step"}, "tickformat": ",d"}, "seconds": {"title": {"text": "seconds trained"}}}
@@ -157,17 +160,17 @@ def _points(curve: Series, unit: str) -> tuple[np.ndarray, np.ndarray]:
     return times[last], values[last]
 
 
-def _single(group: RunGroup, curve: Series, unit: str, color: str) -> list[tuple[str, dict[str, Any]]]:
-    times, values = _points(curve, unit)
-    kept = downsample(values, 4 * _POINTS)
-    return [("mean", _line(group.name, group.name, times[kept], values[kept], color))] if len(kept) else []
-
-
-def _several(group: RunGroup, curves: Sequence[Series], unit: str, color: str) -> list[tuple[str, dict[str, Any]]]:
+def _lines(
+    group: RunGroup, curves: Sequence[Series], unit: str, color: str, points: int
+) -> list[tuple[str, dict[str, Any]]]:
     """Return the traces of a group with their parts: "range", "interval", "mean" and "run"."""
+    if len(curves) == 1:
+        times, own = _points(curves[0], unit)
+        kept = downsample(own, points)
+        return [("mean", _line(group.name, group.name, times[kept], own[kept], color))] if len(kept) else []
     if not curves:
         return []
-    grid, values = aligned(curves, unit)
+    grid, values = aligned(curves, unit, points)
     found: list[tuple[str, dict[str, Any]]] = []
     label = f"{group.name}, mean of {len(curves)}"
     if len(grid):
@@ -177,7 +180,7 @@ def _several(group: RunGroup, curves: Sequence[Series], unit: str, color: str) -
         found.append(("mean", _line(group.name, label, grid, values.mean(axis=0), color)))
     for run, curve in zip(group.runs, curves, strict=False):
         times, own = _points(curve, unit)
-        kept = downsample(own, 2 * _POINTS)
+        kept = downsample(own, points)
         line = _line(group.name, run.name, times[kept], own[kept], color)
         hidden = {"visible": False, "showlegend": False, "opacity": 0.6, "line": {"color": color, "width": 1}}
         found.append(("run", line | hidden))

@@ -39,10 +39,9 @@ def remarks(
 
 def _about_groups(groups: Sequence[RunGroup]) -> list[str]:
     found: list[str] = []
+    if any(len(group) > 1 and not group.is_given for group in groups):
+        found.append("runs whose logs differ only in seed and name are one group; --group makes others")
     for group in groups:
-        if not group.is_given and len(group) > 1:
-            listed = ", ".join(run.name for run in group.runs)
-            found.append(f"{listed} are one group, {group.name}: only seed and name of the run differ in their logs")
         seeds = [seed for seed in map(seed_of, group.runs) if seed is not None]
         if len(seeds) > len(set(seeds)):
             found.append(f"runs of {group.name} have the same seed, so that they may differ less than those of others")
@@ -64,8 +63,8 @@ def _about_logs(runs: Sequence[History]) -> list[str]:
     lengths = sorted({run.last_step for run in runs})
     if len(lengths) > 1:
         found.append(
-            f"the runs have different lengths, {lengths[0]:,} to {lengths[-1]:,} steps: last values are not of the same "
-            f"step"
+            f"the runs have different lengths, {lengths[0]:,} to {lengths[-1]:,} steps: last values are not of the "
+            f"same step"
         )
     partly = len({name for run in runs for name, one in run.series.items() if len(one)}) - len(common_metrics(runs))
     if partly:

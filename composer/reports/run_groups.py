@@ -18,8 +18,8 @@ __all__ = ["Run", "RunGroup", "facts_of", "group_runs", "read_groups", "seed_of"
 
 Run = str | Path | History
 
-# What the trainer logs of every run, whatever its settings.
-_ALWAYS: Final = re.compile(r"composer_version|num_nodes|num_\w+s_per_node|rank_zero_seed")
+# What the trainer and methods log of every run, whatever its settings.
+_ALWAYS: Final = re.compile(r"composer_version|num_nodes|num_\w+s_per_node|rank_zero_seed|\w+/num_\w+")
 _NAMES: Final = frozenset({"run_name", "run_id"})
 # Parts of the environment that may change what a run computes, or how fast.
 _PARTS: Final = ("versions", "program", "accelerators", "machine")
@@ -56,12 +56,15 @@ def read_groups(runs: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> lis
 
     Raises:
         FileNotFoundError: A run does not exist, or has no log.
+        TypeError: A group is a run rather than a list of runs.
         ValueError: A file is not a log, a run is given twice, has no metrics, or there are fewer than two runs.
     """
-    given = [(name, tuple(map(_read, some))) for name, some in groups.items()]
-    for name, some in given:
+    for name, some in groups.items():
+        if isinstance(some, str | Path | History):
+            raise TypeError(f"groups must have lists of runs, but {name!r} has {some!r}; write [{some!r}].")
         if not some:
             raise ValueError(f"The group {name!r} has no runs. Name at least one.")
+    given = [(name, tuple(map(_read, some))) for name, some in groups.items()]
     others = [_read(run) for run in runs]
     every = [*(run for _, some in given for run in some), *others]
     _check(every)

@@ -150,6 +150,8 @@ def test_logs_without_times_and_settings() -> None:
 def test_errors(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare_runs(*both(1), **arguments)
+    with pytest.raises(TypeError, match=r"groups must have lists of runs, but 'x' has 'y'; write \['y'\]"):
+        compare_runs(groups={"x": "y"})  # pyright: ignore[reportArgumentType]
 
 
 def hostile() -> list[History]:
@@ -176,6 +178,25 @@ def test_names_are_text_on_the_terminal_and_the_page() -> None:
     assert page.count("<script") == len(figures) + 2
     names = {trace["name"] for figure in figures for trace in json.loads(figure)["data"] if "name" in trace}
     assert all("<" not in name for name in names)
+
+
+def test_a_page_of_many_runs_is_under_6_mb() -> None:
+    pytest.importorskip("plotly")
+    steps = np.arange(2000)
+    runs = [
+        History(
+            f"run {number}",
+            {
+                name: Series(name, steps, np.random.default_rng(number).normal(size=2000))
+                for name in map(str, range(30))
+            },
+            hyperparameters={"lr": number // 5, "seed": number},
+        )
+        for number in range(50)
+    ]
+    found = compare_runs(*runs)
+    assert [len(group) for group in found.groups] == [5] * 10
+    assert len(found.to_html()) < 6_000_000
 
 
 @pytest.mark.slow
