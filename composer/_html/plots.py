@@ -68,8 +68,9 @@ def plot_text(value: object) -> str:
     >>> plot_text("callback <a>")
     'callback &lt;a&gt;'
     """
-    # Not html.escape's &quot;, which plotly.js does not know; and no line break, which it would draw.
-    return html.escape(" ".join(mask_text(str(value)).split()), quote=False)
+    # Not html.escape's &quot;, which plotly.js does not know; no line break, which it would draw; and no "$", since it
+    # takes what is between two of them for TeX.
+    return html.escape(" ".join(mask_text(str(value)).split()), quote=False).replace("$", "&#36;")
 
 
 def needs_library(content: str) -> bool:

@@ -20,6 +20,8 @@ __all__ = ["read_history"]
 
 # File names that say nothing about the run.
 _PLAIN_NAMES = ("log", "logs", "metrics")
+# Events of an attempt that was resumed from an earlier checkpoint which say why.
+_ENDS = ("error", "interruption", "nan", "spike")
 
 
 class _Format(NamedTuple):
@@ -118,6 +120,9 @@ def _add_replaced(history: History, form: _Format, copy: Path, newer: list[Path]
         if len(lost):
             known = history.replaced.get(name)
             history.replaced[name] = lost if known is None else known.followed_by(lost)
+    known_events = {(event.kind, event.time) for event in history.events}
+    ends = [event for event in builder.events if event.kind in _ENDS and (event.kind, event.time) not in known_events]
+    history.events = sorted([*history.events, *ends], key=lambda event: event.time or 0.0)
     history.files += (copy,)
 
 

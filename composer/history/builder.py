@@ -60,7 +60,7 @@ class HistoryBuilder:
         self._arrays: dict[str, LoggedArray] = {}
         self._texts: dict[str, str] = {}
         self._step = array("q")
-        self._times = {unit: array("d") for unit in TIMES}
+        self._times = array("d")  # of each row, one after the other
         self._series: dict[str, tuple[array[int], array[float]]] = {}
         # The rows at which the run was resumed, and the time trained there.
         self._resumptions: list[tuple[int, float]] = []
@@ -89,16 +89,19 @@ class HistoryBuilder:
 
         Raises:
             OverflowError: A number does not fit into 64 bits.
+            TypeError: A time is no number.
         """
-        times = [float(time) for time in (epoch, sample, token, seconds)]
         row = len(self._step)
         self._step.append(step)
+        try:
+            self._times.extend((epoch, sample, token, seconds))
+        except (OverflowError, TypeError):
+            del self._step[row:], self._times[len(TIMES) * row :]
+            raise
         if seconds < self._seconds:
             self._resumptions.append((row, seconds))
-        if not math.isnan(seconds):
+        if seconds == seconds:  # not NaN
             self._seconds = seconds
-        for column, time in zip(self._times.values(), times, strict=True):
-            column.append(time)
         for name, value in values.items():
             if name in _COUNTERS:
                 continue
@@ -125,7 +128,7 @@ class HistoryBuilder:
         columns = {name: (rows[kept[name]], values[kept[name]]) for name, (rows, values) in columns.items()}
         used = np.unique(np.concatenate([rows for rows, _ in columns.values()]))
         self._step = array("q", np.array(self._step)[used].tobytes())
-        self._times = {unit: array("d", np.array(times)[used].tobytes()) for unit, times in self._times.items()}
+        self._times = array("d", self._columns()[used].tobytes())
         self._resumptions = [(int(np.searchsorted(used, row)), seconds) for row, seconds in self._resumptions]
         for name, (rows, values) in columns.items():
             places = np.searchsorted(used, rows).astype(np.int32)
@@ -136,7 +139,7 @@ class HistoryBuilder:
         """Return what was collected; later records do not change it."""
         # Copies, as arrays cannot grow while others refer to their memory.
         step = np.array(self._step, dtype=np.int64)
-        times = {unit: np.array(column) for unit, column in self._times.items()}
+        times = dict(zip(TIMES, self._columns().T, strict=True))
         times = {unit: column for unit, column in times.items() if not np.isnan(column).all()}
         series: dict[str, Series] = {}
         replaced: dict[str, Series] = {}
@@ -161,6 +164,10 @@ class HistoryBuilder:
             self.model,
             remarks=list(self.remarks),
         )
+
+    def _columns(self) -> np.ndarray:
+        """Return the times of all rows, (rows, units)."""
+        return np.array(self._times).reshape(-1, len(TIMES))
 
     def _kept(self, rows: np.ndarray, series: Series) -> np.ndarray:
         """Return the mask of the values that were not logged again after a resumption."""

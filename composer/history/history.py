@@ -117,7 +117,7 @@ class History:
         return read_history(Path(path))
 
     def until(self, seconds: float) -> History:
-        """Return the part up to a time.
+        """Return the history with the values up to a time, and all events.
 
         Args:
             seconds: Time trained in seconds. Values of unknown time stay.
@@ -125,8 +125,7 @@ class History:
         series = {
             name: one if one.seconds is None else one[~(one.seconds > seconds)] for name, one in self.series.items()
         }
-        events = [event for event in self.events if event.seconds is None or event.seconds <= seconds]
-        return replace(self, series={name: one for name, one in series.items() if len(one)}, events=events)
+        return replace(self, series={name: one for name, one in series.items() if len(one)})
 
     def followed_by(self, later: History) -> History:
         """Return the history of a run that was resumed: this one, continued by a later one.

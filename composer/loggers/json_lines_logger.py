@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer.core.hooks import replaces
@@ -156,11 +157,25 @@ class JSONLinesLogger(RunFileLogger):
             facts = {"environment": {"values": environment}, "model": model_summary(state.model).table()}
             self._lines[:0] = [_line(record_type, values) for record_type, values in facts.items()]
         if saved and saved["bytes"] < self._size:
-            set_aside(path, copy=True)
-            self._size = saved["bytes"]
-            os.truncate(path, self._size)
+            # That the checkpoint was saved is logged after its state was collected.
+            kept = _end_of_events(path, saved["bytes"])
+            if kept < self._size:
+                set_aside(path, copy=True)
+                self._size = kept
+                os.truncate(path, kept)
 
 
 def _line(record_type: str, values: dict[str, Any]) -> str:
     record = {"kind": record_type, **to_json(values)}
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _end_of_events(path: Path, start: int) -> int:
+    """Return the end of the events that follow an offset, in bytes."""
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            if not (line.startswith(b'{"kind": "event"') and line.endswith(b"\n")):
+                break
+            start += len(line)
+    return start

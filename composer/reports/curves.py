@@ -64,6 +64,11 @@ def curve_figure(
         marks: The traces of :func:`event_marks`.
         points: The largest number of points of each metric.
         shows_events: Whether the legend names the events.
+
+    >>> loss = Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))
+    >>> group = Group("loss", ["loss"], ["loss"], is_main=True)
+    >>> curve_figure(History("night", {"loss": loss}), group, [], points=100).count("<figure")
+    1
     """
     series = [history.series[name] for name in group.names]
     traces: list[dict[str, Any]] = []

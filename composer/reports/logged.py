@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from composer._html import Html, plot, plot_text, section, table, tag
+from composer._html import Html, plot, section, table, tag
 from composer.history.history import LoggedArray, LoggedTable
 
 __all__ = ["ReportImage", "image_section", "matrix_section", "table_section"]
@@ -43,6 +43,9 @@ def matrix_section(arrays: Mapping[str, LoggedArray]) -> Html | None:
 
     Args:
         arrays: The newest array of each name. Those that are no matrices, or have over 10,000 cells, are left out.
+
+    >>> matrix_section({"ConfusionMatrix": LoggedArray(np.eye(2), step=10)}).count("<figure")
+    1
     """
     shown = {name: one for name, one in arrays.items() if one.values.ndim == 2 and 0 < one.values.size <= _MOST_CELLS}
     if not shown:
@@ -55,6 +58,9 @@ def table_section(tables: Mapping[str, LoggedTable]) -> Html | None:
 
     Args:
         tables: The tables by name. Of long ones, the first 100 rows and 30 columns are shown.
+
+    >>> table_section({"texts": LoggedTable(["prompt"], [["once"]])}).count("<td")
+    1
     """
     if not tables:
         return None
@@ -66,6 +72,9 @@ def image_section(images: Sequence[ReportImage]) -> Html | None:
 
     Args:
         images: The images, oldest first.
+
+    >>> image_section([]) is None
+    True
     """
     shown = [
         tag(
@@ -105,7 +114,7 @@ def _heat_map(name: str, array: LoggedArray) -> Html:
         "margin": {"l": 55, "r": 10, "t": 35, "b": 50},
     }
     height = int(min(640, max(300, 140 + 28 * max(rows, columns))))
-    return plot(plot_text(f"{name}, step {array.step:,}"), [trace], layout, height)
+    return plot(f"{name}, step {array.step:,}", [trace], layout, height)
 
 
 def _table(name: str, logged: LoggedTable) -> Html:

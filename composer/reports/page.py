@@ -162,10 +162,11 @@ def _time(seconds: Mapping[str, float] | None) -> Html | None:
             "type": "bar",
             "orientation": "h",
             "name": plot_text(name),
+            "meta": plot_text(name),
             "x": [value],
             "y": [""],
             "marker": {"color": _shade(number)},
-            "hovertemplate": f"%{{fullData.name}}: {value / total:.1%}<extra></extra>",
+            "hovertemplate": f"%{{meta}}: {value / total:.1%}<extra></extra>",
         }
         for number, (name, value) in enumerate(seconds.items())
     ]

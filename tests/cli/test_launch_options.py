@@ -88,7 +88,19 @@ def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -
     assert max(map(len, commands)) <= columns
     names = [line.strip().split("  ")[0] for line in commands if line.startswith("  composer ")]
     assert [name.split()[1] for name in names] == [
-        *("SCRIPT", "train", *2 * ["checkpoint"], "estimate", "verify", "doctor", "replay", "blame", "fork", "env")
+        *(
+            "SCRIPT",
+            "train",
+            *2 * ["checkpoint"],
+            "estimate",
+            "verify",
+            "doctor",
+            "replay",
+            "blame",
+            "fork",
+            "report",
+            "env",
+        )
     ]
     # What is to be typed is never broken.
     assert any(line.startswith("  composer -n 8 --nnodes 1:4 --max-restarts 3 --rdzv-endpoint HOST") for line in lines)

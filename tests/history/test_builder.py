@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +82,14 @@ def test_any_number_of_resumptions(attempts: list[tuple[int, int]]) -> None:
     assert dict(zip(history["loss"].step.tolist(), history["loss"].values.tolist(), strict=True)) == expected
     replaced = history.replaced["loss"].values.tolist() if history.replaced else []
     assert sorted([*history["loss"].values.tolist(), *replaced]) == all_values
+
+
+def test_a_record_that_does_not_fit_leaves_nothing() -> None:
+    builder = HistoryBuilder("night")
+    builder.add(0, {"loss": 1.0}, seconds=0.0)
+    for step, seconds in ((2**70, 1.0), (1, 10**400), (1, "soon")):
+        with pytest.raises((OverflowError, TypeError)):
+            builder.add(step, {"loss": 2.0}, seconds=seconds)  # type: ignore[arg-type]
+    builder.add(1, {"loss": 3.0}, seconds=1.0)
+    loss = builder.history()["loss"]
+    assert (loss.step.tolist(), loss.values.tolist(), loss.over("seconds").tolist()) == ([0, 1], [1, 3], [0, 1])

@@ -182,3 +182,22 @@ def test_a_failure_leaves_no_incomplete_line(tmp_path) -> None:
     loop.logger.log_metrics({"b": 2})
     loop.close()
     assert [line["values"] for line in lines_of(path)] == [{"a": 1}, {"b": 2}]
+
+
+def test_events_after_a_checkpoint_stay_when_the_run_is_resumed(tmp_path) -> None:
+    path = tmp_path / "log.jsonl"
+    logger = JSONLinesLogger(str(path))
+    loop = run(logger, max_duration="2ba")
+    saved = logger.state_dict()
+    loop.logger.log_event("checkpoint", "saved ep1.pt")
+    loop.logger.log_event("interruption")
+    loop.close()
+    for lost, copies in (("", []), ('{"kind": "metrics", "step": 2}\n', ["log.1.jsonl"])):
+        with path.open("a") as file:
+            file.write(lost)
+        other = JSONLinesLogger(str(path))
+        other.load_state_dict(saved)
+        Loop([other], "1ba").init().fit().close()
+        assert [line["event"] for line in lines_of(path, "event")] == ["checkpoint", "interruption"]
+        assert sorted(one.name for one in tmp_path.glob("log.*.jsonl")) == copies
+        saved = {**saved, "bytes": path.stat().st_size}

@@ -113,3 +113,7 @@ def test_a_resumed_run_has_what_its_file_has(tmp_path: Path, log: type) -> None:
     assert (details["monitor"], details["mode"]) == ("eval/MeanSquaredError", "min")
     assert details["score"] == pytest.approx(history[METRIC].last)
     assert "resumption" in kinds(history)
+    if log is JSONLinesLogger:
+        first = ["start", "evaluation", "checkpoint", "error"]
+        expected = [*first, "resumption", "start", "evaluation", "checkpoint", "end"]
+        assert kinds(history) == kinds(History.read(tmp_path / "log.jsonl")) == expected
