@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from composer._html import Html, document, section, table, tag
@@ -73,10 +73,10 @@ def _groups(comparison: RunComparison) -> Html:
     return section("Runs", table("Runs", ["group", "runs", "steps", "training"], rows, right=(2, 3)))
 
 
-def _span(values: Sequence[float | None], shown: object) -> str:
+def _span(values: Sequence[float | None], shown: Callable[[float], str]) -> str:
     """Return the smallest and the largest of some values."""
     known = [value for value in values if value is not None]
-    if not known or not callable(shown):
+    if not known:
         return ""
     ends = [shown(min(known)), shown(max(known))]
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

@@ -210,7 +210,7 @@ def _unpaired(
     sides = [[value for value in some if value is not None and math.isfinite(value)] for some in (before, after)]
     if len(sides[0]) < len(before) or len(sides[1]) < len(after):
         return Difference(None, note=missing)
-    found = mean_difference(*sides)
+    found = mean_difference(sides[0], sides[1])
     if not found.difference.has_interval:
         return Difference(found.difference, found.ratio, None, "no interval: that takes 2 runs on each side")
     return Difference(found.difference, found.ratio, found.permutation_p_value)

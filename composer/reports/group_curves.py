@@ -230,12 +230,12 @@ def _switches(parts: Sequence[str], has_positive: bool) -> list[dict[str, Any]]:
         at = [index for index, part in enumerate(parts) if part in ("range", "interval")]
         on = [{"visible": [parts[index] == "interval" for index in at]}, at]
         off = [{"visible": [parts[index] == "range" for index in at]}, at]
-        made.append(switch("95 % of the mean", "restyle", on, off, left))
-        left += 140
+        made.append(switch("95 % interval", "restyle", on, off, left))
+        left += 112
     if "run" in parts:
         at = [index for index, part in enumerate(parts) if part == "run"]
         made.append(switch("Each run", "restyle", [{"visible": True}, at], [{"visible": False}, at], left))
-        left += 85
+        left += 82
     if has_positive:
         made.append(switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
     return made

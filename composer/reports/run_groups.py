@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from composer._text import plural
+from composer._text import plural, word_set
 from composer.history.history import History
 from composer.reports.formatting import flat
 
@@ -21,6 +21,7 @@ Run = str | Path | History
 # What the trainer and methods log of every run, whatever its settings.
 _ALWAYS: Final = re.compile(r"composer_version|num_nodes|num_\w+s_per_node|rank_zero_seed|\w+/num_\w+")
 _NAMES: Final = frozenset({"run_name", "run_id"})
+_OUTPUTS: Final = word_set("checkpoint checkpoints dir directory filename folder log logs out output remote save")
 # Parts of the environment that may change what a run computes, or how fast.
 _PARTS: Final = ("versions", "program", "accelerators", "machine")
 
@@ -107,7 +108,7 @@ def group_runs(runs: Sequence[History], taken: Iterable[str] = ()) -> list[RunGr
 
 
 def settings_of(run: History) -> dict[str, str]:
-    """Return the hyperparameters of a run by dotted name, without seeds and with its name replaced in texts.
+    """Return the hyperparameters of a run by dotted name, without seeds, and without its name in folders it writes to.
 
     Args:
         run: The run.
@@ -116,12 +117,12 @@ def settings_of(run: History) -> dict[str, str]:
     {'lr': '0.1', 'folder': 'runs/{run_name}'}
     """
     own = {run.name, str(run.hyperparameters.get("run_name", run.name))}
-    words = "|".join(re.escape(name) for name in sorted(own, key=len, reverse=True) if name)
+    words = "|".join(re.escape(name) for name in sorted(own, key=len, reverse=True) if _is_word(name))
     # Only where the name is a word of its own: a run may be called "a".
-    pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])") if words else None
+    pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-]|\.\d)") if words else None
     found = dict(flat(run.hyperparameters))
     if pattern is not None:
-        found = {name: pattern.sub("{run_name}", text) for name, text in found.items()}
+        found = {name: pattern.sub("{run_name}", text) if _is_output(name) else text for name, text in found.items()}
     return {name: text for name, text in found.items() if not _is_name_or_seed(name)}
 
 
@@ -151,6 +152,16 @@ def seed_of(run: History) -> int | None:
         if isinstance(value, int):
             return value
     return None
+
+
+def _is_output(name: str) -> bool:
+    """Return whether a setting says where a run writes; elsewhere its name may be a value, such as "adam"."""
+    return not _OUTPUTS.isdisjoint(re.split(r"[\W_]+", name.rpartition(".")[2].lower()))
+
+
+def _is_word(name: str) -> bool:
+    """Return whether the name of a run cannot be taken for the value of a setting: a run may be called "2"."""
+    return re.search(r"[^\W\d_]", name) is not None and name.lower() not in ("true", "false", "none", "nan", "inf")
 
 
 def _is_name_or_seed(name: str) -> bool:

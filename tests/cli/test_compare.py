@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from composer.cli.main import main
+from composer.loggers import CSVLogger, JSONLinesLogger
+from tests.common import trainer_of
 from tests.reports.group_runs import write_log
 
 pytest.importorskip("plotly")
@@ -96,3 +98,24 @@ def test_a_torn_last_line_is_left_out_and_said_so(runs: Path, capsys: Any) -> No
     out = capsys.readouterr().out
     assert "Note: lr0.1-seed1: the last line of log.jsonl is incomplete, and was left out." in out
     assert "Note: each group is a single run: no difference has an interval" in out
+
+
+def test_logs_of_trainers(runs: Path, capsys: Any) -> None:
+    for seed, lr in ((1, 0.1), (2, 0.1), (1, 0.2)):
+        name = f"real{lr}-{seed}"
+        # The hyperparameters have the name of the run too.
+        loggers = [JSONLinesLogger("{run_name}/log.jsonl"), CSVLogger(f"csv/{name}.csv")]
+        settings = {"run_name": name, "seed": seed, "max_duration": "2ep", "auto_log_hparams": True}
+        with trainer_of(lr=lr, loggers=loggers, save_folder=f"saved/{name}", **settings) as trainer:
+            trainer.fit()
+    assert main(["compare", "real0.1-1", "real0.1-2", "real0.2-1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["seeds"] for one in found["groups"].values()] == [[1, 2], [1]]
+    assert found["metric"] == "loss/train/total"
+    assert set(found["settings"]) == {"optimizers.lr"}
+    assert found["facts"] == {}
+    # Rows have neither settings nor versions, so that each run is on its own.
+    assert main(["compare", "csv/real0.1-1.csv", "csv/real0.1-2.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["groups"]) == ["real0.1-1", "real0.1-2"]
+    assert "no hyperparameters were logged by real0.1-1, real0.1-2; what differs is not known" in found["remarks"]

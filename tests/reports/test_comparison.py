@@ -78,6 +78,10 @@ def test_what_keeps_runs_apart() -> None:
     silent = dataclasses.replace(second, hyperparameters={"rank_zero_seed": 2, "composer_version": "1.0"})
     for changed in (newer, other, silent, dataclasses.replace(silent, hyperparameters={})):
         assert [len(group) for group in group_runs([first, changed])] == [1, 1]
+    # A run may be called as the value of a setting is written.
+    numbers = [History(name, hyperparameters={"lr": int(name), "seed": 1}) for name in "12"]
+    words = [History(name, hyperparameters={"method": name, "seed": 1}) for name in ("adam", "sgd")]
+    assert [len(group) for group in group_runs(numbers + words)] == [1, 1, 1, 1]
     assert compare_runs(first, newer).facts == {"versions.torch": ["2.13.0", "2.14.0"]}
     assert compare_runs(first, other).settings["algorithms.0.class"] == ["(not logged)", "EMA"]
 
