@@ -43,6 +43,13 @@ class RunComparison:
         front: Names of the groups that no other group dominates in time and quality; None if that cannot be told.
         dominated: For each other group the name of one that is at least as fast and as good, and better in one.
         remarks: What limits the comparison.
+
+    >>> import numpy as np
+    >>> from composer.history import Series
+    >>> losses = [Series("loss", np.array([0, 1]), np.array([0.9, last])) for last in (0.5, 0.4)]
+    >>> found = compare_runs(*(History(name, {"loss": loss}) for name, loss in zip("ab", losses)))
+    >>> found.names, found.metric, found.larger_is_better
+    (['a', 'b'], 'loss', False)
     """
 
     groups: Sequence[RunGroup]

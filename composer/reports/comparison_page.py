@@ -36,6 +36,14 @@ def comparison_page(comparison: RunComparison) -> str:
 
     Raises:
         MissingConditionalImportError: plotly is not installed.
+
+    >>> import numpy as np
+    >>> from composer.history import History, Series
+    >>> from composer.reports import compare_runs
+    >>> losses = [Series("loss", np.array([0, 1]), np.array([0.9, last])) for last in (0.5, 0.4)]
+    >>> found = compare_runs(*(History(name, {"loss": loss}) for name, loss in zip("ab", losses)))
+    >>> "<h1>Comparison of a and b</h1>" in comparison_page(found)
+    True
     """
     title = " and ".join(comparison.names[:3]) + (" and others" if len(comparison.names) > 3 else "")
     parts = [

@@ -25,6 +25,14 @@ def comparison_text(comparison: RunComparison) -> Iterator[Any]:
 
     Args:
         comparison: The comparison.
+
+    >>> import numpy as np
+    >>> from composer.history import History, Series
+    >>> from composer.reports import compare_runs
+    >>> losses = [Series("loss", np.array([0, 1]), np.array([0.9, last])) for last in (0.5, 0.4)]
+    >>> found = compare_runs(*(History(name, {"loss": loss}) for name, loss in zip("ab", losses)))
+    >>> [str(part) for part in comparison_text(found)][0]
+    'b against a: loss, last -0.1'
     """
     names = comparison.names
     yield _shown("\n".join(verdicts(comparison)))
@@ -55,10 +63,18 @@ def comparison_text(comparison: RunComparison) -> Iterator[Any]:
 
 
 def verdicts(comparison: RunComparison) -> list[str]:
-    """Return a line for each group but the first: whether it is better by the metric and the time.
+    """Return a line for each group but the first: whether it is better by the metric and the time to the target.
 
     Args:
         comparison: The comparison.
+
+    >>> import numpy as np
+    >>> from composer.history import History, Series
+    >>> from composer.reports import compare_runs
+    >>> losses = [Series("loss", np.array([0, 1]), np.array([0.9, last])) for last in (0.5, 0.4)]
+    >>> found = compare_runs(*(History(name, {"loss": loss}) for name, loss in zip("ab", losses)))
+    >>> verdicts(found)
+    ['b against a: loss, last -0.1']
     """
     names = comparison.names
     if len(names) == 1:
@@ -83,6 +99,7 @@ def group_text(group: RunGroup) -> str:
     Args:
         group: The group.
 
+    >>> import numpy as np
     >>> from composer.history import History
     >>> group_text(RunGroup("a", (History("a", hyperparameters={"seed": 3}),)))
     '1 run, seed 3'
@@ -149,6 +166,15 @@ def pareto_text(comparison: RunComparison) -> list[str]:
 
     Args:
         comparison: The comparison.
+
+    >>> import numpy as np
+    >>> from composer.history import History, Series
+    >>> from composer.reports import compare_runs
+    >>> times = {"seconds": np.array([1.0, 2.0])}
+    >>> losses = [Series("loss", np.array([0, 1]), np.array([0.9, last]), **times) for last in (0.5, 0.4)]
+    >>> found = compare_runs(*(History(name, {"loss": loss}) for name, loss in zip("ab", losses)))
+    >>> pareto_text(found)[0]
+    'Not dominated in time of training and last value, fastest first: b'
     """
     front = comparison.front or []
     dominating = list(dict.fromkeys(comparison.dominated.values()))

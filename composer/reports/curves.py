@@ -154,7 +154,14 @@ def _trace(series: Series, kept: np.ndarray, values: np.ndarray, name: str, colo
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
-    """Return an array as plotly.js reads it, in a fifth of the length of its text; infinities are gaps as NaN is."""
+    """Return an array as plotly.js reads it, in a fifth of the length of its text; infinities are gaps as NaN is.
+
+    Args:
+        values: The numbers, (N,).
+
+    >>> packed(np.array([1, 2]))
+    {'dtype': 'i4', 'bdata': 'AQAAAAIAAAA='}
+    """
     if values.dtype.kind == "f":
         finite = np.where(np.isfinite(values), values, np.nan)
         with np.errstate(over="ignore"):
@@ -207,7 +214,18 @@ def _switches(raw: int, smooth: int, is_positive: bool) -> list[dict[str, Any]]:
 
 
 def switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
-    """Return a button that is off at first, in a menu of its own, since a menu has one active button."""
+    """Return a button that is off at first, in a menu of its own, since a menu has one active button.
+
+    Args:
+        label: Its text.
+        method: The function of plotly.js that it calls, such as "restyle".
+        on: The arguments when it is switched on.
+        off: The arguments when it is switched off.
+        left: Its distance from the left end of the plot, in CSS pixels.
+
+    >>> switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}])["type"]
+    'buttons'
+    """
     return {
         "type": "buttons",
         "buttons": [{"label": label, "method": method, "args": on, "args2": off}],
@@ -242,6 +260,14 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return a text without its middle if it is too long, since names differ at their ends."""
+    """Return a text without its middle if it is too long, since names differ at their ends.
+
+    Args:
+        text: The text.
+        length: The largest number of characters.
+
+    >>> shortened("runs/night/log", 8)
+    'runs…log'
+    """
     half = length // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"

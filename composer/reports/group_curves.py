@@ -74,6 +74,16 @@ def group_figure(
         title: What it shows.
         points: The largest number of points of a line, at least 10.
         height: Its height in CSS pixels.
+
+    >>> from composer.history import History
+    >>> group = RunGroup(
+    ...     "a", (History("a", {"loss": Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))}),)
+    ... )
+    >>> (
+    ...     group_figure([group], "loss", "step", "loss").count("<figure"),
+    ...     group_figure([group], "loss", "seconds", "loss"),
+    ... )
+    (1, None)
     """
     traces: list[tuple[str, dict[str, Any]]] = []
     has_positive = False
@@ -108,6 +118,9 @@ def pareto_figure(
         points: Seconds and metric of each; None if unknown.
         front: The groups that none dominates, fastest first.
         metric: Full name of the metric.
+
+    >>> pareto_figure(["a", "b"], [(1.0, 0.5), None], ["a"], "loss").count("<figure")
+    1
     """
     known = {name: point for name, point in zip(names, points, strict=True) if point is not None}
     traces: list[dict[str, Any]] = [

@@ -24,6 +24,12 @@ def remarks(
         metric: Full name of the metric.
         larger: Whether larger values are better; None if unknown.
         target: The target; None if none was given.
+
+    >>> import numpy as np
+    >>> from composer.history import Series
+    >>> run = History("a", {"loss": Series("loss", np.array([0, 1]), np.array([0.9, np.nan]))})
+    >>> remarks([RunGroup("a", (run,), is_given=True)], [run], "loss", False, None)[-1]
+    'the last value of a is nan'
     """
     found = [*_about_groups(groups), *_about_logs(runs)]
     for run in runs:

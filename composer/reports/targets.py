@@ -114,6 +114,7 @@ def choose_metric(runs: Sequence[History], name: str | None = None) -> str:
     Raises:
         ValueError: A run did not log the metric, it is ambiguous, or the runs have no metric in common.
 
+    >>> import numpy as np
     >>> from composer.history import Series
     >>> loss = {"loss/train/total": Series("loss/train/total", np.array([0]), np.array([0.5]))}
     >>> choose_metric([History("a", loss), History("b", loss)])
