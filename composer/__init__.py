@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp as Timestamp
     from composer.diagnosis.doctor import doctor as doctor
     from composer.estimation.estimate import estimate as estimate
+    from composer.reports.comparison import compare_runs as compare_runs
     from composer.trainer import Trainer as Trainer
     from composer.verification.verify import verify as verify
 else:
@@ -68,6 +69,7 @@ else:
             "__version__": "composer._version",
             "algorithms": "composer.algorithms",
             "callbacks": "composer.callbacks",
+            "compare_runs": "composer.reports.comparison",
             "core": "composer.core",
             "devices": "composer.devices",
             "doctor": "composer.diagnosis.doctor",

@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "ledger",
         "nested",
         "precision",
+        "program_version",
         "rng",
         "statistics",
         "trees",

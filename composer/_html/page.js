@@ -42,7 +42,8 @@
   // The legend is beside the plot, or below it on a phone, where the figure is higher by its lines.
   function placed(plot) {
     const { legend, margin, showlegend } = plot.layout;
-    const lines = narrow.matches && showlegend !== false && plot.data.length > 1 ? plot.data.length : 0;
+    const named = plot.data.filter((trace) => trace.showlegend !== false).length;
+    const lines = narrow.matches && showlegend !== false && plot.data.length > 1 ? named : 0;
     const room = lines && 20 * lines + 16;
     plot.canvas.style.height = `${plot.height + room}px`;
     const place = narrow.matches

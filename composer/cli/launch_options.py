@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "PROGRAMS", "parse", "parser"]
 COMMANDS = {
     "blame": "rank the samples of a training step by loss and gradient norm, to explain a spike",
     "checkpoint": "inspect and convert checkpoints",
+    "compare": "compare runs or groups of seeds: results with intervals, curves, settings that differ",
     "doctor": "find out why a program is slow, and measure what makes it faster",
     "estimate": "estimate the memory that a program needs, and what makes it fit on a device",
     "fork": "continue training from any step of a run, as a new run with changed settings",
@@ -49,6 +50,7 @@ _COMMANDS = [
     ("composer blame", COMMANDS["blame"]),
     ("composer fork", COMMANDS["fork"]),
     ("composer report", COMMANDS["report"]),
+    ("composer compare", COMMANDS["compare"]),
     ("composer env", COMMANDS["env"]),
 ]
 

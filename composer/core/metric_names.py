@@ -79,7 +79,9 @@ def metrics_of_run(state: State) -> dict[str, Mapping[str, Any]]:
     return {**found, state.train_phase.label or "train": state.train_metrics}
 
 
-def find_metric(known: Known, monitor: str, label: str | None = None, training: str | None = None) -> MetricName:
+def find_metric(
+    known: Known, monitor: str, label: str | None = None, training: str | None = None, argument: str = "monitor"
+) -> MetricName:
     """Return the metric of a name, in any of its :func:`spellings`.
 
     A name without a label must be unique among the data. The training data is considered only if no other data has the
@@ -90,6 +92,7 @@ def find_metric(known: Known, monitor: str, label: str | None = None, training: 
         monitor: The name.
         label: Label of the data, if given separately.
         training: Label of the training data, if included.
+        argument: Name of the argument that has the name, for messages.
 
     Raises:
         ValueError: The metric does not exist, is ambiguous, or belongs to other data than ``label``.
@@ -117,24 +120,24 @@ def find_metric(known: Known, monitor: str, label: str | None = None, training: 
         return chosen[0]
     if chosen:
         listed = ", ".join(repr(str(pair)) for pair in chosen)
-        raise ValueError(f"monitor={monitor!r} is a metric of several evaluators; give one of {listed}.")
+        raise ValueError(f"{argument}={monitor!r} is a metric of several evaluators; give one of {listed}.")
     if found:
-        raise ValueError(f"monitor={monitor!r} is a metric of other data than dataloader_label={label!r}.")
-    raise ValueError(_unknown(monitor, label, pairs))
+        raise ValueError(f"{argument}={monitor!r} is a metric of other data than dataloader_label={label!r}.")
+    raise ValueError(_unknown(argument, monitor, label, pairs))
 
 
-def _unknown(monitor: str, label: str | None, pairs: list[MetricName]) -> str:
+def _unknown(argument: str, monitor: str, label: str | None, pairs: list[MetricName]) -> str:
     """Return the error message for an unknown metric name."""
     if label is not None:
         names = [pair.name for pair in pairs if pair.label == label]
         last = monitor.removeprefix(_LOGGED).removeprefix(f"{label}/")
         hint = did_you_mean(last, names) or f" The metrics are {sorted(names)}."
-        return f"monitor={monitor!r} is not a metric of the data {label!r}.{hint}"
+        return f"{argument}={monitor!r} is not a metric of the data {label!r}.{hint}"
     names = [str(pair) for pair in pairs]
     short = monitor.removeprefix(_LOGGED)
     near = did_you_mean(short, [*names, *(pair.name for pair in pairs)])
     meant = next((str(pair) for pair in pairs if near.endswith((f"{pair.name!r}?", f"{str(pair)!r}?"))), None)
     hint = "" if meant is None else f" Did you mean {meant!r}?"
     if not names:
-        return f"monitor={monitor!r}: this run has no metrics. Pass eval_dataloader, and a model with get_metrics."
-    return f"monitor={monitor!r} is not a metric of this run.{hint} The metrics are {', '.join(map(repr, names))}."
+        return f"{argument}={monitor!r}: this run has no metrics. Pass eval_dataloader, and a model with get_metrics."
+    return f"{argument}={monitor!r} is not a metric of this run.{hint} The metrics are {', '.join(map(repr, names))}."

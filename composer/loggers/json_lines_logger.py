@@ -15,6 +15,7 @@ from composer.environment import collect_env
 from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._values import to_json
 from composer.model_summary import model_summary
+from composer.program_version import program_version
 
 if TYPE_CHECKING:
     from composer.core.array_axes import ArrayAxes
@@ -37,7 +38,7 @@ class JSONLinesLogger(RunFileLogger):
     ``traces``          ``step``, ``values``
     ``axes``            ``metric``, ``classes``, ``rows``, ``columns``: what the axes of an array metric stand for
     ``event``           ``event`` (such as "checkpoint"), ``step``, ``seconds``, ``time`` (Unix), ``text``, ``details``
-    ``environment``     ``values``: versions and hardware, when the file is created
+    ``environment``     ``values``: versions, hardware, script and commit, when the file is created
     ``model``           ``name``, ``columns``, ``rows``, ``notes``: the table of the model's layers, likewise
     =================== ====================================================================================
 
@@ -158,7 +159,8 @@ class JSONLinesLogger(RunFileLogger):
         assert path is not None
         self._size = path.stat().st_size if saved is not None else 0
         if saved is None:
-            facts = {"environment": {"values": collect_env(extras=False)}, "model": model_summary(state.model).table()}
+            environment = collect_env(extras=False) | {"program": program_version()}
+            facts = {"environment": {"values": environment}, "model": model_summary(state.model).table()}
             self._lines[:0] = [_line(record_type, values) for record_type, values in facts.items()]
         if saved and saved["bytes"] < self._size:
             # That the checkpoint was saved is logged after its state was collected.

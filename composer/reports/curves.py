@@ -16,9 +16,9 @@ from composer.history.history import History
 from composer.history.series import Series
 from composer.reports.groups import Group
 
-__all__ = ["curve_figure", "event_marks"]
+__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "shortened", "switch"]
 
-_COLORS: Final = (
+COLORS: Final = (
     "#3b82f6",
     "#e67e22",
     "#2ca58d",
@@ -74,7 +74,7 @@ def curve_figure(
     traces: list[dict[str, Any]] = []
     smooth: list[dict[str, Any]] = []
     for number, (one, label) in enumerate(zip(series, group.labels, strict=True)):
-        color = _COLORS[number % len(_COLORS)]
+        color = COLORS[number % len(COLORS)]
         kept = downsample(one.values, points)
         traces.append(_trace(one, kept, one.values, label, color))
         if len(one) >= 100:
@@ -129,7 +129,7 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "x": [event.step for event in shown],
                 "y": [0] * len(shown),
                 "yaxis": "y2",
-                "text": [plot_text(_shortened(event.text or kind, 160)) for event in shown],
+                "text": [plot_text(shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},
                 "hovertemplate": "step %{x:,d}<br>%{text}<extra></extra>",
                 "cliponaxis": False,
@@ -142,19 +142,26 @@ def _trace(series: Series, kept: np.ndarray, values: np.ndarray, name: str, colo
     return {
         "type": "scatter",
         "mode": "lines" if len(kept) > 60 else "lines+markers",
-        "name": plot_text(_shortened(name, _NAME_LENGTH)),
+        "name": plot_text(shortened(name, _NAME_LENGTH)),
         # Unlike in this text, plotly.js would replace "%{x}" in a name.
         "meta": plot_text(name),
-        "x": _packed(series.step[kept]),
-        "y": _packed(values[kept]),
+        "x": packed(series.step[kept]),
+        "y": packed(values[kept]),
         "line": {"color": color, "width": 1.5},
         "marker": {"size": 5},
         "hovertemplate": "%{meta}<br>step %{x:,d}: %{y:.6~g}<extra></extra>",
     }
 
 
-def _packed(values: np.ndarray) -> dict[str, str]:
-    """Return an array as plotly.js reads it, in a fifth of the length of its text; infinities are gaps as NaN is."""
+def packed(values: np.ndarray) -> dict[str, str]:
+    """Return an array as plotly.js reads it, in a fifth of the length of its text; infinities are gaps as NaN is.
+
+    Args:
+        values: The numbers, (N,).
+
+    >>> packed(np.array([1, 2]))
+    {'dtype': 'i4', 'bdata': 'AQAAAAIAAAA='}
+    """
     if values.dtype.kind == "f":
         finite = np.where(np.isfinite(values), values, np.nan)
         with np.errstate(over="ignore"):
@@ -199,15 +206,26 @@ def _switches(raw: int, smooth: int, is_positive: bool) -> list[dict[str, Any]]:
         curves = list(range(raw + smooth))
         on = [{"visible": [True] * (raw + smooth), "opacity": [0.3] * raw + [1] * smooth}, curves]
         off = [{"visible": [True] * raw + [False] * smooth, "opacity": 1}, curves]
-        made.append(_switch("Smooth", "restyle", on, off))
+        made.append(switch("Smooth", "restyle", on, off))
     if is_positive:
         left = 80 if smooth else 0
-        made.append(_switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
+        made.append(switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}], left))
     return made
 
 
-def _switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
-    """Return a button that is off at first, in a menu of its own, since a menu has one active button."""
+def switch(label: str, method: str, on: list[Any], off: list[Any], left: int = 0) -> dict[str, Any]:
+    """Return a button that is off at first, in a menu of its own, since a menu has one active button.
+
+    Args:
+        label: Its text.
+        method: The function of plotly.js that it calls, such as "restyle".
+        on: The arguments when it is switched on.
+        off: The arguments when it is switched off.
+        left: Its distance from the left end of the plot, in CSS pixels.
+
+    >>> switch("Log scale", "relayout", [{"yaxis.type": "log"}], [{"yaxis.type": "linear"}])["type"]
+    'buttons'
+    """
     return {
         "type": "buttons",
         "buttons": [{"label": label, "method": method, "args": on, "args2": off}],
@@ -241,7 +259,15 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def _shortened(text: str, length: int) -> str:
-    """Return a text without its middle if it is too long, since names differ at their ends."""
+def shortened(text: str, length: int) -> str:
+    """Return a text without its middle if it is too long, since names differ at their ends.
+
+    Args:
+        text: The text.
+        length: The largest number of characters.
+
+    >>> shortened("runs/night/log", 8)
+    'runs…log'
+    """
     half = length // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"

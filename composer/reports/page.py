@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from composer._text import plural
 from composer.core.metric_direction import larger_is_better
 from composer.history.history import History
 from composer.reports.checkpoints import Checkpoint, checkpoints, load_lines
-from composer.reports.curves import curve_figure, event_marks
+from composer.reports.curves import curve_figure, event_marks, shortened
+from composer.reports.formatting import duration, flat, number
 from composer.reports.groups import groups
 from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
 
@@ -79,7 +80,7 @@ def _outcome(history: History) -> Html:
     done = [f"{_count(history, 'step'):,} steps"]
     epochs = _count(history, "epoch")
     done += [plural(epochs, "epoch")] if epochs else []
-    done += [f"{_duration(history.seconds)} of training"] if history.seconds else []
+    done += [f"{duration(history.seconds)} of training"] if history.seconds else []
     resumed = sum(event.kind == "resumption" for event in history.events)
     done += [f"resumed {plural(resumed, 'time')}"] if resumed else []
     lost = max((len(one) for one in history.replaced.values()), default=0)
@@ -115,8 +116,8 @@ def _values(history: History) -> Html | None:
         best: tuple[object, object] = ("", "")
         if larger is not None and not name.startswith("loss/"):
             at = int(finite.values.argmax() if larger else finite.values.argmin())
-            best = (_number(float(finite.values[at])), f"{int(finite.step[at]):,}")
-        rows.append((name.removeprefix("metrics/"), _number(series.last), *best))
+            best = (number(float(finite.values[at])), f"{int(finite.step[at]):,}")
+        rows.append((name.removeprefix("metrics/"), number(series.last), *best))
     if not rows:
         return None
     return section(
@@ -178,7 +179,7 @@ def _time(seconds: Mapping[str, float] | None) -> Html | None:
     }
     most = max(seconds.values())
     rows = [
-        (name, _duration(value), f"{value / total:.1%}", _bar(value / most, number))
+        (name, duration(value), f"{value / total:.1%}", _bar(value / most, number))
         for number, (name, value) in enumerate(seconds.items())
     ]
     return section(
@@ -224,7 +225,7 @@ def _checkpoints(history: History, folder: Path | None) -> Html | None:
 
 
 def _checkpoint(label: str, one: Checkpoint) -> tuple[object, ...]:
-    metric = "" if one.score is None else f"{one.monitor} {_number(one.score)}"
+    metric = "" if one.score is None else f"{one.monitor} {number(one.score)}"
     return label, f"{one.step:,}", metric, tag("code", one.path, class_="place")
 
 
@@ -239,9 +240,9 @@ def _facts(history: History) -> Iterator[Html]:
         )
         yield section("Model", *notes, layers)
     if history.hyperparameters:
-        flat = list(_flat(history.hyperparameters))
-        yield section("Hyperparameters", table("Hyperparameters", ["name", "value"], flat[:500]))
-    facts = list(_flat(history.environment))
+        settings = [(name, shortened(text, 500)) for name, text in flat(history.hyperparameters)]
+        yield section("Hyperparameters", table("Hyperparameters", ["name", "value"], settings[:500]))
+    facts = [(name, shortened(text, 500)) for name, text in flat(history.environment)]
     if facts:
         yield section("Environment", table("Environment", ["fact", "value"], facts[:200]))
     if history.files or history.texts:
@@ -250,30 +251,8 @@ def _facts(history: History) -> Iterator[Html]:
         yield section("Other", table("Other", ["", ""], [*texts, *files]))
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and values of nested mappings, the names joined by dots."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            text = str(value)
-            yield f"{above}{name}", text if len(text) <= 500 else f"{text[:499]}…"
-
-
 def _listed(titles: Sequence[str]) -> str:
     return ", ".join(titles[:6]) + (", …" if len(titles) > 6 else "")
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def _duration(seconds: float | None) -> str:
-    seconds = seconds or 0.0
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{seconds / 60:.1f} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _clock(time: float | None) -> str:

@@ -8,6 +8,7 @@ The modules, in reading order:
 - ``holm``: p-values adjusted for several methods, and the decision whether one pays.
 - ``sequential``: a test that may stop after 6, 8, 10, ... pairs.
 - ``power``: which gains a number of pairs can tell from noise.
+- ``band``: the interval of the mean of curves.
 - ``bootstrap``, ``sign_flip``: the interval and the permutation test behind them.
 - ``paired``: the gain in speed from blocks of steps that are timed in turn.
 
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
         "first_crossing": "composer.statistics.crossing",
         "holm_adjusted": "composer.statistics.holm",
         "log_ratios": "composer.statistics.comparison",
+        "mean_band": "composer.statistics.band",
         "mean_difference": "composer.statistics.groups",
         "mean_interval": "composer.statistics.bootstrap",
         "pair_spread": "composer.statistics.power",

@@ -1,5 +1,6 @@
 """Names for type checkers; made by `python -m tests.stubs` from the table in the module."""
 
+from composer.statistics.band import mean_band
 from composer.statistics.bootstrap import Estimate, mean_interval
 from composer.statistics.comparison import Comparison, compare, log_ratios
 from composer.statistics.crossing import Crossing, first_crossing
@@ -27,6 +28,7 @@ __all__ = [
     "first_crossing",
     "holm_adjusted",
     "log_ratios",
+    "mean_band",
     "mean_difference",
     "mean_interval",
     "pair_spread",

@@ -12,7 +12,7 @@ import numpy as np
 from composer.statistics._arguments import Floats, at_least, finite
 from composer.statistics._special import special
 
-__all__ = ["RESAMPLES", "Estimate", "bca_ends", "mean_interval", "resample", "stretched"]
+__all__ = ["RESAMPLES", "Estimate", "bca_ends", "mean_interval", "resample", "small_sample_factor", "stretched"]
 
 RESAMPLES = 10_000
 
@@ -101,8 +101,19 @@ def mean_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int
         return Estimate(value, -math.inf, math.inf)
     influences = (ordered - value) / number
     resampled = resample(ordered, "mean", at_least("resamples", resamples, 2), seed)
-    factor = float(special().stdtrit(number - 1, 0.975)) * math.sqrt(number / (number - 1)) / _Z
-    return stretched(value, bca_ends(value, resampled, influences), factor)
+    return stretched(value, bca_ends(value, resampled, influences), small_sample_factor(number))
+
+
+def small_sample_factor(number: int) -> float:
+    """Return the factor by which a bootstrap interval of the mean of a few values is stretched.
+
+    Args:
+        number: Number of values, at least 2.
+
+    >>> round(small_sample_factor(6), 2)
+    1.44
+    """
+    return float(special().stdtrit(number - 1, 0.975)) * math.sqrt(number / (number - 1)) / _Z
 
 
 def resample(ordered: Floats, statistic: str, resamples: int, seed: int) -> Floats:

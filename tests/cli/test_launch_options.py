@@ -99,6 +99,7 @@ def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -
             "blame",
             "fork",
             "report",
+            "compare",
             "env",
         )
     ]

@@ -1,0 +1,237 @@
+"""How groups of runs differ from the first: rows of values with differences, intervals and p-values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer.statistics.bootstrap import Estimate
+from composer.statistics.comparison import compare
+from composer.statistics.crossing import Crossing
+from composer.statistics.groups import mean_difference
+from composer.statistics.holm import holm_adjusted
+from composer.statistics.paired import Ratio
+
+__all__ = ["Difference", "Row", "censored_row", "row"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a group differs from the first.
+
+    Attributes:
+        estimate: Mean of the group minus that of the first, with its 95 % interval; None if it cannot be told.
+        ratio: Mean of the group divided by that of the first; of times to a target in pairs of the same seed, how many
+            times as long. None if it cannot be told.
+        p_value: Two-sided p-value of a permutation test, adjusted for the number of groups (Holm); None without
+            repetitions.
+        note: What limits it, such as that there is one run on a side.
+
+    >>> Difference(None, None, None, "1 of 3 runs did not reach the target").estimate is None
+    True
+    """
+
+    estimate: Estimate | None
+    ratio: Ratio | None = None
+    p_value: float | None = None
+    note: str = ""
+
+    @property
+    def sign(self) -> int:
+        """1 if the whole interval is above zero, -1 if it is below, 0 if neither or without an interval."""
+        if self.estimate is None or not self.estimate.has_interval:
+            return 0
+        return (self.estimate.low > 0) - (self.estimate.high < 0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measure of all groups.
+
+    Attributes:
+        name: What is measured.
+        unit: Its unit, such as "s"; empty for a metric.
+        larger_is_better: Whether larger values are better; None if unknown.
+        values: The value of each run of each group; NaN or None where there is none.
+        differences: Of each group but the first.
+
+    >>> row("accuracy", "", True, [[0.5], [0.75]]).differences[0].estimate.value
+    0.25
+    """
+
+    name: str
+    unit: str
+    larger_is_better: bool | None
+    values: list[list[float | None]]
+    differences: list[Difference]
+
+    def means(self) -> list[float | None]:
+        """Return the mean of each group; None if a run has no finite value."""
+        return [
+            math.fsum(known) / len(known) if len(known) == len(some) else None
+            for some in self.values
+            for known in [[value for value in some if value is not None and math.isfinite(value)]]
+        ]
+
+    def better(self, difference: Difference) -> bool | None:
+        """Return whether a group is better than the first by more than noise, worse, or None if neither can be told.
+
+        Args:
+            difference: The difference of the group.
+        """
+        if self.larger_is_better is None or not difference.sign:
+            return None
+        if difference.p_value is not None and difference.p_value > 0.05 and self._could_be_small():
+            return None
+        return (difference.sign > 0) == self.larger_is_better
+
+    def _could_be_small(self) -> bool:
+        """Return whether the groups have enough runs for a permutation test to reach 5 %."""
+        sizes = [len(some) for some in self.values]
+        return all(2 / math.comb(sizes[0] + size, size) <= 0.05 / (len(sizes) - 1) for size in sizes[1:])
+
+    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the row in JSON types.
+
+        Args:
+            names: Names of the groups.
+        """
+        means = self.means()
+        return {
+            "measure": self.name,
+            "unit": self.unit,
+            "larger_is_better": self.larger_is_better,
+            "groups": {
+                name: {"values": [_number(value) for value in some], "mean": mean}
+                for name, some, mean in zip(names, self.values, means, strict=True)
+            },
+            "differences": {
+                name: {
+                    "value": None if one.estimate is None else one.estimate.value,
+                    "interval": _interval(one.estimate),
+                    "ratio": None if one.ratio is None else one.ratio.value,
+                    "ratio_interval": _interval(one.ratio),
+                    "p_value": one.p_value,
+                    "better": self.better(one),
+                    "note": one.note,
+                }
+                for name, one in zip(names[1:], self.differences, strict=True)
+            },
+        }
+
+
+def row(name: str, unit: str, larger_is_better: bool | None, values: Sequence[Sequence[float | None]]) -> Row:
+    """Return a row of means, with the differences of the groups from the first.
+
+    Args:
+        name: What is measured.
+        unit: Its unit.
+        larger_is_better: Whether larger values are better; None if unknown.
+        values: The value of each run of each group.
+
+    >>> row("accuracy", "", True, [[0.5, 0.6], [0.75, float("nan")]]).differences[0].note
+    'a run has no finite value, which the mean cannot leave out'
+    """
+    lists = [list(some) for some in values]
+    return Row(name, unit, larger_is_better, lists, _adjusted([_unpaired(lists[0], some) for some in lists[1:]]))
+
+
+def censored_row(name: str, groups: Sequence[Sequence[Crossing | None]], seeds: Sequence[Sequence[int | None]]) -> Row:
+    """Return the row of the time to a target, where some runs may not have reached it.
+
+    Groups that have the same seeds are compared in pairs, with runs that did not reach the target; other groups only if
+    all of their runs did, since leaving runs out would favor a group that sometimes fails.
+
+    Args:
+        name: What is measured.
+        groups: When each run of each group reached the target; None if its log has no times.
+        seeds: The seed of each run; None if unknown.
+
+    >>> runs = [[Crossing(9.0, 8.0, 10.0, False, 20.0)], [Crossing(None, 20.0, math.inf, False, 20.0)]]
+    >>> censored_row("time to target", runs, [[1], [1]]).differences[0].note
+    'not reached by all runs'
+    """
+    values = [[None if one is None else one.time for one in some] for some in groups]
+    differences: list[Difference] = []
+    for some, own in zip(groups[1:], seeds[1:], strict=True):
+        paired = _paired(groups[0], some, seeds[0], own)
+        if paired is None:
+            before, after = ([None if one is None else one.time for one in side] for side in (groups[0], some))
+            paired = _unpaired(before, after, "not reached by all runs")
+        differences.append(paired)
+    return Row(name, "s", False, values, _adjusted(differences))
+
+
+def _paired(
+    before: Sequence[Crossing | None],
+    after: Sequence[Crossing | None],
+    seeds: Sequence[int | None],
+    others: Sequence[int | None],
+) -> Difference | None:
+    """Return the difference of runs in pairs of the same seed; None if they are no such pairs."""
+    by_seed = [
+        {seed: one for seed, one in zip(some, side, strict=True) if seed is not None and one is not None}
+        for some, side in ((seeds, before), (others, after))
+    ]
+    if by_seed[0].keys() != by_seed[1].keys() or not 2 <= len(by_seed[0]) == len(before) == len(after):
+        return None
+    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0]]
+    if any(one.time == 0 for pair in pairs for one in pair):
+        return None  # reached before training; a ratio of times means nothing
+    limits = [min(one.limit, two.limit) for one, two in pairs]
+    if any(limit <= 0 for limit in limits):
+        return None
+    found = compare([one.time for one, _ in pairs], [two.time for _, two in pairs], limits)
+    missed = sum(one.time is None for pair in pairs for one in pair)
+    notes = [f"{len(pairs)} pairs of the same seed"]
+    if missed:
+        notes.append(f"{missed} of {2 * len(pairs)} runs did not reach it and count with their length")
+    if found.ratio is None:
+        return Difference(None, note="not reached by any run")
+    saved = found.saved
+    # The mean difference is that of restricted times; the ratio is of times, so more than 1 is slower.
+    estimate = Estimate(-saved.value, -saved.high, -saved.low)
+    ratio = Ratio(1 / found.ratio.value, 1 / found.ratio.high, _inverse(found.ratio.low))
+    return Difference(estimate, ratio, found.two_sided_p_value, "; ".join(notes))
+
+
+def _inverse(value: float) -> float:
+    return math.inf if value == 0 else 1 / value
+
+
+def _unpaired(
+    before: Sequence[float | None],
+    after: Sequence[float | None],
+    missing: str = "a run has no finite value, which the mean cannot leave out",
+) -> Difference:
+    """Return the difference of the means of two groups."""
+    sides = [[value for value in some if value is not None and math.isfinite(value)] for some in (before, after)]
+    if len(sides[0]) < len(before) or len(sides[1]) < len(after):
+        return Difference(None, note=missing)
+    found = mean_difference(sides[0], sides[1])
+    if not found.difference.has_interval:
+        return Difference(found.difference, found.ratio, None, "no interval: that takes 2 runs on each side")
+    return Difference(found.difference, found.ratio, found.permutation_p_value)
+
+
+def _adjusted(differences: list[Difference]) -> list[Difference]:
+    """Return differences with p-values adjusted for their number."""
+    known = [one for one in differences if one.p_value is not None]
+    adjusted = iter(holm_adjusted([one.p_value for one in known if one.p_value is not None]) if known else [])
+    return [
+        one if one.p_value is None else Difference(one.estimate, one.ratio, float(next(adjusted)), one.note)
+        for one in differences
+    ]
+
+
+def _interval(one: Estimate | Ratio | None) -> list[float] | None:
+    if one is None or not (math.isfinite(one.low) and math.isfinite(one.high)):
+        return None
+    return [one.low, one.high]
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number that JSON can express; NaN and infinity as text."""
+    return value if value is None or math.isfinite(value) else str(value)
