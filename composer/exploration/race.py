@@ -1,0 +1,297 @@
+"""The race: tune the baseline, find methods that seem to pay, combine them. It proposes; the confirmation decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.curves import Reference, pooled_noise, time_to_target
+from composer.exploration.halving import Heat, Rung, Standing, rungs_within
+from composer.exploration.planning import Plan
+from composer.exploration.runner import Failure, Request
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import BASELINE, Variant, combined
+
+__all__ = ["Race", "race", "replaced"]
+
+TUNED_KINDS = ("learning_rate", "batch_size")
+# Share of the baseline's time after which single variants and combinations are compared, and learning rates again.
+_LONG, _SHORT = 0.6, 0.35
+# Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
+_TUNING, _METHODS = 0.3, 0.6
+# Gains below are not worth a change.
+_WORTH = math.log(1.03)
+# What a run must be better, in standard deviations of the gain of a run, to be preferred.
+_DOUBT = 0.5
+# The most methods that are tried with a second seed, and in combinations.
+_CONTENDERS = 4
+
+
+@dataclass(frozen=True)
+class Race:
+    """What the race proposes.
+
+    Args:
+        tuned: The tuned baseline; :data:`.BASELINE` where nothing seemed better than what is there.
+        winner: The combination with the tuned baseline that seems best; None if no method seems to pay.
+        standings: How far each variant came, the best first; single methods are named without the tuned baseline.
+        left_out: Variants that were not tried, with the reason.
+        seconds: Seconds of training of the tuned baseline to the target, or of the goal.
+
+    >>> Race(BASELINE, None, (), {}, 10.0).winner is None
+    True
+    """
+
+    tuned: Variant
+    winner: Variant | None
+    standings: tuple[Standing, ...]
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    seconds: float = 0.0
+
+
+def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Race:
+    """Return what seems best, after at most the cost that the plan allows for the search.
+
+    - The learning rate and batch size of the baseline are tuned by successive halving, as methods are. The tuned
+      baseline takes over if it is also faster with fresh seeds, by more than noise.
+    - Methods race on the tuned baseline, at equal time of training, for fractions of its time to the target. Of each
+      group the first one races; the others join if it is among the better ones.
+    - The best ones are combined one after the other, as long as that is better, and the learning rate is tuned once more
+      for the result. That is trained to the target; if it does not get there, the one before it is taken.
+
+    Args:
+        runner: What trains.
+        plan: The plan.
+        runs: The A/A runs of the baseline, with the seeds 0, 1, ....
+        variants: The variants.
+
+    >>> race.__name__
+    'race'
+    """
+    return _Search(runner, plan, runs, variants).run()
+
+
+class _Search:
+    """A race; its decisions depend on nothing but the outcomes of runs."""
+
+    def __init__(
+        self, runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]
+    ) -> None:
+        self.runner = runner
+        self.plan = plan
+        self.tuners = [one for one in variants if one.kind in TUNED_KINDS]
+        self.methods = [one for one in variants if one.kind not in TUNED_KINDS and one.kind != "baseline"]
+        self.given = Reference(plan.goal, tuple(runs))
+        self.references = [self.given]
+        self.heat = Heat(runner, self.given, self.noise, range(len(runs)))
+        self.seconds = plan.seconds
+        self.tuned = BASELINE
+        self.left_out: dict[str, str] = {}
+
+    def noise(self, seconds: float) -> float:
+        return pooled_noise(self.references, seconds)[0]
+
+    def worth(self, seconds: float, num_runs: int = 1) -> float:
+        """The gain from which on something seems to pay."""
+        noise = _DOUBT * self.noise(seconds) / math.sqrt(num_runs)
+        return max(_WORTH, noise) if self.plan.goal.target is not None else noise
+
+    def run(self) -> Race:
+        self.runner.up_to(self.plan.search)
+        before = self.tune()
+        singles = self.race_methods()
+        winner = self.combine(singles)
+        if winner is not None:
+            winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
+        standings = [*singles, *before]
+        self.runner.up_to(math.inf)
+        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds)
+
+    def tune(self) -> list[Standing]:
+        """Tune the baseline, and return how learning rates and batch sizes stand."""
+        found = self.halved("tuning", self.tuners, self.runner.left * _TUNING, _LONG * self.seconds)
+        chosen: list[Standing] = []
+        for one in found:
+            groups = [other.variant.group for other in chosen]
+            if one.gain > self.worth(one.seconds) and one.variant.group not in groups:
+                chosen.append(one)
+        best = chosen[0] if chosen else None
+        if best is not None and len(chosen) > 1:
+            both = combined(one.variant for one in chosen[:2])
+            if self.heat.fits([both], best.seconds):
+                (standing,) = self.heat.measure("tuning", [both], best.seconds)
+                if standing.gain > best.gain:
+                    best = standing
+        if best is not None:
+            self.adopt(best.variant)
+        return found
+
+    def adopt(self, variant: Variant) -> None:
+        """Take a tuned baseline if it is better with other seeds than those that have chosen it."""
+        goal, seeds = self.plan.goal, range(1, len(self.given.runs))
+        seconds = self.plan.limit
+        if not self.runner.fits([self.seconds] * len(seeds)):
+            return
+        outcomes = self.runner.train("tuning", [self.request(variant, seed, seconds) for seed in seeds])
+        runs = [one for one in outcomes if isinstance(one, Trajectory) and len(one.evaluations) > 1]
+        if len(runs) < len(seeds):
+            return
+        noise = self.noise(self.seconds) / math.sqrt(len(seeds))
+        if goal.target is None:
+            gains = [self.given.gain(run, seconds) or 0.0 for run in runs]
+            if sum(gains) / len(gains) <= noise:
+                return
+        else:
+            times = [time_to_target(run, goal) for run in runs]
+            if None in times:
+                return
+            ahead = [math.log((old or 0.0) / (new or 1.0)) for old, new in zip(self.given.times[1:], times, strict=True)]
+            if sum(ahead) / len(ahead) <= max(_WORTH, noise):
+                return
+            self.seconds = math.exp(sum(math.log(time or 1.0) for time in times) / len(times))
+        self.tuned = variant
+        reference = Reference(goal, tuple(runs))
+        self.references.append(reference)
+        self.heat = Heat(self.runner, reference, self.noise, [*seeds, 0])
+
+    def race_methods(self) -> list[Standing]:
+        """Race the single methods, and return how they stand, the best first."""
+        longest = _LONG * self.seconds
+        first: dict[str, Variant] = {}
+        for one in self.methods:
+            first.setdefault(one.group or one.name, one)
+        early = [one for one in first.values() if not one.late]
+        late = [one for one in first.values() if one.late]
+        others = [one for one in self.methods if one not in first.values()]
+        allowance = self.runner.left * _METHODS
+        reserve = self.runner.cost_of(longest) * min(len(late), 2)
+        found = self.halved("methods", early, allowance - reserve, longest)
+        found += self.halved("methods", late, reserve + 0.01, longest, shortest=longest)
+        found = self.ordered(found)
+        # Values of an argument are worth a try where another one of them is among the better ones.
+        better = {one.variant.group for one in found[:2] if one.variant.group and one.gain > 0}
+        alternatives = [one for one in others if one.group in better]
+        for one in others:
+            if one.group not in better:
+                self.left_out[one.name] = "another value of the same argument was not among the better methods"
+        if alternatives:
+            found += self.halved("methods", alternatives, self.runner.left * 0.25, longest)
+        return self.ordered(found)
+
+    def halved(
+        self, stage: str, variants: Sequence[Variant], allowance: float, longest: float, shortest: float = 0.0
+    ) -> list[Standing]:
+        """Race variants on the tuned baseline within an allowance; the standings name the variants alone."""
+        least = min(max(1.2 * self.heat.reference.earliest, shortest), longest)
+        rungs = rungs_within(len(variants), longest, least, min(allowance, self.runner.left), self.runner.cost_of)
+        taken = list(variants[: rungs[0].number]) if rungs else []
+        for one in variants[len(taken) :]:
+            self.left_out[one.name] = "there was no time for it within the budget"
+        names = {self.with_tuned(one): one for one in taken}
+        found = self.heat.halve(stage, list(names), rungs)
+        return [_renamed(one, names[one.variant]) for one in found]
+
+    def combine(self, singles: Sequence[Standing]) -> Variant | None:
+        """Add methods to the best one as long as that is better; None if not even that one seems to pay."""
+        seconds = _LONG * self.seconds
+        seeming = [one.variant for one in singles if one.gain > 0 and one.seconds >= 0.99 * seconds][:_CONTENDERS]
+        contenders: list[Standing] = []
+        for one in seeming:
+            number = 2 if self.heat.fits([self.with_tuned(one)], seconds, 2) else 1
+            (standing,) = self.heat.measure("combinations", [self.with_tuned(one)], seconds, number)
+            if standing.gain > self.worth(seconds, standing.num_runs):
+                contenders.append(standing)
+        contenders.sort(key=lambda one: -one.gain)
+        if not contenders:
+            return None
+        best = contenders[0]
+        for one in contenders[1:]:
+            variant = _joined(best.variant, one.variant)
+            number = best.num_runs
+            if variant is None or not self.heat.fits([variant], seconds, number):
+                continue
+            (standing,) = self.heat.measure("combinations", [variant], seconds, number)
+            if standing.gain > best.gain + self.worth(seconds, number):
+                best = standing
+        return best.variant
+
+    def retune(self, winner: Variant) -> Variant:
+        """Return the winner with another learning rate if that seems better."""
+        rates = [one for one in self.tuners if one.kind == "learning_rate"]
+        own = [one for one in winner.single if one.kind == "learning_rate"]
+        others = [one for one in winner.single if one not in own]
+        variants = [combined([*others, rate]) for rate in rates if rate not in own] + ([combined(others)] if own else [])
+        seconds = _LONG * self.seconds
+        now = self.heat.standings[winner]
+        allowance = self.runner.left - self.runner.cost_of(self.seconds)
+        rungs = rungs_within(len(variants), seconds, _SHORT * self.seconds, allowance, self.runner.cost_of)
+        if not rungs:
+            return winner
+        found = self.heat.halve("combinations", variants[: rungs[0].number], [*rungs[:-1], Rung(rungs[-1].seconds, 1)])
+        best = found[0]
+        if best.gain <= self.heat.at(winner, best.seconds).gain or not self.heat.fits([best.variant], seconds, 2):
+            return winner
+        (best,) = self.heat.measure("combinations", [best.variant], seconds, now.num_runs)
+        return best.variant if best.gain > now.gain + self.worth(seconds, best.num_runs) else winner
+
+    def check(self, candidates: Sequence[Variant]) -> Variant | None:
+        """Return the first candidate that is ahead at the end of a run too; the first if there is no time to see."""
+        goal, seed = self.plan.goal, self.heat.seeds[0]
+        for one in dict.fromkeys(candidates):
+            if not self.runner.fits([self.runner.missing(self.request(one, seed, self.seconds))]):
+                return one
+            limit = 1.5 * self.seconds if goal.target is not None else self.plan.limit
+            (outcome,) = self.runner.train("combinations", [self.request(one, seed, limit)])
+            if isinstance(outcome, Failure):
+                continue
+            if goal.target is not None:
+                time = time_to_target(outcome, goal)
+                if time is not None and time < self.seconds:
+                    return one
+            elif (self.heat.reference.gain(outcome, limit) or 0.0) > 0:
+                return one
+        return None
+
+    def request(self, variant: Variant, seed: int, seconds: float) -> Request:
+        return Request(variant, seed, seconds, stop_at_target=self.plan.goal.target is not None)
+
+    def with_tuned(self, variant: Variant) -> Variant:
+        return combined([self.tuned, variant])
+
+    @staticmethod
+    def ordered(found: Sequence[Standing]) -> list[Standing]:
+        """Those that came farthest first, and of these the best."""
+        return sorted(found, key=lambda one: (-one.seconds, -one.gain))
+
+
+def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
+    """Return a combination without one of its parts; a part of the tuned baseline comes back in its place.
+
+    Args:
+        variant: The combination.
+        part: One of its parts.
+        tuned: The tuned baseline.
+
+    >>> low, high = (Variant(name, kind="learning_rate", group="lr") for name in ("low", "high"))
+    >>> replaced(combined([high, Variant("EMA")]), high, low).name
+    'low+EMA'
+    """
+    left = [one for one in variant.single if one != part]
+    groups = {one.group for one in left if one.group}
+    back = [one for one in tuned.single if one not in left and (not one.group or one.group not in groups)]
+    return combined([*back, *left])
+
+
+def _joined(one: Variant, other: Variant) -> Variant | None:
+    """Two variants together, None if they exclude each other."""
+    try:
+        return combined([one, other])
+    except ValueError:
+        return None
+
+
+def _renamed(standing: Standing, variant: Variant) -> Standing:
+    """A standing of a method on the tuned baseline, as that of the method."""
+    return Standing(variant, standing.gain, standing.seconds, standing.num_runs, standing.error)
