@@ -39,6 +39,7 @@ class Race:
         standings: How far each variant came, the best first; single methods are named without the tuned baseline.
         left_out: Variants that were not tried, with the reason.
         seconds: Seconds of training of the tuned baseline to the target, or of the goal.
+        references: The runs of the baselines.
 
     >>> Race(BASELINE, None, (), {}, 10.0).winner is None
     True
@@ -49,6 +50,15 @@ class Race:
     standings: tuple[Standing, ...]
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     seconds: float = 0.0
+    references: tuple[Reference, ...] = ()
+
+    def noise(self, seconds: float) -> tuple[float, int]:
+        """Return the standard deviation of the gain of a run, and its degrees of freedom.
+
+        Args:
+            seconds: Seconds of training up to which runs are compared.
+        """
+        return pooled_noise(self.references, seconds)
 
 
 def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Race:
@@ -107,7 +117,7 @@ class _Search:
             winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
         standings = [*singles, *before]
         self.runner.up_to(math.inf)
-        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds)
+        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, tuple(self.references))
 
     def tune(self) -> list[Standing]:
         """Tune the baseline, and return how learning rates and batch sizes stand."""
