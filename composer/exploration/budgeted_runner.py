@@ -29,6 +29,7 @@ class BudgetedRunner:
         limit: Wall seconds that may be spent for now; at most the budget.
         stages: Wall seconds by stage.
 
+    >>> from composer.exploration.variant import BASELINE
     >>> class Instant:
     ...     spent = 0.0
     ...

@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 _WINDOW = 1 / 3
 # Gains are sought between 1/6 and 6 times as fast.
 _SPEEDS = np.linspace(-math.log(6), math.log(6), 721)
+# A gain does not change by more while the time doubles, as far as is believed.
+_TREND = 0.2
 # No computer repeats a time more closely, so that no estimate from a few runs may say so.
 _LEAST_NOISE = 0.005
 
@@ -33,6 +35,7 @@ def time_to_target(trajectory: Trajectory, goal: Goal) -> float | None:
         trajectory: The run.
         goal: The goal; it has a target.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory((Evaluation(10.0, 1, 1, 0.5), Evaluation(20.0, 2, 2, 0.9)), 20.0, 2)
     >>> time_to_target(run, Goal("accuracy", True, target=0.7))
     15.0
@@ -55,6 +58,7 @@ def value_at(trajectory: Trajectory, seconds: float) -> float | None:
         The metric; None before the first evaluation and after the end of the run. Between the last evaluation and the
         end it is that of the last evaluation.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory((Evaluation(10.0, 1, 1, 0.5), Evaluation(20.0, 2, 2, 0.9)), 20.0, 2)
     >>> value_at(run, 15.0), value_at(run, 5.0)
     (0.7, None)
@@ -75,12 +79,16 @@ class Reference:
         mean v(t) = mean r(k t)
 
     r is the mean of the runs, made monotone (isotonic regression), so that a lucky evaluation does not count. For a
-    goal that is a quality after a time, the gain is the difference of the means.
+    goal that is a quality after a time, the gain is the difference of the means. A method that catches up is worth more
+    than one that falls back, so the gain at half the time is used to project it to the end of the reference:
+
+        projected = gain(t) + (gain(t) - gain(t / 2)) log2(end / t)
 
     Args:
         goal: The goal.
         runs: The runs, at least one, each with at least two evaluations.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 8.0)), 8.0, 4)
     >>> fast = Trajectory(tuple(Evaluation(t, 1, 1, t / 5) for t in (1.0, 2.0, 3.0)), 3.0, 3)
     >>> round(Reference(Goal("accuracy", True, target=0.8), (run,)).gain(fast, 3.0), 2)
@@ -99,6 +107,17 @@ class Reference:
     def times(self) -> list[float | None]:
         """Seconds to the target of each run."""
         return [time_to_target(run, self.goal) for run in self.runs]
+
+    @functools.cached_property
+    def end(self) -> float:
+        """Seconds of the runs until their target, or the time of the goal; the geometric mean."""
+        times = [time or run.seconds for run, time in zip(self.runs, self.times, strict=True)]
+        return math.exp(sum(math.log(time) for time in times) / len(times))
+
+    @functools.cached_property
+    def _others(self) -> list[Reference]:
+        """The reference without each run in turn."""
+        return [Reference(self.goal, self.runs[:one] + self.runs[one + 1 :]) for one in range(len(self.runs))]
 
     @functools.cached_property
     def _curve(self) -> tuple[Floats, Floats]:
@@ -123,7 +142,7 @@ class Reference:
         return found
 
     def gain(self, trajectory: Trajectory, seconds: float) -> float | None:
-        """Return how far a run is ahead of the reference at equal time.
+        """Return how far a run is ahead of the reference at equal time, projected to the end of the reference.
 
         Args:
             trajectory: The run.
@@ -133,6 +152,17 @@ class Reference:
             Logarithm of how many times as fast it is, or the difference of the quality, positive if it is better;
             ``-inf`` if it has diverged, and None if it was not evaluated until then.
         """
+        now = self._ahead(trajectory, seconds)
+        half = self._ahead(trajectory, seconds / 2) if seconds < self.end else None
+        if now is None or half is None or not math.isfinite(now - half):
+            return now
+        trend = now - half
+        if self.goal.target is not None:
+            trend = min(max(trend, -_TREND), _TREND)
+        return now + trend * math.log2(self.end / seconds)
+
+    def _ahead(self, trajectory: Trajectory, seconds: float) -> float | None:
+        """How far a run is ahead at a time."""
         times, values = _arrays(trajectory)
         inside = (times <= seconds) & (times > 0)
         if not inside.any():
@@ -158,9 +188,8 @@ class Reference:
         if number < 2:
             return 0.0, 0
         found: list[float] = []
-        for one in range(number):
-            others = Reference(self.goal, self.runs[:one] + self.runs[one + 1 :])
-            gain = others.gain(self.runs[one], seconds)
+        for run, others in zip(self.runs, self._others, strict=True):
+            gain = others.gain(run, seconds)
             found.append(gain if gain is not None and math.isfinite(gain) else 0.0)
         # A run differs from the mean of the others by n / (n - 1) of its difference from the mean of all.
         return float(np.sum((np.array(found) * (number - 1) / number) ** 2)), number - 1
@@ -176,6 +205,7 @@ def pooled_noise(references: Sequence[Reference], seconds: float) -> tuple[float
     Raises:
         ValueError: No group has two runs.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 8.0)), 8.0, 4)
     >>> pooled_noise([Reference(Goal("accuracy", True, target=0.8), (run, run))], 8.0)
     (0.005, 1)

@@ -163,7 +163,7 @@ class Exploration:
             lines += ["", "Not tried:"]
             lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in self.refused.items()]
         if self.found:
-            lines += ["", "Write:", *(f"  {line}" for line in self.python.splitlines())]
+            lines += ["", "Write:", *(f"  {line}".rstrip() for line in self.python.splitlines())]
         spent = ", ".join(f"{stage} {clock(seconds)}" for stage, seconds in self.costs.items())
         lines += ["", f"Cost: {spent}; the search took {self.search_cost:.1f} trainings of the baseline."]
         if self.found:

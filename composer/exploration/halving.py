@@ -13,8 +13,11 @@ from composer.exploration.variant import Variant
 
 __all__ = ["Heat", "Rung", "Standing", "rungs_within"]
 
-# Shares of the longest time with which the first rung may begin.
-_SHARES = (0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.12, 0.1)
+# Shares of the longest time with which the first rung may begin, and shares of the variants that go on.
+_SHARES = (0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15)
+_KEPT = (0.3, 0.35, 0.4, 0.5, 0.65)
+# Of the longest ladder that fits, those that are at least as long as this share are as good.
+_MOST = 0.85
 # A variant that is so much behind, in standard deviations, does not go on even if there is time for it.
 _BEHIND = 3.0
 
@@ -47,7 +50,7 @@ class Standing:
         num_runs: Number of seeds.
         error: Why it has failed.
 
-    >>> Standing(BASELINE, 0.1, 20.0, 1).error
+    >>> Standing(Variant("EMA"), 0.1, 20.0, 1).error
     ''
     """
 
@@ -160,9 +163,10 @@ class Heat:
 def rungs_within(
     number: int, longest: float, shortest: float, allowance: float, cost_of: Callable[[float], float]
 ) -> list[Rung]:
-    """Return the rungs for a number of variants whose cost fits into an allowance.
+    """Return the rungs for a number of variants that make most of an allowance.
 
-    Each rung has a third of the variants of the one before. The first is as long as the allowance lets it be.
+    There are up to three rungs, and each has the same share of the variants of the one before. Of the ladders that use
+    most of the allowance, the one is taken whose first rung is the longest: what is dropped early is lost.
 
     Args:
         number: Number of variants.
@@ -175,28 +179,26 @@ def rungs_within(
         The rungs. The first takes fewer variants than there are if not all fit, and there is none if not one does.
 
     >>> rungs_within(9, 60.0, 5.0, 300.0, lambda seconds: seconds)
-    [Rung(seconds=18.0, number=9), Rung(seconds=32.86..., number=3), Rung(seconds=60.0, number=1)]
+    [Rung(seconds=21.0, number=9), Rung(seconds=35.49..., number=4), Rung(seconds=60.0, number=2)]
     """
-    if number < 1:
-        return []
     starts = [share * longest for share in _SHARES if share * longest >= shortest] or [min(shortest, longest)]
     for taken in range(number, 0, -1):
-        for start in starts:
-            rungs = _ladder(taken, start, longest)
-            if _cost(rungs, cost_of) <= allowance:
-                return rungs
+        ladders = [_ladder(taken, start, longest, kept) for start in starts for kept in _KEPT]
+        fitting = [rungs for rungs in [[Rung(longest, taken)], *ladders] if _cost(rungs, cost_of) <= allowance]
+        if fitting:
+            most = max(_cost(rungs, cost_of) for rungs in fitting)
+            return max(fitting, key=lambda rungs: (_cost(rungs, cost_of) >= _MOST * most, rungs[0].seconds))
     return []
 
 
-def _ladder(number: int, start: float, longest: float) -> list[Rung]:
-    """Rungs from a start to the longest time."""
-    if number == 1 or start >= 0.9 * longest:
-        return [Rung(longest, number)]
-    last = max(math.ceil(number / 7), min(number, 2) if number < 9 else 1)
-    middle = math.ceil(number / 2.5)
-    if middle <= last:
-        return [Rung(start, number), Rung(longest, last)]
-    return [Rung(start, number), Rung(math.sqrt(start * longest), middle), Rung(longest, last)]
+def _ladder(number: int, start: float, longest: float, kept: float) -> list[Rung]:
+    """Rungs from a start to the longest time, of which each keeps a share of the variants."""
+    middle = math.ceil(kept * number)
+    last = math.ceil(kept * middle)
+    times = (start, math.sqrt(start * longest), longest)
+    rungs = [Rung(seconds, count) for seconds, count in zip(times, (number, middle, last), strict=True)]
+    # A rung after which all go on is none.
+    return [one for one, after in zip(rungs, [*rungs[1:], None], strict=True) if after is None or after.number < one.number]
 
 
 def _cost(rungs: Sequence[Rung], cost_of: Callable[[float], float]) -> float:

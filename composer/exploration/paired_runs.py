@@ -43,7 +43,7 @@ class PairedRuns:
         throughput: How many times as many samples a second are trained with the change.
         failures: Number of runs with the change that failed.
 
-    >>> PairedRuns(BASELINE, Variant("EMA"), 0, 1.0, 1.0, Decision.UNDECIDED).pays
+    >>> PairedRuns(Variant("SAM"), Variant("EMA"), 0, 1.0, 1.0, Decision.UNDECIDED).pays
     False
     """
 
@@ -131,6 +131,7 @@ def advantages(goal: Goal, before: Sequence[Outcome], after: Sequence[Outcome], 
         Logarithms of the ratios of times; or differences of the metric, 0 for a pair of which none has it, and the
         largest difference of all pairs, or its negative, where only one has it.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory((Evaluation(5.0, 1, 1, 0.8), Evaluation(10.0, 1, 1, 0.9)), 10.0, 1)
     >>> advantages(Goal("accuracy", True, seconds=10.0), [run], [run], 10.0)
     [0.0]
@@ -167,8 +168,9 @@ def compare_runs(
         limit: Seconds of training that runs were given.
         accepted: Whether a sequential test has accepted the change; None if the p-value of these pairs decides.
 
+    >>> from composer.exploration.trajectory import Evaluation
     >>> run = Trajectory((Evaluation(5.0, 1, 1, 0.8), Evaluation(10.0, 1, 1, 0.9)), 10.0, 1)
-    >>> goal, variants = Goal("accuracy", True, target=0.9), (BASELINE, Variant("EMA"))
+    >>> goal, variants = Goal("accuracy", True, target=0.9), (Variant("SAM"), Variant("EMA"))
     >>> str(compare_runs(goal, variants, [run] * 2, [run] * 2, 20.0))
     '1 times as fast [1, 1], p = 1, 2 pairs'
     """
@@ -206,7 +208,7 @@ def with_holm(found: Sequence[PairedRuns], accepted: Sequence[bool] | None = Non
         found: Changes that are tested together.
         accepted: Whether a sequential test has accepted each; None if the adjusted p-values decide.
 
-    >>> one = PairedRuns(BASELINE, Variant("EMA"), 8, 0.03, 0.03, Decision.UNDECIDED)
+    >>> one = PairedRuns(Variant("SAM"), Variant("EMA"), 8, 0.03, 0.03, Decision.UNDECIDED)
     >>> [each.adjusted for each in with_holm([one, one])]
     [0.06, 0.06]
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, Rung, Standing, rungs_within
+from composer.exploration.halving import Heat, Standing, rungs_within
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
@@ -19,6 +19,8 @@ __all__ = ["Race", "race", "replaced"]
 TUNED_KINDS = ("learning_rate", "batch_size")
 # Share of the baseline's time after which single variants and combinations are compared, and learning rates again.
 _LONG, _SHORT = 0.6, 0.35
+# The same share where methods take part that help late.
+_LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
 _TUNING, _METHODS = 0.3, 0.6
 # Gains below are not worth a change.
@@ -97,11 +99,16 @@ class _Search:
         self.references = [self.given]
         self.heat = Heat(runner, self.given, self.noise, range(len(runs)))
         self.seconds = plan.seconds
+        self.long = _LONG * self.seconds
         self.tuned = BASELINE
         self.left_out: dict[str, str] = {}
+        self._noise: dict[tuple[int, float], float] = {}
 
     def noise(self, seconds: float) -> float:
-        return pooled_noise(self.references, seconds)[0]
+        key = len(self.references), seconds
+        if key not in self._noise:
+            self._noise[key] = pooled_noise(self.references, seconds)[0]
+        return self._noise[key]
 
     def worth(self, seconds: float, num_runs: int = 1) -> float:
         """The gain from which on something seems to pay."""
@@ -176,9 +183,10 @@ class _Search:
         late = [one for one in first.values() if one.late]
         others = [one for one in self.methods if one not in first.values()]
         allowance = self.runner.left * _METHODS
-        reserve = self.runner.cost_of(longest) * min(len(late), 2)
+        last = _LATE * self.seconds
+        reserve = 1.2 * self.runner.cost_of(last) * min(len(late), 2)
         found = self.halved("methods", early, allowance - reserve, longest)
-        found += self.halved("methods", late, reserve + 0.01, longest, shortest=longest)
+        found += self.halved("methods", late, reserve, last, shortest=last)
         found = self.ordered(found)
         # Values of an argument are worth a try where another one of them is among the better ones.
         better = {one.variant.group for one in found[:2] if one.variant.group and one.gain > 0}
@@ -205,8 +213,11 @@ class _Search:
 
     def combine(self, singles: Sequence[Standing]) -> Variant | None:
         """Add methods to the best one as long as that is better; None if not even that one seems to pay."""
-        seconds = _LONG * self.seconds
-        seeming = [one.variant for one in singles if one.gain > 0 and one.seconds >= 0.99 * seconds][:_CONTENDERS]
+        enough = 0.99 * _LONG * self.seconds
+        seeming = [one.variant for one in singles if one.gain > 0 and one.seconds >= enough]
+        seeming = sorted(seeming, key=lambda one: -self.heat.standings[self.with_tuned(one)].gain)[:_CONTENDERS]
+        self.long = (_LATE if any(one.late for one in seeming) else _LONG) * self.seconds
+        seconds = self.long
         contenders: list[Standing] = []
         for one in seeming:
             number = 2 if self.heat.fits([self.with_tuned(one)], seconds, 2) else 1
@@ -233,13 +244,13 @@ class _Search:
         own = [one for one in winner.single if one.kind == "learning_rate"]
         others = [one for one in winner.single if one not in own]
         variants = [combined([*others, rate]) for rate in rates if rate not in own] + ([combined(others)] if own else [])
-        seconds = _LONG * self.seconds
+        seconds = self.long
         now = self.heat.standings[winner]
         allowance = self.runner.left - self.runner.cost_of(self.seconds)
         rungs = rungs_within(len(variants), seconds, _SHORT * self.seconds, allowance, self.runner.cost_of)
         if not rungs:
             return winner
-        found = self.heat.halve("combinations", variants[: rungs[0].number], [*rungs[:-1], Rung(rungs[-1].seconds, 1)])
+        found = self.heat.halve("combinations", variants[: rungs[0].number], rungs)
         best = found[0]
         if best.gain <= self.heat.at(winner, best.seconds).gain or not self.heat.fits([best.variant], seconds, 2):
             return winner

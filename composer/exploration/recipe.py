@@ -139,7 +139,8 @@ def _classes(text: str) -> set[str]:
 def _entry(text: str) -> str:
     """An entry of a list of objects."""
     node = _node(text)
-    return _yaml(node)[1:-1] if isinstance(node, ast.Call) and (node.keywords or node.args) else _yaml(node)
+    # A call by names needs no braces in a list of a line each.
+    return _yaml(node)[1:-1] if isinstance(node, ast.Call) and node.keywords and not node.args else _yaml(node)
 
 
 def _yaml(node: ast.expr) -> str:

@@ -60,8 +60,12 @@ class Failure:
 class Runner(Protocol):
     """Trains variants.
 
-    >>> issubclass(type("Simulation", (Runner,), {}), Runner)
-    True
+    >>> class Simulation:
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests: Sequence[Request]) -> list[Trajectory | Failure]:
+    ...         return [Failure("nothing is trained") for _ in requests]
+    >>> runner: Runner = Simulation()
     """
 
     @property

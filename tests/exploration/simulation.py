@@ -39,7 +39,7 @@ class Effect:
 
 @dataclass
 class Simulation:
-    """Learning curves q(t) = c - a exp(-(t speed / tau)^b), evaluated at equal numbers of steps.
+    """Learning curves q(t) = c (1 - exp(-(t speed / tau)^b)), evaluated at equal numbers of steps.
 
     Args:
         effects: What each variant does, by name; others do nothing.
@@ -76,8 +76,8 @@ class Simulation:
     @property
     def time(self) -> float:
         """Seconds of the baseline to the target, without noise."""
-        assert self.goal.target is not None
-        return self.tau * float(np.log(self.ceiling / (self.ceiling - self.goal.target))) ** (1 / self.power)
+        target = GOAL.target if self.goal.target is None else self.goal.target
+        return self.tau * float(np.log(self.ceiling / (self.ceiling - (target or 0.0)))) ** (1 / self.power)
 
     def train(self, requests: Sequence[Request]) -> list[Trajectory | Failure]:
         found = []
@@ -145,7 +145,7 @@ class Simulation:
             if pair <= names:
                 learned = learned * factor
         ceiling = self.ceiling + sum(effect.ceiling for effect in effects)
-        values = ceiling - self.ceiling * np.exp(-((learned / self.tau) ** self.power))
+        values = ceiling * (1 - np.exp(-((learned / self.tau) ** self.power)))
         held_out = np.random.default_rng([self.world, request.seed, name, request.split == "confirmation"])
         return times, values + self.value_noise * held_out.normal(size=number), step
 
