@@ -92,8 +92,8 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
 
     Each part is left out in turn, with the seeds of the confirmation, and the combination is compared with what is left
     (p-values adjusted by Holm). The number of pairs is fixed, so that it does not depend on when the confirmation
-    stopped. Of a single part, the confirmation has said it already. The interaction of the two strongest parts a and b of
-    a combination is
+    stopped. Of a single part, the confirmation has said it already. The interaction of the two strongest parts a and b
+    of a combination is
 
         T(without a) T(without b) / (T(with both) T(without both))
 
@@ -101,13 +101,23 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
         arms: What trains.
         tuned: The tuned baseline.
         winner: The confirmed combination, compared with the tuned baseline.
+
+    >>> from composer.exploration.variant import BASELINE
+    >>> from composer.statistics.holm import Decision
+    >>> winner = PairedRuns(BASELINE, Variant("EMA"), 8, 0.01, 0.01, Decision.PAYS)
+    >>> attribute(None, BASELINE, winner).contributions[0].part.name
+    'EMA'
     """
     parts = [one for one in winner.after.single if one not in tuned.single]
     if len(parts) == 1:
         return Attribution((Contribution(parts[0], winner),))
     without = {part: replaced(winner.after, part, tuned) for part in parts}
     pairs = arms.plan.pairs
-    measured = [part for part in parts if arms.train("attribution", [winner.after, without[part]], pairs) == pairs]
+    measured: list[Variant] = []
+    for part in parts:
+        both = [winner.after, without[part]]
+        if arms.fits(both, pairs) and arms.train("attribution", both, pairs) == pairs:
+            measured.append(part)
     effects = with_holm([arms.compare(without[part], winner.after, pairs) for part in measured])
     found = [Contribution(part, effect) for part, effect in zip(measured, effects, strict=True)]
     found.sort(key=lambda one: -_size(one))
@@ -129,7 +139,8 @@ def _interaction(
     one, two = (contribution.part for contribution in contributions[:2])
     first, second = replaced(winner, one, tuned), replaced(winner, two, tuned)
     neither, pairs = replaced(first, two, tuned), arms.plan.pairs
-    if arms.train("attribution", [winner, neither], pairs) < pairs:
+    both = [winner, neither]
+    if not arms.fits(both, pairs) or arms.train("attribution", both, pairs) < pairs:
         return None
     logs: list[float] = []
     for runs in zip(*(arms.runs(variant, pairs) for variant in (first, second, winner, neither)), strict=True):

@@ -27,8 +27,12 @@ class Arms:
         runner: What trains.
         plan: The plan.
 
-    >>> Arms.__name__
-    'Arms'
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> Arms(BudgetedRunner(None, goal), plan).request(Variant("EMA"), 2).seed
+    1002
     """
 
     runner: BudgetedRunner
@@ -55,13 +59,23 @@ class Arms:
             num_pairs: Number of seeds.
         """
         for number in range(num_pairs):
-            requests = [self.request(one, number) for one in dict.fromkeys(variants)]
-            # Most runs are at the target long before they are censored.
-            missing = [min(self.runner.missing(request), max(self.plan.times)) for request in requests]
-            if not self.runner.fits([each for each in missing if each]):
+            if not self.fits(variants, number + 1):
                 return number
+            requests = [self.request(one, number) for one in dict.fromkeys(variants)]
             self.runner.train(stage, requests if number % 2 == 0 else requests[::-1])
         return num_pairs
+
+    def fits(self, variants: Sequence[Variant], num_pairs: int) -> bool:
+        """Return whether the budget lasts for all runs of variants with the first seeds.
+
+        Args:
+            variants: The variants.
+            num_pairs: Number of seeds.
+        """
+        requests = [self.request(one, number) for number in range(num_pairs) for one in dict.fromkeys(variants)]
+        # Most runs are at the target long before they are censored.
+        missing = [min(self.runner.missing(request), max(self.plan.times)) for request in requests]
+        return not any(missing) or self.runner.fits([each for each in missing if each])
 
     def runs(self, variant: Variant, num_pairs: int) -> list[Outcome]:
         """Return the runs of a variant that were trained.
@@ -110,6 +124,28 @@ def confirm(arms: Arms, claims: Sequence[tuple[Variant, Variant]]) -> list[Paire
 
     Returns:
         A comparison for each claim for which there was time for two pairs or more.
+
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.goal import Goal
+    >>> from composer.exploration.trajectory import Evaluation, Trajectory
+    >>> class Simulation:  # reaches 0.9 after 10 s, or 8 s with EMA
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [
+    ...             self.run(one.seed % 7, 8.0 if one.variant.name == "EMA" else 10.0) for one in requests
+    ...         ]
+    ...
+    ...     def run(self, noise, time):
+    ...         time += 0.1 * noise
+    ...         curve = (Evaluation(time / 2, 1, 1, 0.5), Evaluation(time, 2, 2, 0.9))
+    ...         return Trajectory(curve, time, 2, cost=time)
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> runner = BudgetedRunner(Simulation(), goal)
+    >>> plan = Plan(goal, (10.0, 10.5), (0.9, 0.9), 10.0, 0.1, 8, 150.0, 160.0, 80.0, 1e9, 1, 2)
+    >>> (found,) = confirm(Arms(runner, plan), [(Variant("SAM"), Variant("EMA"))])
+    >>> str(found)
+    '1.24 times as fast [1.24, 1.25], p = 0.016, 6 pairs'
 
     Paper: Ye et al. 2013, https://doi.org/10.1002/sim.5700
     """

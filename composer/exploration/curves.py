@@ -212,7 +212,7 @@ def pooled_noise(references: Sequence[Reference], seconds: float) -> tuple[float
     """
     freedom = sum(len(reference.runs) - 1 for reference in references)
     if freedom < 1:
-        raise ValueError(f"references must hold a group of at least 2 equal runs, but got {len(references)} single runs.")
+        raise ValueError(f"references must hold at least 2 equal runs, but got {len(references)} single runs.")
     parts = (0.5 * seconds, 0.75 * seconds, seconds)
     squares = [sum(reference.squares(part)[0] for reference in references) / freedom for part in parts]
     goal = references[0].goal

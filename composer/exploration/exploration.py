@@ -80,8 +80,13 @@ class Exploration:
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
 
-    >>> Exploration.__name__
-    'Exploration'
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> print(Exploration(plan, Variant("EMA", ("algorithms+=EMA()",))).yaml)
+    algorithms:
+      # besides those that are there
+      - EMA
     """
 
     plan: Plan

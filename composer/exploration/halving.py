@@ -73,8 +73,13 @@ class Heat:
     Attributes:
         standings: The last standing of each variant, by the variant.
 
-    >>> Heat.__name__
-    'Heat'
+    >>> from composer.exploration.goal import Goal
+    >>> from composer.exploration.trajectory import Evaluation, Trajectory
+    >>> run = Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 9.0)), 9.0, 4)
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> heat = Heat(BudgetedRunner(None, goal), Reference(goal, (run,)), lambda seconds: 0.05, [0])
+    >>> heat.fits([Variant("EMA")], 5.0)
+    True
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class Heat:
             num_runs: Number of seeds.
         """
         missing = [self.runner.missing(request) for request in self._requests(variants, seconds, num_runs)]
-        return self.runner.fits([each for each in missing if each])
+        return not any(missing) or self.runner.fits([each for each in missing if each])
 
     def measure(self, stage: str, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> list[Standing]:
         """Train variants up to a time, and return how they stand there.
@@ -109,7 +114,7 @@ class Heat:
         outcomes = self.runner.train(stage, self._requests(variants, seconds, num_runs)) if variants else []
         found: list[Standing] = []
         for number, variant in enumerate(variants):
-            own = outcomes[number::len(variants)]
+            own = outcomes[number :: len(variants)]
             errors = [outcome.error for outcome in own if isinstance(outcome, Failure)]
             gains = [self.reference.gain(one, seconds) for one in own if not isinstance(one, Failure)]
             known = [gain for gain in gains if gain is not None]
@@ -179,7 +184,7 @@ def rungs_within(
         The rungs. The first takes fewer variants than there are if not all fit, and there is none if not one does.
 
     >>> rungs_within(9, 60.0, 5.0, 300.0, lambda seconds: seconds)
-    [Rung(seconds=21.0, number=9), Rung(seconds=35.49..., number=4), Rung(seconds=60.0, number=2)]
+    [Rung(seconds=24.0, number=9), Rung(seconds=37.94..., number=3), Rung(seconds=60.0, number=1)]
     """
     starts = [share * longest for share in _SHARES if share * longest >= shortest] or [min(shortest, longest)]
     for taken in range(number, 0, -1):
@@ -198,7 +203,9 @@ def _ladder(number: int, start: float, longest: float, kept: float) -> list[Rung
     times = (start, math.sqrt(start * longest), longest)
     rungs = [Rung(seconds, count) for seconds, count in zip(times, (number, middle, last), strict=True)]
     # A rung after which all go on is none.
-    return [one for one, after in zip(rungs, [*rungs[1:], None], strict=True) if after is None or after.number < one.number]
+    return [
+        one for one, after in zip(rungs, [*rungs[1:], None], strict=True) if after is None or after.number < one.number
+    ]
 
 
 def _cost(rungs: Sequence[Rung], cost_of: Callable[[float], float]) -> float:

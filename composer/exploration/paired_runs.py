@@ -1,4 +1,4 @@
-"""Pairs of runs with the same seed, judged by the goal: how many times as fast, or how much better, with an interval."""
+"""Pairs of runs with the same seed, judged by the goal: how much faster or better, with an interval."""
 
 from __future__ import annotations
 
@@ -253,9 +253,7 @@ def _values(goal: Goal, runs: Sequence[Outcome], seconds: float) -> list[float |
     return found
 
 
-def _quality(
-    goal: Goal, before: Sequence[Outcome], after: Sequence[Outcome], *, by_samples: bool
-) -> Estimate | None:
+def _quality(goal: Goal, before: Sequence[Outcome], after: Sequence[Outcome], *, by_samples: bool) -> Estimate | None:
     """The difference of the metric where both runs of a pair have come, after equal time or equal samples."""
     sign = 1.0 if goal.maximize else -1.0
     found: list[float] = []
@@ -263,7 +261,8 @@ def _quality(
         if isinstance(one, Failure) or isinstance(two, Failure) or not one.evaluations or not two.evaluations:
             continue
         curves = [
-            [(each.samples if by_samples else each.seconds, each.value) for each in run.evaluations] for run in (one, two)
+            [(each.samples if by_samples else each.seconds, each.value) for each in run.evaluations]
+            for run in (one, two)
         ]
         end = min(curve[-1][0] for curve in curves)
         if end < max(curve[0][0] for curve in curves):

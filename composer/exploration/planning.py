@@ -23,6 +23,8 @@ __all__ = ["SEARCH_COST", "BaselineError", "Plan", "baseline_runs", "clock", "ma
 SEARCH_COST = 15.0
 # With less, a search would compare hardly more than noise.
 _LEAST_SEARCH = 6.0
+# With more than this, the attribution has the first claim to what is left.
+_USUAL_SEARCH = 12.0
 _LEAST_PAIRS = 6
 # Spread of runs that are equal as far as can be seen.
 _LEAST_SPREAD = 1e-3
@@ -61,7 +63,20 @@ class Plan:
         num_methods: Number of methods.
         evaluations: Number of evaluations of the A/A run that has fewest.
 
-    >>> Plan(Goal("accuracy", True, target=0.9), (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 0, 1e9, 5, 20).limit
+    >>> Plan(
+    ...     Goal("accuracy", True, target=0.9),
+    ...     (10.0, 11.0),
+    ...     (0.9, 0.9),
+    ...     12.0,
+    ...     0.1,
+    ...     8,
+    ...     180.0,
+    ...     192.0,
+    ...     0,
+    ...     1e9,
+    ...     5,
+    ...     20,
+    ... ).limit
     22.0
     """
 
@@ -122,8 +137,8 @@ class Plan:
         if self.goal.target is None:
             low, high = min(self.qualities), max(self.qualities)
             lines = [
-                f"After {self.seconds:.3g} s of training, the baseline has {self.goal.metric} = {fmean(self.qualities):.4g} "
-                f"({plural(len(self.times), 'run')}: {low:.4g} to {high:.4g})."
+                f"After {self.seconds:.3g} s of training, the baseline has {self.goal.metric} = "
+                f"{fmean(self.qualities):.4g} ({plural(len(self.times), 'run')}: {low:.4g} to {high:.4g})."
             ]
         else:
             lines = [f"The baseline reaches {self.goal} after {self.seconds:.3g} s of training ({runs})."]
@@ -139,7 +154,8 @@ class Plan:
         if self.pairs:
             lines.append(
                 f"The search among {methods} takes at most {clock(self.search)}, the confirmation "
-                f"{clock(self.confirmation)}, and the attribution {clock(self.attribution)}: {clock(self.total)} in all."
+                f"{clock(self.confirmation)}, and the attribution {clock(self.attribution)}: "
+                f"{clock(self.total)} in all."
             )
         else:
             needed = (_LEAST_SEARCH + 2 * _LEAST_PAIRS) * self.cost
@@ -195,8 +211,8 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     known = [one.value for one in last.evaluations if math.isfinite(one.value)]
     if len(known) < 2:
         raise BaselineError(
-            f"The baseline was evaluated {plural(len(last.evaluations), 'time')} in {last.seconds:.3g} s, and at least 2 "
-            "values are needed: pass a shorter eval_interval to the Trainer."
+            f"The baseline was evaluated {plural(len(last.evaluations), 'time')} in {last.seconds:.3g} s, and at least "
+            "2 values are needed: pass a shorter eval_interval to the Trainer."
         )
     if goal.target is None or time_to_target(last, goal) is not None:
         return
@@ -209,7 +225,8 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     relation = ">=" if goal.maximize else "<="
     raise BaselineError(
         f"A run of the baseline did not reach {goal} in {last.seconds:.3g} s of training: the best value was "
-        f"{_best(goal, last, last.seconds):.4g}. Write --target '{goal.metric}{relation}{worth:g}', or let the program train for longer."
+        f"{_best(goal, last, last.seconds):.4g}. Write --target '{goal.metric}{relation}{worth:g}', or let the program "
+        "train for longer."
     )
 
 
@@ -236,15 +253,15 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     >>> curve = (Evaluation(10.0, 1, 1, 0.5), Evaluation(20.0, 2, 2, 0.95))
     >>> runner = BudgetedRunner(None, Goal("accuracy", True, target=0.9), budget=2000.0)
     >>> print(make_plan(runner, [Trajectory(curve, 20.0, 2, cost=25.0)] * 3, num_methods=20))
-    The baseline reaches accuracy>=0.9 after 18.9 s of training (3 runs: 18.9 to 18.9 s). A run takes 25 s with ...
+    The baseline reaches accuracy>=0.9 after 18.9 s of training (3 runs: 18.9 to 18.9 s). A run takes 25 s ...
     It is evaluated only 2 times, and times between evaluations are interpolated: a shorter eval_interval tells more.
-    8 pairs with a spread of 0.1 % can tell gains of at least 0.1 % (power 80 %, alpha 5 %).
+    8 pairs with a spread of 0.1 % can tell gains of at least 0.0998 % (power 80 %, alpha 5 %).
     The search among 20 methods takes at most 6 min, the confirmation 7 min, and the attribution 7 min: 20 min in all.
     """
     if len(runs) < 2:
         raise ValueError(f"runs must hold at least 2 A/A runs, but got {len(runs)}; a budget for one tells nothing.")
     if pairs < _LEAST_PAIRS:
-        raise ValueError(f"pairs must be at least {_LEAST_PAIRS}, but got {pairs}; fewer cannot tell a gain from noise.")
+        raise ValueError(f"pairs must be at least {_LEAST_PAIRS}, but got {pairs}; fewer tell no gain from noise.")
     goal = runner.goal
     times = [time or run.seconds for run, time in zip(runs, Reference(goal, tuple(runs)).times, strict=True)]
     qualities = [float(run.last or 0.0) for run in runs]
@@ -261,7 +278,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     ]
     chosen = fitting[0] if fitting else 0
     left = runner.budget - 2 * chosen * cost
-    attribution = min(2 * chosen * cost, max(left - _LEAST_SEARCH * cost, 0.0))
+    attribution = min(2 * chosen * cost, max(left - _USUAL_SEARCH * cost, 0.0))
     return Plan(
         goal=goal,
         times=tuple(times),

@@ -22,7 +22,7 @@ _LONG, _SHORT = 0.6, 0.35
 # The same share where methods take part that help late.
 _LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
-_TUNING, _METHODS = 0.3, 0.6
+_TUNING, _METHODS = 0.35, 0.6
 # Gains below are not worth a change.
 _WORTH = math.log(1.03)
 # What a run must be better, in standard deviations of the gain of a run, to be preferred.
@@ -70,8 +70,8 @@ def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variant
       baseline takes over if it is also faster with fresh seeds, by more than noise.
     - Methods race on the tuned baseline, at equal time of training, for fractions of its time to the target. Of each
       group the first one races; the others join if it is among the better ones.
-    - The best ones are combined one after the other, as long as that is better, and the learning rate is tuned once more
-      for the result. That is trained to the target; if it does not get there, the one before it is taken.
+    - The best ones are combined one after the other, as long as that is better, and the learning rate is tuned once
+      more for the result. That is trained to the target; if it does not get there, the one before it is taken.
 
     Args:
         runner: What trains.
@@ -79,8 +79,13 @@ def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variant
         runs: The A/A runs of the baseline, with the seeds 0, 1, ....
         variants: The variants.
 
-    >>> race.__name__
-    'race'
+    >>> from composer.exploration.goal import Goal
+    >>> from composer.exploration.trajectory import Evaluation
+    >>> runs = [Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 9.0)), 9.0, 4)] * 2
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (9.0, 9.0), (0.9, 0.9), 9.0, 0.1, 8, 135.0, 144.0, 72.0, 1e9, 0, 4)
+    >>> race(BudgetedRunner(None, goal), plan, runs, []).winner is None
+    True
     """
     return _Search(runner, plan, runs, variants).run()
 
@@ -119,7 +124,11 @@ class _Search:
         self.runner.up_to(self.plan.search)
         before = self.tune()
         singles = self.race_methods()
+        # The learning rate is tuned again for the winner, which is then trained to the target.
+        reserve = sum(self.runner.cost_of(share * self.seconds) for share in (1.0, _LONG, _SHORT, _SHORT))
+        self.runner.up_to(self.plan.search - min(reserve, self.runner.left / 2))
         winner = self.combine(singles)
+        self.runner.up_to(self.plan.search)
         if winner is not None:
             winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
         standings = [*singles, *before]
@@ -128,7 +137,9 @@ class _Search:
 
     def tune(self) -> list[Standing]:
         """Tune the baseline, and return how learning rates and batch sizes stand."""
-        found = self.halved("tuning", self.tuners, self.runner.left * _TUNING, _LONG * self.seconds)
+        # What is chosen is trained to the target with the other seeds.
+        reserve = self.runner.cost_of(self.seconds) * (len(self.given.runs) - 1)
+        found = self.halved("tuning", self.tuners, self.runner.left * _TUNING - reserve, _LONG * self.seconds)
         chosen: list[Standing] = []
         for one in found:
             groups = [other.variant.group for other in chosen]
@@ -164,7 +175,9 @@ class _Search:
             times = [time_to_target(run, goal) for run in runs]
             if None in times:
                 return
-            ahead = [math.log((old or 0.0) / (new or 1.0)) for old, new in zip(self.given.times[1:], times, strict=True)]
+            ahead = [
+                math.log((old or 0.0) / (new or 1.0)) for old, new in zip(self.given.times[1:], times, strict=True)
+            ]
             if sum(ahead) / len(ahead) <= max(_WORTH, noise):
                 return
             self.seconds = math.exp(sum(math.log(time or 1.0) for time in times) / len(times))
@@ -219,31 +232,38 @@ class _Search:
         self.long = (_LATE if any(one.late for one in seeming) else _LONG) * self.seconds
         seconds = self.long
         contenders: list[Standing] = []
-        for one in seeming:
-            number = 2 if self.heat.fits([self.with_tuned(one)], seconds, 2) else 1
-            (standing,) = self.heat.measure("combinations", [self.with_tuned(one)], seconds, number)
-            if standing.gain > self.worth(seconds, standing.num_runs):
-                contenders.append(standing)
+        for number, one in enumerate(seeming):
+            variant = self.with_tuned(one)
+            # The best is the one that was luckiest as well, so the first ones are seen with a second seed.
+            num_runs = 2 if number < 2 and self.heat.fits([variant], seconds, 2) else 1
+            if self.heat.fits([variant], seconds, num_runs):
+                contenders += self.heat.measure("combinations", [variant], seconds, num_runs)
+        contenders = [one for one in contenders if one.gain > self.worth(seconds, one.num_runs)]
         contenders.sort(key=lambda one: -one.gain)
-        if not contenders:
-            return None
-        best = contenders[0]
+        best = contenders[0] if contenders else None
         for one in contenders[1:]:
-            variant = _joined(best.variant, one.variant)
-            number = best.num_runs
-            if variant is None or not self.heat.fits([variant], seconds, number):
-                continue
-            (standing,) = self.heat.measure("combinations", [variant], seconds, number)
-            if standing.gain > best.gain + self.worth(seconds, number):
-                best = standing
-        return best.variant
+            best = best and self.better_of(best, _joined(best.variant, one.variant), seconds)
+        return None if best is None else best.variant
+
+    def better_of(self, best: Standing, variant: Variant | None, seconds: float) -> Standing:
+        """Return how a variant stands if it is better than the best so far, first with one seed and then with two."""
+        for num_runs in range(1, best.num_runs + 1):
+            if variant is None or not self.heat.fits([variant], seconds, num_runs):
+                return best
+            (standing,) = self.heat.measure("combinations", [variant], seconds, num_runs)
+            now = self.heat.at(best.variant, seconds, num_runs)
+            if standing.gain <= now.gain + self.worth(seconds, num_runs):
+                return best
+        return self.heat.standings[variant] if variant is not None else best
 
     def retune(self, winner: Variant) -> Variant:
         """Return the winner with another learning rate if that seems better."""
         rates = [one for one in self.tuners if one.kind == "learning_rate"]
         own = [one for one in winner.single if one.kind == "learning_rate"]
         others = [one for one in winner.single if one not in own]
-        variants = [combined([*others, rate]) for rate in rates if rate not in own] + ([combined(others)] if own else [])
+        variants = [combined([*others, rate]) for rate in rates if rate not in own] + (
+            [combined(others)] if own else []
+        )
         seconds = self.long
         now = self.heat.standings[winner]
         allowance = self.runner.left - self.runner.cost_of(self.seconds)
@@ -252,16 +272,16 @@ class _Search:
             return winner
         found = self.heat.halve("combinations", variants[: rungs[0].number], rungs)
         best = found[0]
-        if best.gain <= self.heat.at(winner, best.seconds).gain or not self.heat.fits([best.variant], seconds, 2):
+        if best.gain <= self.heat.at(winner, best.seconds).gain:
             return winner
-        (best,) = self.heat.measure("combinations", [best.variant], seconds, now.num_runs)
-        return best.variant if best.gain > now.gain + self.worth(seconds, best.num_runs) else winner
+        return self.better_of(now, best.variant, seconds).variant
 
     def check(self, candidates: Sequence[Variant]) -> Variant | None:
         """Return the first candidate that is ahead at the end of a run too; the first if there is no time to see."""
         goal, seed = self.plan.goal, self.heat.seeds[0]
         for one in dict.fromkeys(candidates):
-            if not self.runner.fits([self.runner.missing(self.request(one, seed, self.seconds))]):
+            missing = self.runner.missing(self.request(one, seed, self.seconds))
+            if missing and not self.runner.fits([missing]):
                 return one
             limit = 1.5 * self.seconds if goal.target is not None else self.plan.limit
             (outcome,) = self.runner.train("combinations", [self.request(one, seed, limit)])

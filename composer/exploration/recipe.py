@@ -11,7 +11,9 @@ from composer._text import printable
 
 __all__ = ["as_python", "as_yaml"]
 
-_FORM = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?P<rest>(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)\s*(?P<value>.*?)\s*", re.DOTALL)
+_FORM = re.compile(
+    r"\s*(?P<name>[A-Za-z_]\w*)(?P<rest>(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)\s*(?P<value>.*?)\s*", re.DOTALL
+)
 
 
 @dataclass(frozen=True)

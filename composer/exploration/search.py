@@ -60,11 +60,32 @@ def search(
     Raises:
         BaselineError: The program fails as it is, or does not reach the target.
         ValueError: ``budget`` is not positive, ``pairs`` is less than 6, or two variants have the same name.
+
+    >>> from composer.exploration.trajectory import Evaluation
+    >>> class Simulation:  # learns as 1 - exp(-t), and twice as fast with EMA
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [self.run(request) for request in requests]
+    ...
+    ...     def run(self, request):
+    ...         speed = (2 if "EMA" in request.variant.name else 1) * (1 + 0.01 * (request.seed % 5))
+    ...         times = [0.1 * n for n in range(1, 31) if 0.1 * n <= (request.seconds or 3)]
+    ...         curve = tuple(Evaluation(t, n, n, 1 - math.exp(-t * speed)) for n, t in enumerate(times))
+    ...         return Trajectory(curve, times[-1], 30, cost=times[-1])
+    >>> variants = [Variant("EMA", ("algorithms+=EMA()",)), Variant("SAM", ("algorithms+=SAM()",))]
+    >>> print(search(Simulation(), Goal("accuracy", True, target=0.9), variants).python)
+    from composer.algorithms import EMA
+    <BLANKLINE>
+    Trainer(
+        ...,
+        algorithms=[..., EMA()],
+    )
     """
     names = [one.name for one in variants]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"variants must have different names, but {twice[0]!r} is there {names.count(twice[0])} times.")
+        raise ValueError(f"variants must have different names; {twice[0]!r} is there {names.count(twice[0])} times.")
     budgeted = BudgetedRunner(runner, goal, positive("budget", budget))
     runs = baseline_runs(budgeted)
     tried = [one for one in variants if one.kind not in TUNED_KINDS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ WORLDS = {
     ),
     "quality": World(  # costs time, and reaches more
         [*tuning(), method("Deep"), *placebos(10), *map(method, _WORSE), method("Fails")],
-        {"Deep": Effect(0.9, step=1.3, ceiling=0.012), **_TUNING, **_WORSE, "Fails": Effect(fails="out of memory")},
+        {"Deep": Effect(0.95, step=1.3, ceiling=0.03), **_TUNING, **_WORSE, "Fails": Effect(fails="out of memory")},
         Simulation(),
         frozenset({"Deep"}),
     ),
@@ -96,13 +97,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("worlds", nargs="*", default=list(WORLDS))
     parser.add_argument("--explorations", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first exploration, which seeds its noise")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="time for each line, after which fewer are made"
+    )
     parser.add_argument("--noise", type=float, nargs="+", default=[0.02, 0.05, 0.1])
     given = parser.parse_args()
     for name in given.worlds:
         world = WORLDS[name]
         for noise in given.noise:
-            found = [world.explore(number, noise)[0] for number in range(given.explorations)]
-            print(f"{name}, noise {noise:.0%}: {report(world, found)}", flush=True)
+            end, found = time.monotonic() + given.seconds, list[Exploration]()
+            while len(found) < given.explorations and time.monotonic() < end:
+                found.append(world.explore(given.first + len(found), noise)[0])
+            print(f"{name}, noise {noise:.0%}, {len(found)} explorations: {report(world, found)}", flush=True)
 
 
 def report(world: World, found: Sequence[Exploration]) -> str:
@@ -117,7 +124,8 @@ def report(world: World, found: Sequence[Exploration]) -> str:
         f"changed {sum(one.found for one in found) / number:.1%}",
         f"tuned {sum(bool(one.tuned.single) for one in found) / number:.1%}"
         f" (worse than given {sum(world.speed(one.tuned) < 0.99 for one in found) / number:.1%})",
-        f"search {statistics.median(costs):.1f} (at most {costs[-1]:.1f}), all {statistics.median(totals):.0f} baselines",
+        f"search {statistics.median(costs):.1f} (at most {costs[-1]:.1f}) baselines",
+        f"in all {statistics.median(totals):.0f}",
     ]
     if world.good:
         hits = sum(not world.good.isdisjoint(names) for names in recipes)

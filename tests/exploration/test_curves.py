@@ -46,7 +46,9 @@ def test_the_gain_without_noise_is_the_logarithm_of_the_speed(speed: float, seco
 
 
 def test_a_run_with_slow_evaluations_is_compared_where_it_was_evaluated() -> None:
-    simulation = Simulation({"Slow": Effect(1.0, step=3.0)}, time_noise=0, seed_noise=0, learning_noise=0, value_noise=0)
+    simulation = Simulation(
+        {"Slow": Effect(1.0, step=3.0)}, time_noise=0, seed_noise=0, learning_noise=0, value_noise=0
+    )
     reference = Reference(GOAL, (trained(simulation, 0, seconds=120.0),))
     # Its last evaluation before 26 s is at 18 s.
     assert reference.gain(trained(simulation, 0, "Slow", seconds=26.0), 26.0) == pytest.approx(0.0, abs=0.02)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -38,7 +39,7 @@ def test_rungs_fit_into_the_allowance_and_grow(
     cost = sum(rung.number * cost_of(rung.seconds - before) for rung, before in zip(rungs, done, strict=False))
     assert cost <= allowance * (1 + 1e-9) or not rungs
     assert done == sorted(set(done))
-    assert all(one.number >= two.number > 0 for one, two in zip(rungs, rungs[1:], strict=False))
+    assert all(one.number >= two.number > 0 for one, two in itertools.pairwise(rungs))
     if rungs:
         assert rungs[-1].seconds == longest
         assert rungs[0].number <= number
@@ -53,7 +54,7 @@ def test_the_better_ones_go_on_and_failures_are_kept_with_their_error() -> None:
     race = heat(simulation)
     variants = [method("Bad"), *placebos(4), method("Lost"), method("Good")]
     found = race.halve("methods", variants, [Rung(20.0, 7), Rung(40.0, 3), Rung(70.0, 2)])
-    assert [one.variant.name for one in found][0] == "Good"
+    assert found[0].variant.name == "Good"
     assert {one.variant.name for one in found} == {one.name for one in variants}
     assert found[0].seconds == 70.0
     assert found[0].gain == pytest.approx(math.log(1.5), abs=0.12)

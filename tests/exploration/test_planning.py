@@ -56,7 +56,7 @@ def test_more_pairs_are_on_request_and_fewer_than_six_are_an_error() -> None:
 def test_a_target_that_is_not_reached_says_what_was_and_what_to_write_after_one_run() -> None:
     goal = replace(GOAL, target=0.99)
     simulation = Simulation(goal=goal, value_noise=0)
-    with pytest.raises(BaselineError, match="did not reach accuracy>=0.99 in 299 s") as caught:
+    with pytest.raises(BaselineError, match=r"did not reach accuracy>=0\.99 in 299 s") as caught:
         planned(simulation)
     text = str(caught.value)
     written = Goal.parse(text.partition("--target '")[2].partition("'")[0])
@@ -78,7 +78,7 @@ def test_the_value_to_write_for_a_loss_is_above_what_was_reached() -> None:
             ]
 
     goal = Goal("loss", maximize=False, target=0.001)
-    with pytest.raises(BaselineError, match="--target 'loss<=0.0[12]") as caught:
+    with pytest.raises(BaselineError, match=r"--target 'loss<=0\.0[12]") as caught:
         planned(Falling(goal=goal))
     assert Goal.parse(str(caught.value).partition("--target '")[2].partition("'")[0]).is_reached(0.0165)
 

@@ -76,7 +76,7 @@ def test_a_winner_with_another_learning_rate_is_found() -> None:
     )
     found, _ = raced(simulation, [*tuning(), method("Norm"), *placebos(4)])
     assert found.tuned is BASELINE
-    assert names(found.winner) == {"Norm", "lr x2"}
+    assert names(found.winner) >= {"Norm", "lr x2"}
 
 
 def test_a_baseline_that_is_tuned_by_chance_is_seldom_taken() -> None:

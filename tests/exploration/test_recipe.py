@@ -62,7 +62,12 @@ def test_the_trainer_takes_the_methods_of_the_yaml() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["algorithms+=SAM(0.1, interval=2)", "algorithms+=MixUp(0.2)", 'run_name=say "hi" \\ # no: comment', "run_name=- x"],
+    [
+        "algorithms+=SAM(0.1, interval=2)",
+        "algorithms+=MixUp(0.2)",
+        'run_name=say "hi" \\ # no: comment',
+        "run_name=- x",
+    ],
 )
 def test_arguments_by_position_and_odd_strings_survive(text: str) -> None:
     found = yaml.safe_load(as_yaml([text]))
