@@ -18,4 +18,22 @@ The modules, in reading order:
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "BaselineError": "composer.exploration.planning",
+        "Evaluation": "composer.exploration.trajectory",
+        "Exploration": "composer.exploration.exploration",
+        "Failure": "composer.exploration.runner",
+        "Goal": "composer.exploration.goal",
+        "MethodVerdict": "composer.exploration.exploration",
+        "Plan": "composer.exploration.planning",
+        "Request": "composer.exploration.runner",
+        "Runner": "composer.exploration.runner",
+        "Trajectory": "composer.exploration.trajectory",
+        "Variant": "composer.exploration.variant",
+        "search": "composer.exploration.search",
+    },
+)

@@ -20,7 +20,7 @@ from composer.statistics.comparison import Comparison, compare, log_ratios
 from composer.statistics.holm import SMALLEST_EFFECT, Decision, holm_adjusted
 from composer.statistics.sign_flip import sign_flip_test
 
-__all__ = ["Outcome", "PairedRuns", "advantages", "compare_runs", "with_holm"]
+__all__ = ["Outcome", "PairedRuns", "advantages", "compare_runs", "interval_json", "with_holm"]
 
 Outcome = Trajectory | Failure
 
@@ -111,6 +111,9 @@ def interval_json(estimate: Estimate | None) -> dict[str, float | None] | None:
 
     Args:
         estimate: The estimate.
+
+    >>> interval_json(Estimate(1.5, 1.2, math.inf))
+    {'value': 1.5, 'low': 1.2, 'high': None}
     """
     if estimate is None:
         return None
@@ -267,9 +270,11 @@ def _quality(goal: Goal, before: Sequence[Outcome], after: Sequence[Outcome], *,
         end = min(curve[-1][0] for curve in curves)
         if end < max(curve[0][0] for curve in curves):
             continue
-        first, second = (np.interp(end, *zip(*curve, strict=True)) for curve in curves)
+        first, second = (
+            float(np.interp(end, [place for place, _ in curve], [value for _, value in curve])) for curve in curves
+        )
         if math.isfinite(second - first):
-            found.append(sign * float(second - first))
+            found.append(sign * (second - first))
     return mean_interval(found) if found else None
 
 

@@ -61,11 +61,19 @@ def mean_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int
 
         t(n - 1) * sqrt(n / (n - 1)) / 1.96
 
-    Share of intervals that contain the true mean, nominally 95 %, from 4,000 samples each (``pytest
-    tests/statistics/test_bootstrap.py`` checks it with fewer). "lognormal s" are log ratios of times with a spread of s
-    per run; the interval of a mean does not depend on the scale, so that the three spreads differ by sampling only:
+    How many of 4,000 intervals contain the true mean, nominally 95 % (standard deviation 0.35 %), by ``python -m
+    tests.statistics.measure coverage``. The interval of a mean does not depend on the scale, so that the first three
+    rows differ by sampling only:
 
-    COVERAGE
+        values                                    6       8      12
+        log ratios of times, spread 2 %      94.7 %  94.6 %  94.3 %
+        spread 10 %                          94.4 %  94.0 %  94.9 %
+        spread 30 %                          93.6 %  93.8 %  95.1 %
+        Student's t, 3 degrees of freedom    94.7 %  93.6 %  92.5 %
+        one in 10 with 8 times the noise     95.2 %  94.0 %  91.6 %
+        exponential (skewed)                 90.7 %  92.0 %  93.0 %
+
+    Without the factor, intervals of six normal values hold in less than 90 %.
 
     Args:
         values: The values, such as the logarithms of the ratios of paired times. Their order does not matter.
@@ -81,7 +89,7 @@ def mean_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int
         ValueError: There is no value, or one is not finite.
 
     >>> str(mean_interval([0.9, 1.1, 1.0, 1.2, 0.8, 1.0]))
-    '1 [0.8514, 1.149]'
+    '1 [0.8563, 1.144]'
 
     Papers: Efron 1987 (BCa), https://doi.org/10.1080/01621459.1987.10478410; Hesterberg 2015 (small samples),
     https://doi.org/10.1080/00031305.2015.1089789; Hall 1989 (antithetic resampling),
@@ -106,7 +114,7 @@ def resample(ordered: Floats, statistic: str, resamples: int, seed: int) -> Floa
         resamples: Number of samples, rounded up to an even one; the second half mirrors the first.
         seed: Seed of the samples.
 
-    >>> resample(np.array([1.0, 2.0, 3.0]), "mean", 4, seed=0).sum().round(9)
+    >>> resample(np.array([1.0, 2.0, 3.0]), "mean", 4, seed=0).sum().round(9).item()
     8.0
     """
     number = len(ordered)
@@ -132,8 +140,9 @@ def bca_ends(value: float, resampled: Floats, influences: Floats) -> tuple[float
         resampled: The estimate from each bootstrap sample.
         influences: How much each value moves the estimate, from the jackknife; their skewness is the acceleration.
 
-    >>> bca_ends(0.0, np.linspace(-1, 1, 2001), np.array([-1.0, 1.0]))[1].round(3)
-    0.95
+    >>> low, high = bca_ends(0.0, np.linspace(-1, 1, 2001), np.array([-1.0, 1.0]))
+    >>> round(low, 3), round(high, 3)
+    (-0.95, 0.95)
 
     Paper: Efron 1987, https://doi.org/10.1080/01621459.1987.10478410
     """

@@ -40,7 +40,7 @@ class Comparison:
         horizon: Seconds up to which ``saved`` counts, None if every run reached the target.
 
     >>> str(compare([10.0, 11.0, 10.5, 9.5, 10.0, 10.0], [8.0, 8.5, 8.8, 7.5, 8.2, 7.9]))
-    '1.25 times as fast [1.22, 1.28], p = 0.016, 6 pairs'
+    '1.25 times as fast [1.21, 1.28], p = 0.016, 6 pairs'
     """
 
     num_pairs: int

@@ -42,7 +42,7 @@ class MeanDifference:
         permutation_p_value: Two-sided p-value of a permutation test.
 
     >>> print(mean_difference([0.90, 0.91, 0.92], [0.94, 0.95, 0.96]))
-    +0.04 [0.01728, 0.06272], p = 0.1, 3 and 3 runs
+    +0.04 [0.01687, 0.06313], p = 0.1, 3 and 3 runs
     >>> print(mean_difference([0.90], [0.94]))
     +0.04 (no interval: that takes 2 runs on each side), 1 and 1 runs
     """

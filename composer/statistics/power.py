@@ -34,7 +34,7 @@ class Prospect:
         alpha: Share of changes without effect that are accepted.
 
     >>> print(prospect(num_pairs=8, spread=0.1))
-    8 pairs with a spread of 10 % can tell gains of at least 10 % (power 80 %, alpha 5 %)
+    8 pairs with a spread of 10 % can tell gains of at least 10.5 % (power 80 %, alpha 5 %)
     >>> print(prospect(num_pairs=4, spread=0.1))
     4 pairs can tell no gain, however large: that takes at least 5 pairs at alpha 5 %
     """
@@ -88,7 +88,7 @@ def prospect(num_pairs: int, spread: float, methods: int = 1, power: float = 0.8
         ValueError: An argument is out of range.
 
     >>> round(prospect(num_pairs=8, spread=0.1, methods=5).smallest_gain, 3)
-    0.161
+    0.167
     """
     each = open_unit("alpha", alpha) / at_least("methods", methods, 1)
     return Prospect(num_pairs, spread, smallest_gain(num_pairs, spread, power, each), power, each)
@@ -142,7 +142,7 @@ def power_of(gain: float, num_pairs: int, spread: float, alpha: float = 0.05) ->
         ValueError: An argument is out of range.
 
     >>> round(power_of(0.1, num_pairs=8, spread=0.1), 2)
-    0.78
+    0.77
 
     Paper: Hoeffding 1952 (power of permutation tests), https://doi.org/10.1214/aoms/1177729436
     """
@@ -172,7 +172,7 @@ def smallest_gain(num_pairs: int, spread: float, power: float = 0.8, alpha: floa
         ValueError: An argument is out of range.
 
     >>> round(smallest_gain(6, spread=0.05), 3), smallest_gain(4, spread=0.05)
-    (0.065, inf)
+    (0.063, inf)
     """
     level = _level(num_pairs, alpha)
     positive("spread", spread)
@@ -208,7 +208,7 @@ def pairs_needed(
     ...     pairs_needed(0.1, spread=0.15),
     ...     pairs_needed(0.01, spread=0.3, max_pairs=100),
     ... )
-    (5, 16, None)
+    (5, 17, None)
     """
     open_unit("power", power)
     numbers = range(2, at_least("max_pairs", max_pairs, 2) + 1)

@@ -63,7 +63,7 @@ class Look:
 class SequentialTest:
     """Accepts a change as soon as enough pairs are faster with it, and gives up early on one that does nothing.
 
-    Testing after each pair as if it were the last one accepts far more than 5 % of placebos. Here the looks share one
+    Testing after each pair as if it were the last one accepts more than 5 % of placebos. Here the looks share one
     alpha: a spending function (Lan and DeMets) says how much of it may be used up to each look. Whether a look accepts
     is found from the combinations of signs of the observed log ratios (as in
     :func:`~composer.statistics.sign_flip_test`): of all sign combinations, those that an earlier look would have
@@ -71,10 +71,24 @@ class SequentialTest:
     accepts at most ``alpha`` of the changes that do nothing, over all looks, whatever the distribution of the times.
     The stop for futility is not counted on for that.
 
-    For m methods use ``alpha / m`` (Bonferroni); once one is accepted, the others may go on with ``alpha / (m - 1)``
-    (Holm's method, valid for group-sequential tests: Ye et al. 2013).
+    The interval of the pairs at which a test stops is not corrected for stopping: of 1,000 experiments with a ratio of
+    1.1 and a spread of 15 %, 94 % of the intervals hold, and the accepted ones show a ratio of 1.15 in the mean
+    (``python -m tests.statistics.measure stopped --samples 1000``).
 
-    MEASURED
+    For m methods use ``alpha / m`` (Bonferroni); once one is accepted, the others may go on with ``alpha / (m - 1)``
+    (Holm's method for group-sequential tests: Tamhane et al. 2021).
+
+    Share that is accepted, and the mean number of pairs, for ``looks=(6, 8, 10, 12)`` and alpha 5 %, by ``python -m
+    tests.statistics.measure`` (placebos: 10,000 experiments with a standard deviation of 0.2 %; gains: 2,000). The
+    spread is the standard deviation of the log ratios:
+
+                            pocock            obrien-fleming
+        placebo             5.0 %,  7.4       5.1 %,  7.5
+        placebo, futility 0 5.0 %, 11.8       5.2 %, 11.9
+        1.1, spread 5 %     100 %,  6.3       100 %,  8.0
+        1.1, spread 15 %     56 %,  9.1        62 %,  9.7
+        1.3, spread 5 %     100 %,  6.0       100 %,  8.0
+        1.3, spread 15 %    100 %,  6.5       100 %,  8.1
 
     Args:
         looks: Numbers of pairs at which the pairs are looked at, ascending; the last one is the most that are run.
@@ -91,8 +105,8 @@ class SequentialTest:
     >>> test.look([0.26, 0.31, 0.22, 0.28, 0.25, 0.30]).action
     <LookAction.ACCEPT: 'accept'>
 
-    Papers: Lan and DeMets 1983, https://doi.org/10.1093/biomet/70.3.659; Ye et al. 2013,
-    https://doi.org/10.1002/sim.5700; Spiegelhalter, Freedman and Blackburn 1986 (predictive power),
+    Papers: Lan and DeMets 1983, https://doi.org/10.1093/biomet/70.3.659; Tamhane et al. 2021,
+    https://doi.org/10.1002/sim.9128; Spiegelhalter, Freedman and Blackburn 1986 (predictive power),
     https://doi.org/10.1016/0197-2456(86)90003-6
     """
 

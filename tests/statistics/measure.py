@@ -59,15 +59,35 @@ def raced(test: SequentialTest, gain: float, spread: float, experiments: int, se
     return accepted / experiments, pairs / experiments
 
 
+def stopped(test: SequentialTest, gain: float, spread: float, experiments: int) -> tuple[float, float]:
+    """The share of intervals that hold the true ratio where the test stops, and the mean ratio of those it accepts."""
+    generator = np.random.default_rng(5)
+    held, accepted = 0, []
+    for experiment in range(experiments):
+        logs = (math.log1p(gain) + spread * generator.normal(size=test.looks[-1])).tolist()
+        looks = (test.look(logs[:number]) for number in test.looks)
+        last = next(look for look in looks if look.action != LookAction.CONTINUE)
+        found = mean_interval(logs[: last.num_pairs], 500, seed=experiment)
+        held += found.low <= math.log1p(gain) <= found.high
+        if last.action == LookAction.ACCEPT:
+            accepted.append(found.value)
+    return held / experiments, math.exp(np.mean(accepted))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=["coverage", "sequential", "placebos"])
+    parser.add_argument("table", choices=["coverage", "sequential", "placebos", "stopped"])
     parser.add_argument("--samples", type=int, default=4000)
     given = parser.parse_args()
     if given.table == "coverage":
         for noise in NOISES:
             shares = [covered(noise, number, given.samples, resamples=2000) for number in (6, 8, 12)]
             print(f"{noise:20}", *(f"{share:.1%}" for share in shares), flush=True)
+        return
+    if given.table == "stopped":
+        for gain in (0.0, 0.1, 0.3):
+            held, ratio = stopped(SequentialTest(), gain, 0.15, given.samples)
+            print(f"gain {gain:.0%} spread 15%: {held:.1%} of the intervals hold, accepted ratios {ratio:.3f}")
         return
     for spending in ("pocock", "obrien-fleming"):
         for futility in (0.0, 0.1):
