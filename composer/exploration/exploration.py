@@ -171,7 +171,7 @@ class Exploration:
             lines += ["", "Write:", *(f"  {line}".rstrip() for line in self.python.splitlines())]
         spent = ", ".join(f"{stage} {clock(seconds)}" for stage, seconds in self.costs.items())
         lines += ["", f"Cost: {spent}; the search took {self.search_cost:.1f} trainings of the baseline."]
-        if self.found:
+        if self.found and self.plan.goal.target is not None:
             lines.append(
                 "It does not save this time in any number of trainings."
                 if self.break_even is None
@@ -191,7 +191,7 @@ class Exploration:
                 lines = ["Nothing is confirmed: the budget did not suffice."]
         else:
             lines = [f"{printable(self.recipe.name)}: {self.result}"]
-            if self.overall is not None and self.tuned != BASELINE:
+            if self.overall is not None and self.result is not None and self.result.before != BASELINE:
                 lines.append(f"  compared with the program as it is: {self.overall}")
             if self.result is not None and self.result.quality is not None and self.plan.goal.target is not None:
                 lines.append(f"  {self.plan.goal.metric} after equal time: {_signed(self.result.quality)}")

@@ -79,6 +79,11 @@ WORLDS = {
         Simulation(),
         frozenset({"Good"}),
     ),
+    "tuning hurts": World(  # a little, so that noise alone may choose it
+        [*tuning(), *placebos(10)],
+        {"lr x0.5": Effect(0.95), "lr x2": Effect(0.95), "lr x4": Effect(0.9), "batch x0.5": Effect(0.95)},
+        Simulation(),
+    ),
     "conflict": World(  # each alone is good, together they are not
         [*tuning(), method("One"), method("Two"), *placebos(10), *map(method, _WORSE)],
         {"One": Effect(1.3), "Two": Effect(1.25), **_TUNING, **_WORSE},
