@@ -69,6 +69,7 @@ class Exploration:
         plan: The plan, with the A/A runs of the baseline.
         recipe: What to change: the winner, or the tuned baseline, or :data:`.BASELINE` to keep what is there.
         tuned: The baseline with which methods were compared.
+        proposed: What seemed best in the race, confirmed or not.
         result: The recipe compared with the tuned baseline, or that with the program as it is if it is the recipe; None
             if nothing was confirmed.
         overall: The recipe compared with the program as it is, if runs of both are there.
@@ -92,6 +93,7 @@ class Exploration:
     plan: Plan
     recipe: Variant
     tuned: Variant = BASELINE
+    proposed: Variant = BASELINE
     result: PairedRuns | None = None
     overall: PairedRuns | None = None
     rejected: tuple[PairedRuns, ...] = ()
@@ -144,6 +146,7 @@ class Exploration:
                 "yaml": self.yaml,
             },
             "tuned": self.tuned.name,
+            "proposed": {"name": self.proposed.name, "changes": list(self.proposed.changes)},
             "result": None if self.result is None else self.result.to_json(),
             "overall": None if self.overall is None else self.overall.to_json(),
             "rejected": [one.to_json() for one in self.rejected],
@@ -189,6 +192,8 @@ class Exploration:
             lines = ["Keep what you have: nothing that was tried is better by more than noise."]
             if not self.plan.pairs:
                 lines = ["Nothing is confirmed: the budget did not suffice."]
+            if self.proposed not in (BASELINE, *(one.after for one in self.rejected)):
+                lines.append(f"  {printable(self.proposed.name)} seemed best in the race.")
         else:
             lines = [f"{printable(self.recipe.name)}: {self.result}"]
             if self.overall is not None and self.result is not None and self.result.before != BASELINE:

@@ -159,7 +159,8 @@ class _Search:
     def adopt(self, variant: Variant) -> None:
         """Take a tuned baseline if it is better with other seeds than those that have chosen it."""
         goal, seeds = self.plan.goal, range(1, len(self.given.runs))
-        seconds = self.plan.limit
+        # What takes longer than the slowest run of the baseline is not better.
+        seconds = self.plan.limit if goal.target is None else max(self.plan.times)
         if not self.runner.fits([self.seconds] * len(seeds)):
             return
         outcomes = self.runner.train("tuning", [self.request(variant, seed, seconds) for seed in seeds])
@@ -172,17 +173,15 @@ class _Search:
             if sum(gains) / len(gains) <= noise:
                 return
         else:
-            times = [time_to_target(run, goal) for run in runs]
-            if None in times:
+            times = [time for time in (time_to_target(run, goal) for run in runs) if time is not None]
+            if len(times) < len(seeds):
                 return
-            ahead = [
-                math.log((old or 0.0) / (new or 1.0)) for old, new in zip(self.given.times[1:], times, strict=True)
-            ]
+            ahead = [math.log(self.plan.times[seed] / time) for seed, time in zip(seeds, times, strict=True)]
             if sum(ahead) / len(ahead) <= max(_WORTH, noise):
                 return
-            self.seconds = math.exp(sum(math.log(time or 1.0) for time in times) / len(times))
         self.tuned = variant
         reference = Reference(goal, tuple(runs))
+        self.seconds = reference.end if goal.target is not None else self.seconds
         self.references.append(reference)
         self.heat = Heat(self.runner, reference, self.noise, [*seeds, 0])
 
@@ -261,9 +260,8 @@ class _Search:
         rates = [one for one in self.tuners if one.kind == "learning_rate"]
         own = [one for one in winner.single if one.kind == "learning_rate"]
         others = [one for one in winner.single if one not in own]
-        variants = [combined([*others, rate]) for rate in rates if rate not in own] + (
-            [combined(others)] if own else []
-        )
+        variants = [combined([*others, rate]) for rate in rates if rate not in own]
+        variants += [combined(others)] if own else []
         seconds = self.long
         now = self.heat.standings[winner]
         allowance = self.runner.left - self.runner.cost_of(self.seconds)
@@ -277,21 +275,20 @@ class _Search:
         return self.better_of(now, best.variant, seconds).variant
 
     def check(self, candidates: Sequence[Variant]) -> Variant | None:
-        """Return the first candidate that is ahead at the end of a run too; the first if there is no time to see."""
+        """Return the first candidate that is ahead at the end of the baseline too, or for which there is no time."""
         goal, seed = self.plan.goal, self.heat.seeds[0]
         for one in dict.fromkeys(candidates):
             missing = self.runner.missing(self.request(one, seed, self.seconds))
             if missing and not self.runner.fits([missing]):
                 return one
-            limit = 1.5 * self.seconds if goal.target is not None else self.plan.limit
-            (outcome,) = self.runner.train("combinations", [self.request(one, seed, limit)])
+            (outcome,) = self.runner.train("combinations", [self.request(one, seed, self.seconds)])
             if isinstance(outcome, Failure):
                 continue
             if goal.target is not None:
-                time = time_to_target(outcome, goal)
-                if time is not None and time < self.seconds:
-                    return one
-            elif (self.heat.reference.gain(outcome, limit) or 0.0) > 0:
+                is_ahead = time_to_target(outcome, goal) is not None
+            else:
+                is_ahead = (self.heat.reference.gain(outcome, self.seconds) or 0.0) > 0
+            if is_ahead:
                 return one
         return None
 

@@ -109,6 +109,7 @@ def search(
         plan=plan,
         recipe=recipe,
         tuned=raced.tuned,
+        proposed=raced.winner or raced.tuned,
         result=result,
         overall=overall,
         rejected=tuple(one for one in confirmed if not one.pays),
