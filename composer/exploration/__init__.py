@@ -6,7 +6,7 @@ The modules, in reading order:
 - ``variant``: a named set of changes to the program, such as a method or another learning rate.
 - ``trajectory``: what a run has reached after which time.
 - ``runner``: trains variants; strategies ask it, and tests replace it by a simulation.
-- ``search``: the search from beginning to end.
+- ``method_search``: the search from beginning to end.
 - ``budgeted_runner``: what was spent, what a run will cost, and whether it fits into the budget.
 - ``planning``: A/A runs of the baseline, what can be told within the budget, and how long it takes.
 - ``curves``: the time to a target, and how far a run is ahead of the baseline at equal time.
@@ -34,6 +34,6 @@ __getattr__, __dir__, __all__ = attach(
         "Runner": "composer.exploration.runner",
         "Trajectory": "composer.exploration.trajectory",
         "Variant": "composer.exploration.variant",
-        "search": "composer.exploration.search",
+        "search": "composer.exploration.method_search",
     },
 )

@@ -2,9 +2,9 @@
 
 from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.goal import Goal
+from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError, Plan
 from composer.exploration.runner import Failure, Request, Runner
-from composer.exploration.search import search
 from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import Variant
 

@@ -63,20 +63,8 @@ class Plan:
         num_methods: Number of methods.
         evaluations: Number of evaluations of the A/A run that has fewest.
 
-    >>> Plan(
-    ...     Goal("accuracy", True, target=0.9),
-    ...     (10.0, 11.0),
-    ...     (0.9, 0.9),
-    ...     12.0,
-    ...     0.1,
-    ...     8,
-    ...     180.0,
-    ...     192.0,
-    ...     0,
-    ...     1e9,
-    ...     5,
-    ...     20,
-    ... ).limit
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20).limit
     22.0
     """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from composer.exploration.exploration import Exploration
-from composer.exploration.search import search
+from composer.exploration.method_search import search
 from composer.exploration.variant import Variant
 from composer.statistics.holm import Decision
 from tests.exploration.simulation import Effect, Simulation, method, placebos, tuning

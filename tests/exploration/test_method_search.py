@@ -8,8 +8,8 @@ import pytest
 
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
+from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError
-from composer.exploration.search import search
 from composer.exploration.variant import BASELINE, Variant
 from tests.exploration.measure import WORLDS, accepted
 from tests.exploration.simulation import GOAL, Effect, Simulation, method, placebos, tuning
