@@ -184,7 +184,11 @@ class Exploration:
 
     @property
     def _unit(self) -> str:
-        return "times as fast" if self.plan.goal.target is not None else f"difference of {self.plan.goal.metric}"
+        return (
+            "times as fast"
+            if self.plan.goal.target is not None
+            else f"difference of {printable(self.plan.goal.metric)}"
+        )
 
     def _headline(self) -> list[str]:
         """The recipe, and how much it gains."""
@@ -199,7 +203,7 @@ class Exploration:
             if self.overall is not None and self.result is not None and self.result.before != BASELINE:
                 lines.append(f"  compared with the program as it is: {self.overall}")
             if self.result is not None and self.result.quality is not None and self.plan.goal.target is not None:
-                lines.append(f"  {self.plan.goal.metric} after equal time: {_signed(self.result.quality)}")
+                lines.append(f"  {printable(self.plan.goal.metric)} after equal time: {_signed(self.result.quality)}")
         return lines + [f"  not confirmed: {printable(one.after.name)}: {one}" for one in self.rejected]
 
     def _interaction(self) -> list[str]:

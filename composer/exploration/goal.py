@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from composer._text import printable
+
 __all__ = ["Goal"]
 
 _TARGET = re.compile(r"\s*(?P<metric>[^<>=\s][^<>=]*?)\s*(?P<relation>>=|<=)\s*(?P<value>[^<>=\s]+)\s*")
@@ -78,6 +80,7 @@ class Goal:
 
     def __str__(self) -> str:
         """The goal as people write it."""
+        metric = printable(self.metric)
         if self.target is None:
-            return f"{self.metric} after {self.seconds:g} s"
-        return f"{self.metric}{'>=' if self.maximize else '<='}{self.target:g}"
+            return f"{metric} after {self.seconds:g} s"
+        return f"{metric}{'>=' if self.maximize else '<='}{self.target:g}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from composer._text import plural
+from composer._text import plural, printable
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, time_to_target
 from composer.exploration.goal import Goal
@@ -125,7 +125,7 @@ class Plan:
         if self.goal.target is None:
             low, high = min(self.qualities), max(self.qualities)
             lines = [
-                f"After {self.seconds:.3g} s of training, the baseline has {self.goal.metric} = "
+                f"After {self.seconds:.3g} s of training, the baseline has {printable(self.goal.metric)} = "
                 f"{fmean(self.qualities):.4g} ({plural(len(self.times), 'run')}: {low:.4g} to {high:.4g})."
             ]
         else:
@@ -213,8 +213,8 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     relation = ">=" if goal.maximize else "<="
     raise BaselineError(
         f"A run of the baseline did not reach {goal} in {last.seconds:.3g} s of training: the best value was "
-        f"{_best(goal, last, last.seconds):.4g}. Write --target '{goal.metric}{relation}{worth:g}', or let the program "
-        "train for longer."
+        f"{_best(goal, last, last.seconds):.4g}. Write --target "
+        f"'{printable(goal.metric)}{relation}{worth:g}', or let the program train for longer."
     )
 
 

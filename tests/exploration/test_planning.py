@@ -111,6 +111,13 @@ def test_a_goal_of_quality_has_a_spread_of_quality() -> None:
     assert plan.limit == 60.0
 
 
+def test_a_hostile_name_of_a_metric_is_safe_to_print() -> None:
+    goal = Goal("\x1b[2Jacc", maximize=True, target=0.95)
+    plan = planned(Simulation(goal=goal))
+    assert "\x1b" not in str(plan)
+    assert "\x1b" not in str(replace(plan, goal=Goal(goal.metric, maximize=True, seconds=60.0)))
+
+
 def test_a_single_run_is_an_error() -> None:
     runner = BudgetedRunner(Simulation(), GOAL)
     (run,) = runner.train("noise", [Request(BASELINE, 0)])
