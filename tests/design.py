@@ -56,7 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("functional", "trainer"),
     ("hparams",),
     ("trials",),
-    ("diagnosis", "estimation", "verification"),
+    ("diagnosis", "estimation", "exploration", "verification"),
     ("__main__", "cli", "utils", ""),  # "" is composer/__init__.py
 )
 # The modules of these floors stand together like those of one package.

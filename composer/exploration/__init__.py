@@ -1,0 +1,39 @@
+"""Explore: which methods pay on a model and its data, measured with the statistics of a careful paper.
+
+The modules, in reading order:
+
+- ``goal``: what a run is to reach, such as ``MulticlassAccuracy>=0.96`` as soon as possible.
+- ``variant``: a named set of changes to the program, such as a method or another learning rate.
+- ``trajectory``: what a run has reached after which time.
+- ``runner``: trains variants; strategies ask it, and tests replace it by a simulation.
+- ``method_search``: the search from beginning to end.
+- ``budgeted_runner``: what was spent, what a run will cost, and whether it fits into the budget.
+- ``planning``: A/A runs of the baseline, what can be told within the budget, and how long it takes.
+- ``curves``: the time to a target, and how far a run is ahead of the baseline at equal time.
+- ``halving``, ``race``: tune the baseline, find methods that seem to pay, and combine them.
+- ``paired_runs``, ``confirmation``: pairs of runs with fresh seeds decide what pays.
+- ``attribution``: what each part of a confirmed combination contributes.
+- ``exploration``, ``recipe``: the result, and the lines to paste.
+"""
+
+from __future__ import annotations
+
+from composer._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "BaselineError": "composer.exploration.planning",
+        "Evaluation": "composer.exploration.trajectory",
+        "Exploration": "composer.exploration.exploration",
+        "Failure": "composer.exploration.runner",
+        "Goal": "composer.exploration.goal",
+        "MethodVerdict": "composer.exploration.exploration",
+        "Plan": "composer.exploration.planning",
+        "Request": "composer.exploration.runner",
+        "Runner": "composer.exploration.runner",
+        "Trajectory": "composer.exploration.trajectory",
+        "Variant": "composer.exploration.variant",
+        "search": "composer.exploration.method_search",
+    },
+)

@@ -1,0 +1,142 @@
+"""The cost of an exploration: what was spent, what a run will cost, and whether it fits into the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from composer.exploration.goal import Goal
+from composer.exploration.runner import Failure, Request, Runner, Split
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import Variant
+
+__all__ = ["BudgetedRunner"]
+
+
+class BudgetedRunner:
+    """Trains by a runner, and accounts for the cost.
+
+    The cost is the sum of that of the records, not that of the clock: a search that is repeated from records takes the
+    same decisions, which is how one goes on after an interruption.
+
+    Args:
+        runner: What trains.
+        goal: The goal; a run that has reached its target is not asked to go on.
+        budget: Wall seconds of all runs together; infinite by default.
+
+    Attributes:
+        spent: Wall seconds of all runs so far.
+        limit: Wall seconds that may be spent for now; at most the budget.
+        stages: Wall seconds by stage.
+
+    >>> from composer.exploration.variant import BASELINE
+    >>> class Instant:
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [Trajectory((), 5.0, 10, cost=6.0) for _ in requests]
+    >>> runner = BudgetedRunner(Instant(), Goal("accuracy", True, target=0.9), budget=10.0)
+    >>> runner.train("noise", [Request(BASELINE, seed=0, seconds=5.0)])[0].seconds
+    5.0
+    >>> runner.spent, runner.fits([5.0])
+    (6.0, False)
+    """
+
+    def __init__(self, runner: Runner, goal: Goal, budget: float = math.inf) -> None:
+        self.goal = goal
+        self.budget = budget
+        self.limit = budget
+        self.spent = 0.0
+        self.stages: dict[str, float] = {}
+        self._runner = runner
+        self._outcomes: dict[tuple[Variant, int, Split], Trajectory | Failure] = {}
+        self._segments: list[tuple[float, float]] = []
+
+    @property
+    def left(self) -> float:
+        """Wall seconds that may still be spent for now."""
+        return self.limit - self.spent
+
+    def cost_of(self, seconds: float) -> float:
+        """Return the wall seconds that training takes in all, with start and evaluations, as of the runs so far.
+
+        Args:
+            seconds: Seconds of training.
+        """
+        trained, paid = sum(one for one, _ in self._segments), sum(two for _, two in self._segments)
+        if trained <= 0:
+            return seconds
+        number = len(self._segments)
+        rate = paid / trained
+        spread = sum((one - trained / number) ** 2 for one, _ in self._segments)
+        if spread > 1e-4 * trained**2 / number:
+            # Least squares: a start, and a rate.
+            slope = sum((one - trained / number) * two for one, two in self._segments) / spread
+            rate = min(max(slope, 0.5 * rate), rate)
+        return paid / number + rate * (seconds - trained / number)
+
+    def fits(self, seconds: Sequence[float]) -> bool:
+        """Return whether runs fit into what is left.
+
+        Args:
+            seconds: Seconds of training of each.
+        """
+        return sum(self.cost_of(each) for each in seconds) <= self.left
+
+    def missing(self, request: Request) -> float:
+        """Return the seconds of training that a run still takes; infinite if it has no end.
+
+        Args:
+            request: The run.
+        """
+        known = self._outcomes.get((request.variant, request.seed, request.split))
+        if known is not None and self._suffices(known, request):
+            return 0.0
+        done = known.seconds if isinstance(known, Trajectory) else 0.0
+        return math.inf if request.seconds is None else max(request.seconds - done, 0.0)
+
+    def train(self, stage: str, requests: Sequence[Request]) -> list[Trajectory | Failure]:
+        """Run requests and return their outcomes; what is known is not run again.
+
+        Args:
+            stage: What the cost counts for.
+            requests: The runs.
+        """
+        asked = [request for request in dict.fromkeys(requests) if self.missing(request)]
+        for request, outcome in zip(asked, self._runner.train(asked) if asked else [], strict=True):
+            key = request.variant, request.seed, request.split
+            known = self._outcomes.get(key)
+            cost = max(outcome.cost - (known.cost if known is not None else 0.0), 0.0)
+            if isinstance(outcome, Trajectory):
+                done = known.seconds if isinstance(known, Trajectory) else 0.0
+                self._segments.append((max(outcome.seconds - done, 0.0), cost))
+            self.spent += cost
+            self.stages[stage] = self.stages.get(stage, 0.0) + cost
+            self._outcomes[key] = outcome
+        return [self._outcomes[request.variant, request.seed, request.split] for request in requests]
+
+    def known(self, variant: Variant, seed: int, split: Split = "selection") -> Trajectory | Failure | None:
+        """Return what is known of a run; None if it was never asked for.
+
+        Args:
+            variant: The variant.
+            seed: The seed.
+            split: Part of the evaluation data.
+        """
+        return self._outcomes.get((variant, seed, split))
+
+    def up_to(self, limit: float) -> None:
+        """Set how much may be spent for now, the budget at most.
+
+        Args:
+            limit: Wall seconds since the beginning.
+        """
+        self.limit = min(limit, self.budget)
+
+    def _suffices(self, known: Trajectory | Failure, request: Request) -> bool:
+        """Whether there is nothing to add to a run."""
+        if isinstance(known, Failure) or known.is_complete:
+            return True
+        if request.stop_at_target and any(self.goal.is_reached(one.value) for one in known.evaluations):
+            return True
+        return request.seconds is not None and known.seconds >= request.seconds * (1 - 1e-9)

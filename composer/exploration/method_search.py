@@ -1,0 +1,222 @@
+"""The search from beginning to end: noise, race, confirmation, attribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from composer._text import positive
+from composer.exploration.attribution import Attribution, attribute, break_even
+from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.confirmation import Arms, confirm
+from composer.exploration.exploration import Exploration, MethodVerdict
+from composer.exploration.goal import Goal
+from composer.exploration.halving import Standing
+from composer.exploration.paired_runs import PairedRuns
+from composer.exploration.planning import Plan, baseline_runs, make_plan
+from composer.exploration.race import TUNED_KINDS, Race, race, replaced
+from composer.exploration.runner import Runner
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import BASELINE, Variant
+from composer.statistics._special import special
+from composer.statistics.bootstrap import Estimate
+from composer.statistics.holm import SMALLEST_EFFECT, Decision
+
+__all__ = ["search"]
+
+
+def search(
+    runner: Runner,
+    goal: Goal,
+    variants: Sequence[Variant],
+    *,
+    budget: float = math.inf,
+    pairs: int = 8,
+    refused: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
+    command: str = "",
+) -> Exploration:
+    """Return which of some variants pay.
+
+    1. A/A runs of the baseline say how much runs spread, what can be told, and how long it takes (:class:`.Plan`).
+    2. A race proposes a tuned baseline and a combination of methods (:func:`.race`).
+    3. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`).
+    4. Each part of a confirmed combination is left out in turn (:func:`.attribute`). Parts that do not pay are removed
+       if what is left is confirmed as well.
+
+    What is done depends on nothing but the outcomes of runs, so that a search that is repeated with a runner that
+    remembers them goes on where it was interrupted.
+
+    Args:
+        runner: What trains.
+        goal: The goal.
+        variants: Methods, learning rates, batch sizes and other changes.
+        budget: Wall seconds of all runs together.
+        pairs: Number of pairs of the confirmation at most, at least 6.
+        refused: Variants that cannot be used, with the reason, for the report.
+        say: Called with the plan before the search begins.
+        command: The command or call that repeats the search, for the report.
+
+    Raises:
+        BaselineError: The program fails as it is, or does not reach the target.
+        ValueError: ``budget`` is not positive, ``pairs`` is less than 6, or two variants have the same name.
+
+    >>> from composer.exploration.trajectory import Evaluation
+    >>> class Simulation:  # learns as 1 - exp(-t), and twice as fast with EMA
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [self.run(request) for request in requests]
+    ...
+    ...     def run(self, request):
+    ...         speed = (2 if "EMA" in request.variant.name else 1) * (1 + 0.01 * (request.seed % 5))
+    ...         times = [0.1 * n for n in range(1, 31) if 0.1 * n <= (request.seconds or 3)]
+    ...         curve = tuple(Evaluation(t, n, n, 1 - math.exp(-t * speed)) for n, t in enumerate(times))
+    ...         return Trajectory(curve, times[-1], 30, cost=times[-1])
+    >>> variants = [Variant("EMA", ("algorithms+=EMA()",)), Variant("SAM", ("algorithms+=SAM()",))]
+    >>> print(search(Simulation(), Goal("accuracy", True, target=0.9), variants).python)
+    from composer.algorithms import EMA
+    <BLANKLINE>
+    Trainer(
+        ...,
+        algorithms=[..., EMA()],
+    )
+    """
+    names = [one.name for one in variants]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"variants must have different names; {twice[0]!r} is there {names.count(twice[0])} times.")
+    budgeted = BudgetedRunner(runner, goal, positive("budget", budget))
+    runs = baseline_runs(budgeted)
+    tried = [one for one in variants if one.kind not in TUNED_KINDS]
+    plan = make_plan(budgeted, runs, len(tried), pairs)
+    if say is not None:
+        say(str(plan))
+    raced = race(budgeted, plan, runs, variants)
+    arms = Arms(budgeted, plan)
+    claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
+    claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
+    confirmed = confirm(arms, claims)
+    found = {(one.before, one.after): one for one in confirmed}
+    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
+    attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
+    result = _without_idle_parts(arms, raced.tuned, winner, attribution)
+    if result is None or not result.pays:
+        result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
+    recipe = BASELINE if result is None else result.after
+    overall = _overall(arms, recipe)
+    return Exploration(
+        plan=plan,
+        recipe=recipe,
+        tuned=raced.tuned,
+        proposed=raced.winner or raced.tuned,
+        result=result,
+        overall=overall,
+        rejected=tuple(one for one in confirmed if not one.pays),
+        verdicts=tuple(_verdicts(raced, found, attribution, plan)),
+        attribution=attribution,
+        refused={**(refused or {}), **raced.left_out},
+        costs=dict(budgeted.stages),
+        break_even=_break_even(arms, recipe, budgeted.spent),
+        command=command,
+    )
+
+
+def _without_idle_parts(
+    arms: Arms, tuned: Variant, winner: PairedRuns | None, attribution: Attribution | None
+) -> PairedRuns | None:
+    """The winner without the parts that do not pay, if that is still better than the tuned baseline."""
+    if winner is None or attribution is None:
+        return winner
+    idle = [
+        one.part
+        for one in attribution.contributions
+        if one.effect is not None and one.effect.decision is Decision.DOES_NOT
+    ]
+    left = winner.after
+    for part in idle:
+        left = replaced(left, part, tuned)
+    if left in (winner.after, tuned):
+        return winner
+    pairs = arms.plan.pairs
+    if arms.train("attribution", [tuned, left], pairs) < pairs:
+        return winner
+    found = arms.compare(tuned, left, pairs)
+    return found if found.pays else winner
+
+
+def _overall(arms: Arms, recipe: Variant) -> PairedRuns | None:
+    """The recipe compared with the program as it is, by the runs that are there."""
+    if recipe == BASELINE:
+        return None
+    number = min(len(arms.runs(one, arms.plan.pairs)) for one in (BASELINE, recipe))
+    return arms.compare(BASELINE, recipe, number) if number > 1 else None
+
+
+def _break_even(arms: Arms, recipe: Variant, spent: float) -> float | None:
+    """After how many trainings with the recipe the search has saved its time."""
+    goal, plan = arms.plan.goal, arms.plan
+    runs = [one for one in arms.runs(recipe, plan.pairs) if isinstance(one, Trajectory)]
+    overall = _overall(arms, recipe) if recipe != BASELINE else None
+    if goal.target is None or overall is None or overall.times is None or overall.times.ratio is None or not runs:
+        return None
+    before = plan.seconds
+    startup = sum(run.startup for run in runs) / len(runs)
+    given = [one.startup for one in arms.runs(BASELINE, plan.pairs) if isinstance(one, Trajectory)]
+    startup -= sum(given) / len(given) if given else 0.0
+    return break_even(spent, before, before / overall.times.ratio.value, startup)
+
+
+def _verdicts(
+    raced: Race,
+    found: Mapping[tuple[Variant, Variant], PairedRuns],
+    attribution: Attribution | None,
+    plan: Plan,
+) -> list[MethodVerdict]:
+    """The verdict for each variant that was tried, by the best evidence there is."""
+    verdicts: dict[Variant, MethodVerdict] = {}
+    for one in raced.standings:
+        verdicts[one.variant] = _by_race(one, plan, raced.noise(one.seconds))
+    confirmed = [one for one in found.values() if one.after == raced.tuned and len(raced.tuned.single) == 1]
+    for one in confirmed:
+        verdicts[one.after] = _by_pairs(one.after, one, "confirmation")
+    for one in attribution.contributions if attribution is not None else ():
+        if one.effect is not None:
+            verdicts[one.part] = _by_pairs(one.part, one.effect, "attribution")
+    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
+    if winner is not None and attribution is None:
+        parts = [one for one in winner.after.single if one not in raced.tuned.single]
+        if len(parts) == 1:
+            verdicts[parts[0]] = _by_pairs(parts[0], winner, "confirmation")
+    return list(verdicts.values())
+
+
+def _by_pairs(variant: Variant, effect: PairedRuns, source: str) -> MethodVerdict:
+    where = "attribution" if source == "attribution" else "confirmation"
+    return MethodVerdict(variant, effect.decision, where, effect.effect, effect.num_pairs)
+
+
+def _by_race(standing: Standing, plan: Plan, noise: tuple[float, int]) -> MethodVerdict:
+    """A verdict by parts of runs: it never says that a method pays, only that it does not by far."""
+    if standing.error:
+        return MethodVerdict(
+            standing.variant, Decision.DOES_NOT, "failure", None, standing.num_runs, reason=standing.error
+        )
+    if not math.isfinite(standing.gain):
+        return MethodVerdict(
+            standing.variant, Decision.DOES_NOT, "race", None, standing.num_runs, reason="the metric is not finite"
+        )
+    deviation, freedom = noise
+    # Against the mean of a few runs, whose number is one more than the degrees of freedom.
+    error = deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
+    width = float(special().stdtrit(freedom, 0.975)) * error
+    ends = standing.gain, standing.gain - width, standing.gain + width
+    least = 0.0
+    if plan.goal.target is not None:
+        ends, least = tuple(math.exp(min(end, 50.0)) for end in ends), 1 + SMALLEST_EFFECT
+    effect = Estimate(*ends)
+    decision = Decision.DOES_NOT if effect.high < least else Decision.UNDECIDED
+    share = standing.seconds / plan.seconds
+    return MethodVerdict(
+        standing.variant, decision, "race", effect, standing.num_runs, f"compared up to {share:.0%} of the time"
+    )

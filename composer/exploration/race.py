@@ -1,0 +1,335 @@
+"""The race: tune the baseline, find methods that seem to pay, combine them. It proposes; the confirmation decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.curves import Reference, pooled_noise, time_to_target
+from composer.exploration.halving import Heat, Standing, rungs_within
+from composer.exploration.planning import Plan
+from composer.exploration.runner import Failure, Request
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import BASELINE, Variant, combined
+
+__all__ = ["Race", "race", "replaced"]
+
+TUNED_KINDS = ("learning_rate", "batch_size")
+# Share of the baseline's time after which single variants and combinations are compared, and learning rates again.
+_LONG, _SHORT = 0.6, 0.35
+# The same share where methods take part that help late.
+_LATE = 0.9
+# Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
+_TUNING, _METHODS = 0.35, 0.6
+# Gains below are not worth a change.
+_WORTH = math.log(1.03)
+# What a run must be better, in standard deviations of the gain of a run, to be preferred.
+_DOUBT = 0.5
+# The most methods that are tried with a second seed, and in combinations.
+_CONTENDERS = 4
+
+
+@dataclass(frozen=True)
+class Race:
+    """What the race proposes.
+
+    Args:
+        tuned: The tuned baseline; :data:`.BASELINE` where nothing seemed better than what is there.
+        winner: The combination with the tuned baseline that seems best; None if no method seems to pay.
+        standings: How far each variant came, the best first; single methods are named without the tuned baseline.
+        left_out: Variants that were not tried, with the reason.
+        seconds: Seconds of training of the tuned baseline to the target, or of the goal.
+        references: The runs of the baselines.
+
+    >>> Race(BASELINE, None, (), {}, 10.0).winner is None
+    True
+    """
+
+    tuned: Variant
+    winner: Variant | None
+    standings: tuple[Standing, ...]
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    seconds: float = 0.0
+    references: tuple[Reference, ...] = ()
+
+    def noise(self, seconds: float) -> tuple[float, int]:
+        """Return the standard deviation of the gain of a run, and its degrees of freedom.
+
+        Args:
+            seconds: Seconds of training up to which runs are compared.
+        """
+        return pooled_noise(self.references, seconds)
+
+
+def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Race:
+    """Return what seems best, after at most the cost that the plan allows for the search.
+
+    - The learning rate and batch size of the baseline are tuned by successive halving, as methods are. The tuned
+      baseline takes over if it is also faster with fresh seeds, by more than noise.
+    - Methods race on the tuned baseline, at equal time of training, for fractions of its time to the target. Of each
+      group the first one races; the others join if it is among the better ones.
+    - The best ones are combined one after the other, as long as that is better, and the learning rate is tuned once
+      more for the result. That is trained to the target; if it does not get there, the one before it is taken.
+
+    Args:
+        runner: What trains.
+        plan: The plan.
+        runs: The A/A runs of the baseline, with the seeds 0, 1, ....
+        variants: The variants.
+
+    >>> from composer.exploration.goal import Goal
+    >>> from composer.exploration.trajectory import Evaluation
+    >>> runs = [Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 9.0)), 9.0, 4)] * 2
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (9.0, 9.0), (0.9, 0.9), 9.0, 0.1, 8, 135.0, 144.0, 72.0, 1e9, 0, 4)
+    >>> race(BudgetedRunner(None, goal), plan, runs, []).winner is None
+    True
+    """
+    return _Search(runner, plan, runs, variants).run()
+
+
+class _Search:
+    """A race; its decisions depend on nothing but the outcomes of runs."""
+
+    def __init__(
+        self, runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]
+    ) -> None:
+        self.runner = runner
+        self.plan = plan
+        self.tuners = [one for one in variants if one.kind in TUNED_KINDS]
+        self.methods = [one for one in variants if one.kind not in TUNED_KINDS and one.kind != "baseline"]
+        self.given = Reference(plan.goal, tuple(runs))
+        self.references = [self.given]
+        self.heat = Heat(runner, self.given, self.noise, range(len(runs)))
+        self.seconds = plan.seconds
+        self.long = _LONG * self.seconds
+        self.tuned = BASELINE
+        self.left_out: dict[str, str] = {}
+        self._noise: dict[tuple[int, float], float] = {}
+
+    def noise(self, seconds: float) -> float:
+        key = len(self.references), seconds
+        if key not in self._noise:
+            self._noise[key] = pooled_noise(self.references, seconds)[0]
+        return self._noise[key]
+
+    def worth(self, seconds: float, num_runs: int = 1) -> float:
+        """The gain from which on something seems to pay."""
+        noise = _DOUBT * self.noise(seconds) / math.sqrt(num_runs)
+        return max(_WORTH, noise) if self.plan.goal.target is not None else noise
+
+    def run(self) -> Race:
+        self.runner.up_to(self.plan.search)
+        before = self.tune()
+        singles = self.race_methods()
+        # The learning rate is tuned again for the winner, which is then trained to the target.
+        reserve = sum(self.runner.cost_of(share * self.seconds) for share in (1.0, _LONG, _SHORT, _SHORT))
+        self.runner.up_to(self.plan.search - min(reserve, self.runner.left / 2))
+        winner = self.combine(singles)
+        self.runner.up_to(self.plan.search)
+        if winner is not None:
+            winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
+        standings = [*singles, *before]
+        self.runner.up_to(math.inf)
+        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, tuple(self.references))
+
+    def tune(self) -> list[Standing]:
+        """Tune the baseline, and return how learning rates and batch sizes stand."""
+        # What is chosen is trained to the target with the other seeds.
+        reserve = self.runner.cost_of(self.seconds) * (len(self.given.runs) - 1)
+        found = self.halved("tuning", self.tuners, self.runner.left * _TUNING - reserve, _LONG * self.seconds)
+        chosen: list[Standing] = []
+        for one in found:
+            groups = [other.variant.group for other in chosen]
+            if one.gain > self.worth(one.seconds) and one.variant.group not in groups:
+                chosen.append(one)
+        best = chosen[0] if chosen else None
+        if best is not None and len(chosen) > 1:
+            both = combined(one.variant for one in chosen[:2])
+            if self.heat.fits([both], best.seconds):
+                (standing,) = self.heat.measure("tuning", [both], best.seconds)
+                if standing.gain > best.gain:
+                    best = standing
+        if best is not None:
+            self.adopt(best.variant)
+        return found
+
+    def adopt(self, variant: Variant) -> None:
+        """Take a tuned baseline if it is better with other seeds than those that have chosen it."""
+        goal, seeds = self.plan.goal, range(1, len(self.given.runs))
+        # What takes longer than the slowest run of the baseline is not better.
+        seconds = self.plan.limit if goal.target is None else max(self.plan.times)
+        if not self.runner.fits([self.seconds] * len(seeds)):
+            return
+        outcomes = self.runner.train("tuning", [self.request(variant, seed, seconds) for seed in seeds])
+        runs = [one for one in outcomes if isinstance(one, Trajectory) and len(one.evaluations) > 1]
+        if len(runs) < len(seeds):
+            return
+        noise = self.noise(self.seconds) / math.sqrt(len(seeds))
+        if goal.target is None:
+            gains = [self.given.gain(run, seconds) or 0.0 for run in runs]
+            if sum(gains) / len(gains) <= noise:
+                return
+        else:
+            times = [time for time in (time_to_target(run, goal) for run in runs) if time is not None]
+            if len(times) < len(seeds):
+                return
+            ahead = [math.log(self.plan.times[seed] / time) for seed, time in zip(seeds, times, strict=True)]
+            if sum(ahead) / len(ahead) <= max(_WORTH, noise):
+                return
+        self.tuned = variant
+        reference = Reference(goal, tuple(runs))
+        self.seconds = reference.end if goal.target is not None else self.seconds
+        self.references.append(reference)
+        self.heat = Heat(self.runner, reference, self.noise, [*seeds, 0])
+
+    def race_methods(self) -> list[Standing]:
+        """Race the single methods, and return how they stand, the best first."""
+        longest = _LONG * self.seconds
+        first: dict[str, Variant] = {}
+        for one in self.methods:
+            first.setdefault(one.group or one.name, one)
+        early = [one for one in first.values() if not one.late]
+        late = [one for one in first.values() if one.late]
+        others = [one for one in self.methods if one not in first.values()]
+        allowance = self.runner.left * _METHODS
+        last = _LATE * self.seconds
+        reserve = 1.2 * self.runner.cost_of(last) * min(len(late), 2)
+        found = self.halved("methods", early, allowance - reserve, longest)
+        found += self.halved("methods", late, reserve, last, shortest=last)
+        found = self.ordered(found)
+        # Values of an argument are worth a try where another one of them is among the better ones.
+        better = {one.variant.group for one in found[:2] if one.variant.group and one.gain > 0}
+        alternatives = [one for one in others if one.group in better]
+        for one in others:
+            if one.group not in better:
+                self.left_out[one.name] = "another value of the same argument was not among the better methods"
+        if alternatives:
+            found += self.halved("methods", alternatives, self.runner.left * 0.25, longest)
+        return self.ordered(found)
+
+    def halved(
+        self, stage: str, variants: Sequence[Variant], allowance: float, longest: float, shortest: float = 0.0
+    ) -> list[Standing]:
+        """Race variants on the tuned baseline within an allowance; the standings name the variants alone."""
+        least = min(max(1.2 * self.heat.reference.earliest, shortest), longest)
+        rungs = rungs_within(len(variants), longest, least, min(allowance, self.runner.left), self.runner.cost_of)
+        taken = list(variants[: rungs[0].number]) if rungs else []
+        for one in variants[len(taken) :]:
+            self.left_out[one.name] = "there was no time for it within the budget"
+        names = {self.with_tuned(one): one for one in taken}
+        found = self.heat.halve(stage, list(names), rungs)
+        return [_renamed(one, names[one.variant]) for one in found]
+
+    def combine(self, singles: Sequence[Standing]) -> Variant | None:
+        """Add methods to the best one as long as that is better; None if not even that one seems to pay."""
+        enough = 0.99 * _LONG * self.seconds
+        seeming = [one.variant for one in singles if one.gain > 0 and one.seconds >= enough]
+        seeming = sorted(seeming, key=lambda one: -self.heat.standings[self.with_tuned(one)].gain)[:_CONTENDERS]
+        self.long = (_LATE if any(one.late for one in seeming) else _LONG) * self.seconds
+        seconds = self.long
+        contenders: list[Standing] = []
+        for number, one in enumerate(seeming):
+            variant = self.with_tuned(one)
+            # The best is the one that was luckiest as well, so the first ones are seen with a second seed.
+            num_runs = 2 if number < 2 and self.heat.fits([variant], seconds, 2) else 1
+            if self.heat.fits([variant], seconds, num_runs):
+                contenders += self.heat.measure("combinations", [variant], seconds, num_runs)
+        contenders = [one for one in contenders if one.gain > self.worth(seconds, one.num_runs)]
+        contenders.sort(key=lambda one: -one.gain)
+        best = contenders[0] if contenders else None
+        for one in contenders[1:]:
+            best = best and self.better_of(best, _joined(best.variant, one.variant), seconds)
+        return None if best is None else best.variant
+
+    def better_of(self, best: Standing, variant: Variant | None, seconds: float) -> Standing:
+        """Return how a variant stands if it is better than the best so far, first with one seed and then with two."""
+        for num_runs in range(1, best.num_runs + 1):
+            if variant is None or not self.heat.fits([variant], seconds, num_runs):
+                return best
+            (standing,) = self.heat.measure("combinations", [variant], seconds, num_runs)
+            now = self.heat.at(best.variant, seconds, num_runs)
+            if standing.gain <= now.gain + self.worth(seconds, num_runs):
+                return best
+        return self.heat.standings[variant] if variant is not None else best
+
+    def retune(self, winner: Variant) -> Variant:
+        """Return the winner with another learning rate if that seems better."""
+        rates = [one for one in self.tuners if one.kind == "learning_rate"]
+        own = [one for one in winner.single if one.kind == "learning_rate"]
+        others = [one for one in winner.single if one not in own]
+        variants = [combined([*others, rate]) for rate in rates if rate not in own]
+        variants += [combined(others)] if own else []
+        seconds = self.long
+        now = self.heat.standings[winner]
+        allowance = self.runner.left - self.runner.cost_of(self.seconds)
+        rungs = rungs_within(len(variants), seconds, _SHORT * self.seconds, allowance, self.runner.cost_of)
+        if not rungs:
+            return winner
+        found = self.heat.halve("combinations", variants[: rungs[0].number], rungs)
+        best = found[0]
+        if best.gain <= self.heat.at(winner, best.seconds).gain:
+            return winner
+        return self.better_of(now, best.variant, seconds).variant
+
+    def check(self, candidates: Sequence[Variant]) -> Variant | None:
+        """Return the first candidate that is ahead at the end of the baseline too, or for which there is no time."""
+        goal, seed = self.plan.goal, self.heat.seeds[0]
+        for one in dict.fromkeys(candidates):
+            missing = self.runner.missing(self.request(one, seed, self.seconds))
+            if missing and not self.runner.fits([missing]):
+                return one
+            (outcome,) = self.runner.train("combinations", [self.request(one, seed, self.seconds)])
+            if isinstance(outcome, Failure):
+                continue
+            if goal.target is not None:
+                is_ahead = time_to_target(outcome, goal) is not None
+            else:
+                is_ahead = (self.heat.reference.gain(outcome, self.seconds) or 0.0) > 0
+            if is_ahead:
+                return one
+        return None
+
+    def request(self, variant: Variant, seed: int, seconds: float) -> Request:
+        return Request(variant, seed, seconds, stop_at_target=self.plan.goal.target is not None)
+
+    def with_tuned(self, variant: Variant) -> Variant:
+        return combined([self.tuned, variant])
+
+    @staticmethod
+    def ordered(found: Sequence[Standing]) -> list[Standing]:
+        """Those that came farthest first, and of these the best."""
+        return sorted(found, key=lambda one: (-one.seconds, -one.gain))
+
+
+def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
+    """Return a combination without one of its parts; a part of the tuned baseline comes back in its place.
+
+    Args:
+        variant: The combination.
+        part: One of its parts.
+        tuned: The tuned baseline.
+
+    >>> low, high = (Variant(name, kind="learning_rate", group="lr") for name in ("low", "high"))
+    >>> replaced(combined([high, Variant("EMA")]), high, low).name
+    'low+EMA'
+    """
+    left = [one for one in variant.single if one != part]
+    groups = {one.group for one in left if one.group}
+    back = [one for one in tuned.single if one not in left and (not one.group or one.group not in groups)]
+    return combined([*back, *left])
+
+
+def _joined(one: Variant, other: Variant) -> Variant | None:
+    """Two variants together, None if they exclude each other."""
+    try:
+        return combined([one, other])
+    except ValueError:
+        return None
+
+
+def _renamed(standing: Standing, variant: Variant) -> Standing:
+    """A standing of a method on the tuned baseline, as that of the method."""
+    return Standing(variant, standing.gain, standing.seconds, standing.num_runs, standing.error)

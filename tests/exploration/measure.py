@@ -1,0 +1,144 @@
+"""Measure the search by simulated explorations: ``python -m tests.exploration.measure --explorations 200``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from composer.exploration.exploration import Exploration
+from composer.exploration.method_search import search
+from composer.exploration.variant import Variant
+from composer.statistics.holm import Decision
+from tests.exploration.simulation import Effect, Simulation, method, placebos, tuning
+
+
+@dataclass(frozen=True)
+class World:
+    """A program: what variants there are, and what each does.
+
+    Args:
+        variants: The variants.
+        effects: What each does, by name.
+        simulation: Everything else.
+        good: Names of the methods that are to be found.
+    """
+
+    variants: Sequence[Variant]
+    effects: Mapping[str, Effect]
+    simulation: Simulation
+    good: frozenset[str] = frozenset()
+
+    def explore(self, number: int, noise: float, budget: float = math.inf) -> tuple[Exploration, Simulation]:
+        """Explore a copy of it with other noise."""
+        runner = replace(
+            self.simulation, effects=self.effects, world=number, time_noise=noise, learning_noise=noise, records={}
+        )
+        return search(runner, runner.goal, self.variants, budget=budget), runner
+
+    def speed(self, variant: Variant) -> float:
+        """How many times as fast a variant learns in truth, without interactions and ceilings."""
+        return math.prod(self.effects.get(one.name, Effect()).speed for one in variant.single)
+
+
+_WORSE = {f"Worse{n}": Effect(0.85, step=1.1) for n in range(8)}
+_TUNING = {"lr x4": Effect(0.5), "lr x0.5": Effect(0.8), "lr x2": Effect(1.0)}
+
+WORLDS = {
+    "placebos": World([*tuning(), *placebos(10)], {}, Simulation()),
+    "placebos and a winner": World(
+        [*tuning(), method("Good"), method("Help"), *placebos(10), *map(method, _WORSE)],
+        {"Good": Effect(1.3), "Help": Effect(1.1, step=0.9), **_TUNING, **_WORSE},
+        Simulation(),
+        frozenset({"Good"}),
+    ),
+    "quality": World(  # costs time, and reaches more
+        [*tuning(), method("Deep"), *placebos(10), *map(method, _WORSE), method("Fails")],
+        {"Deep": Effect(0.95, step=1.3, ceiling=0.03), **_TUNING, **_WORSE, "Fails": Effect(fails="out of memory")},
+        Simulation(),
+        frozenset({"Deep"}),
+    ),
+    "late": World(
+        [*tuning(), method("Average", late=True), *placebos(10), *map(method, _WORSE)],
+        {"Average": Effect(2.2, late=0.35), **_TUNING, **_WORSE},
+        Simulation(),
+        frozenset({"Average"}),
+    ),
+    "trap": World(  # fast at first, and never at the target
+        [*tuning(), method("Trap"), method("Good"), *placebos(10), *map(method, _WORSE)],
+        {"Trap": Effect(1.5, ceiling=-0.04), "Good": Effect(1.3), **_TUNING, **_WORSE},
+        Simulation(),
+        frozenset({"Good"}),
+    ),
+    "badly tuned": World(
+        [*tuning(), method("Good"), *placebos(10), *map(method, _WORSE)],
+        {"lr x2": Effect(1.5), "lr x4": Effect(1.2), "lr x0.5": Effect(0.7), "Good": Effect(1.3), **_WORSE},
+        Simulation(),
+        frozenset({"Good"}),
+    ),
+    "tuning hurts": World(  # a little, so that noise alone may choose it
+        [*tuning(), *placebos(10)],
+        {"lr x0.5": Effect(0.95), "lr x2": Effect(0.95), "lr x4": Effect(0.9), "batch x0.5": Effect(0.95)},
+        Simulation(),
+    ),
+    "conflict": World(  # each alone is good, together they are not
+        [*tuning(), method("One"), method("Two"), *placebos(10), *map(method, _WORSE)],
+        {"One": Effect(1.3), "Two": Effect(1.25), **_TUNING, **_WORSE},
+        Simulation(interactions={frozenset({"One", "Two"}): 0.6}),
+        frozenset({"One", "Two"}),
+    ),
+}
+
+
+def accepted(found: Exploration, names: str) -> bool:
+    """Whether the exploration says of a variant whose name begins so that it pays."""
+    return any(one.decision is Decision.PAYS and one.variant.name.startswith(names) for one in found.verdicts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("worlds", nargs="*", default=list(WORLDS))
+    parser.add_argument("--explorations", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first exploration, which seeds its noise")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="time for each line, after which fewer are made"
+    )
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.02, 0.05, 0.1])
+    given = parser.parse_args()
+    for name in given.worlds:
+        world = WORLDS[name]
+        for noise in given.noise:
+            end, found = time.monotonic() + given.seconds, list[Exploration]()
+            while len(found) < given.explorations and time.monotonic() < end:
+                found.append(world.explore(given.first + len(found), noise)[0])
+            print(f"{name}, noise {noise:.0%}, {len(found)} explorations: {report(world, found)}", flush=True)
+
+
+def report(world: World, found: Sequence[Exploration]) -> str:
+    """What came out of explorations, in a line."""
+    number = len(found)
+    costs = sorted(one.search_cost for one in found)
+    totals = sorted(sum(one.costs.values()) / one.plan.cost for one in found)
+    recipes = [{part.name for part in one.recipe.single} for one in found]
+    parts = [
+        f"placebo accepted {sum(accepted(one, 'Placebo') for one in found) / number:.1%}",
+        f"placebo in recipe {sum(any(each.startswith('Placebo') for each in names) for names in recipes) / number:.1%}",
+        f"changed {sum(one.found for one in found) / number:.1%}",
+        f"tuned {sum(bool(one.tuned.single) for one in found) / number:.1%}"
+        f" (worse than given {sum(world.speed(one.tuned) < 0.99 for one in found) / number:.1%})",
+        f"search {statistics.median(costs):.1f} (at most {costs[-1]:.1f}) baselines",
+        f"in all {statistics.median(totals):.0f}",
+    ]
+    if world.good:
+        hits = sum(not world.good.isdisjoint(names) for names in recipes)
+        parts.insert(0, f"found {hits / number:.1%}")
+        speeds = sorted(world.speed(one.recipe) for one in found)
+        parts.append(f"true speed of recipes {speeds[number // 10]:.2f} / {statistics.median(speeds):.2f}")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from composer.exploration.exploration import Exploration
+from composer.exploration.goal import Goal
+from composer.exploration.method_search import search
+from composer.exploration.planning import BaselineError
+from composer.exploration.variant import BASELINE, Variant
+from tests.exploration.measure import WORLDS, accepted
+from tests.exploration.simulation import GOAL, Effect, Simulation, method, placebos, tuning
+
+VARIANTS = [*tuning(), method("Good"), method("Help"), *placebos(6), method("Fails")]
+EFFECTS = {
+    "Good": Effect(1.5, startup=3.0),
+    "Help": Effect(1.3),
+    "lr x2": Effect(1.3),
+    "lr x4": Effect(0.5),
+    "Fails": Effect(fails="out of memory"),
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> Exploration:
+    return search(Simulation(EFFECTS), GOAL, VARIANTS, refused={"BlurPool": "no convolution"}, command="again \x1b[2J")
+
+
+def test_a_recipe_is_found_with_a_verdict_for_each_method(found: Exploration) -> None:
+    assert {part.name for part in found.recipe.single} >= {"lr x2", "Good", "Help"}
+    assert found.result is not None
+    assert found.result.times is not None
+    assert found.result.times.ratio is not None
+    assert found.result.times.ratio.low > 1.3
+    assert found.overall is not None
+    decisions = {one.variant.name: str(one.decision) for one in found.verdicts}
+    assert set(decisions) == {one.name for one in VARIANTS}
+    assert decisions["Good"] == decisions["Help"] == decisions["lr x2"] == "pays"
+    assert decisions["lr x4"] == "does not"
+    assert "pays" not in {decision for name, decision in decisions.items() if name.startswith("Placebo")}
+    assert found.search_cost <= 15
+    assert found.break_even is not None
+    assert found.break_even > 10
+
+
+def test_the_report_says_it_all_and_is_safe_to_print(found: Exploration) -> None:
+    text = str(found)
+    for part in (
+        "algorithms=[..., Good(), Help()]",
+        "BlurPool: no convolution",
+        "does not  -                      Fails (fails, 1 run; out of memory)",
+        "Good and Help together",
+        "trainings of the baseline",
+        "It has saved this time after",
+        "compared with the program as it is",
+    ):
+        assert part in text
+    assert "\x1b" not in text.removesuffix(found.command)
+    report = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert report["recipe"]["changes"][-2:] == ["algorithms+=Good()", "algorithms+=Help()"]
+    assert report["verdicts"][0]["decision"] == "pays"
+
+
+def test_without_an_effect_what_is_there_is_kept() -> None:
+    found = search(Simulation(), GOAL, [*tuning(), *placebos(4)])
+    assert found.recipe == BASELINE
+    assert not found.found
+    assert str(found).startswith("Keep what you have")
+    assert found.break_even is None
+    assert "Write:" not in str(found)
+
+
+def test_an_interrupted_search_goes_on_to_the_same_result() -> None:
+    variants = [*tuning()[:2], method("Good"), method("Help"), *placebos(3)]
+    whole = Simulation(EFFECTS)
+    expected = search(whole, GOAL, variants).to_json()
+    assert whole.runs > 40
+    records = {}
+    for stop in range(0, whole.runs, 7):
+        interrupted = Simulation(EFFECTS, stop_after=stop)
+        with pytest.raises(KeyboardInterrupt):
+            search(interrupted, GOAL, variants)
+        assert len(interrupted.records) == stop
+        records = interrupted.records
+        again = Simulation(EFFECTS, records=records)
+        assert search(again, GOAL, variants).to_json() == expected
+        assert again.runs == whole.runs - stop
+
+
+def test_a_baseline_that_is_only_tuned_better_is_a_recipe() -> None:
+    found = search(Simulation({"lr x2": Effect(1.5), "lr x4": Effect(0.5)}), GOAL, [*tuning(), *placebos(3)])
+    assert found.recipe.name == "lr x2"
+    assert found.result is not None
+    assert found.result.before == BASELINE
+    assert "compared with the program as it is" not in str(found)
+
+
+def test_a_goal_of_quality_has_differences_and_saves_no_time() -> None:
+    goal = Goal("accuracy", maximize=True, seconds=100.0)
+    found = search(Simulation({"Deep": Effect(ceiling=0.05)}, goal=goal), goal, [method("Deep"), *placebos(3)])
+    assert found.recipe.name == "Deep"
+    assert found.result is not None
+    assert found.result.effect is not None
+    assert found.result.effect.value == pytest.approx(0.05, abs=0.02)
+    assert "difference of accuracy" in str(found)
+    assert "saved this time" not in str(found)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("trainings", [2.5, 5, 12, 20, 30, 45])
+def test_any_budget_is_kept_and_has_a_result(trainings: float) -> None:
+    simulation = Simulation(EFFECTS)
+    budget = trainings * 130.0
+    found = search(simulation, GOAL, VARIANTS, budget=budget)
+    # The length of a run is known before it only as far as runs are alike.
+    assert simulation.spent <= budget + 0.3 * found.plan.cost
+    assert str(found)
+    assert found.found == (trainings >= 20)
+    said = "does not suffice to confirm" in str(found.plan)
+    assert said == (trainings < 18)
+    # What is not confirmed is named all the same.
+    assert trainings != 12 or "seemed best in the race" in str(found)
+
+
+def test_the_plan_is_stated_before_the_time_is_spent() -> None:
+    simulation = Simulation(EFFECTS)
+    said: list[tuple[int, str]] = []
+    search(simulation, GOAL, VARIANTS, say=lambda text: said.append((simulation.runs, text)))
+    assert [runs for runs, _ in said] == [3]
+    assert "The search among 9 methods takes at most" in said[0][1]
+
+
+def test_wrong_arguments_are_errors() -> None:
+    for budget in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="budget"):
+            search(Simulation(), GOAL, [], budget=budget)
+    with pytest.raises(ValueError, match="'One' is there 2 times"):
+        search(Simulation(), GOAL, [method("One"), method("One")])
+    with pytest.raises(ValueError, match="pairs must be at least 6"):
+        search(Simulation(), GOAL, [], pairs=5)
+    with pytest.raises(BaselineError, match="did not reach"):
+        search(Simulation(goal=replace(GOAL, target=0.999)), replace(GOAL, target=0.999), [])
+
+
+def test_an_idle_part_of_a_winner_is_not_said_to_pay() -> None:
+    variants = [method("Good"), Variant("Placebo", ("algorithms+=Placebo()",), "placebo")]
+    simulation = Simulation({"Good": Effect(1.4)}, interactions={frozenset({"Good", "Placebo"}): 1.0})
+    assert not accepted(search(simulation, GOAL, variants), "Placebo")
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if WORLDS[name].good])
+def test_worlds_have_their_winner(name: str) -> None:
+    world = WORLDS[name]
+    found = [world.explore(number, 0.03)[0] for number in range(4)]
+    hits = [not world.good.isdisjoint({part.name for part in one.recipe.single}) for one in found]
+    assert sum(hits) >= (1 if name == "quality" else 3)
+    # One of twenty may be accepted by chance.
+    assert sum(accepted(one, "Placebo") for one in found) <= 1
+    assert all(one.search_cost <= 15.1 for one in found)

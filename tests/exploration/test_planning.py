@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.goal import Goal
+from composer.exploration.planning import BaselineError, Plan, baseline_runs, make_plan
+from composer.exploration.runner import Request
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import BASELINE
+from tests.exploration.simulation import GOAL, Simulation
+
+
+def planned(simulation: Simulation, budget: float = math.inf, pairs: int = 8) -> Plan:
+    runner = BudgetedRunner(simulation, simulation.goal, budget)
+    return make_plan(runner, baseline_runs(runner), 20, pairs)
+
+
+def test_equal_runs_say_how_much_runs_spread_and_what_that_can_tell() -> None:
+    close, wide = planned(Simulation(learning_noise=0.01)), planned(Simulation(learning_noise=0.2, seed_noise=0.2))
+    assert len(close.times) == 3
+    assert close.seconds == pytest.approx(Simulation().time, rel=0.1)
+    assert close.spread < wide.spread
+    assert close.prospect is not None
+    assert wide.prospect is not None
+    assert close.prospect.smallest_gain < wide.prospect.smallest_gain
+    assert close.search == pytest.approx(15 * close.cost)
+    assert "can tell gains of at least" in str(close)
+
+
+def test_runs_that_are_equal_to_the_last_digit_are_not_taken_for_certain() -> None:
+    plan = planned(Simulation(time_noise=0, seed_noise=0, learning_noise=0, value_noise=0))
+    assert plan.spread > 0
+    assert plan.prospect is not None
+
+
+@pytest.mark.parametrize(("trainings", "pairs"), [(10, 0), (17, 0), (19, 6), (23, 8), (60, 8)])
+def test_the_plan_keeps_within_the_budget(trainings: float, pairs: int) -> None:
+    simulation = Simulation(time_noise=0, seed_noise=0, learning_noise=0, value_noise=0)
+    cost = planned(simulation).cost
+    plan = planned(replace(simulation, records={}), budget=trainings * cost)
+    assert plan.pairs == pairs
+    assert plan.total <= trainings * cost * (1 + 1e-9)
+    assert ("does not suffice to confirm" in str(plan)) == (pairs == 0)
+
+
+def test_more_pairs_are_on_request_and_fewer_than_six_are_an_error() -> None:
+    assert planned(Simulation(), pairs=12).pairs == 12
+    with pytest.raises(ValueError, match="at least 6, but got 4"):
+        planned(Simulation(), pairs=4)
+
+
+def test_a_target_that_is_not_reached_says_what_was_and_what_to_write_after_one_run() -> None:
+    goal = replace(GOAL, target=0.99)
+    simulation = Simulation(goal=goal, value_noise=0)
+    with pytest.raises(BaselineError, match=r"did not reach accuracy>=0\.99 in 299 s") as caught:
+        planned(simulation)
+    text = str(caught.value)
+    written = Goal.parse(text.partition("--target '")[2].partition("'")[0])
+    assert simulation.runs == 1
+    # The value that is recommended is reached.
+    assert planned(Simulation(goal=written, value_noise=0)).times
+
+
+def test_the_value_to_write_for_a_loss_is_above_what_was_reached() -> None:
+    class Falling(Simulation):
+        def train(self, requests: list[Request]) -> list:  # type: ignore[override]
+            outcomes = super().train(requests)
+            for one in outcomes:
+                assert isinstance(one, Trajectory)
+            return [
+                replace(one, evaluations=tuple(replace(each, value=1 - each.value) for each in one.evaluations))
+                for one in outcomes
+                if isinstance(one, Trajectory)
+            ]
+
+    goal = Goal("loss", maximize=False, target=0.001)
+    with pytest.raises(BaselineError, match=r"--target 'loss<=0\.0[12]") as caught:
+        planned(Falling(goal=goal))
+    assert Goal.parse(str(caught.value).partition("--target '")[2].partition("'")[0]).is_reached(0.0165)
+
+
+def test_a_baseline_that_fails_or_is_never_evaluated_is_an_error() -> None:
+    class Failing(Simulation):
+        def train(self, requests: list[Request]) -> list:  # type: ignore[override]
+            from composer.exploration.runner import Failure
+
+            return [Failure("no such file")] * len(requests)
+
+    with pytest.raises(BaselineError, match="fails as it is: no such file"):
+        planned(Failing())
+    with pytest.raises(BaselineError, match="eval_interval"):
+        planned(Simulation(interval=200.0))
+
+
+def test_rare_evaluations_are_said() -> None:
+    assert "a shorter eval_interval" in str(planned(Simulation(interval=25.0)))
+    assert "a shorter eval_interval" not in str(planned(Simulation()))
+
+
+def test_a_goal_of_quality_has_a_spread_of_quality() -> None:
+    goal = Goal("accuracy", maximize=True, seconds=60.0)
+    plan = planned(Simulation(goal=goal, value_noise=0.01))
+    assert plan.seconds == pytest.approx(60.0)
+    assert 0 < plan.spread < 0.1
+    assert plan.prospect is None
+    assert "After 60 s of training, the baseline has accuracy = 0.8" in str(plan)
+    assert plan.limit == 60.0
+
+
+def test_a_hostile_name_of_a_metric_is_safe_to_print() -> None:
+    goal = Goal("\x1b[2Jacc", maximize=True, target=0.95)
+    plan = planned(Simulation(goal=goal))
+    assert "\x1b" not in str(plan)
+    assert "\x1b" not in str(replace(plan, goal=Goal(goal.metric, maximize=True, seconds=60.0)))
+
+
+def test_a_single_run_is_an_error() -> None:
+    runner = BudgetedRunner(Simulation(), GOAL)
+    (run,) = runner.train("noise", [Request(BASELINE, 0)])
+    assert isinstance(run, Trajectory)
+    with pytest.raises(ValueError, match="at least 2 A/A runs"):
+        make_plan(runner, [run], 3)
