@@ -22,8 +22,8 @@ class Difference:
     """How far a group differs from the first.
 
     Attributes:
-        estimate: Mean of the group minus that of the first, with its 95 % interval; None if it cannot be told, or a run did not
-            reach the target.
+        estimate: Mean of the group minus that of the first, with its 95 % interval; None if it cannot be told, or a
+            run did not reach the target.
         ratio: Mean of the group divided by that of the first; of times to a target in pairs of the same seed, how many
             times as long. None if it cannot be told.
         p_value: Two-sided p-value of a permutation test, adjusted for the number of groups (Holm); None without
