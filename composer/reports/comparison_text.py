@@ -87,7 +87,8 @@ def verdicts(comparison: RunComparison) -> list[str]:
         for one in rows:
             difference = one.differences[index]
             cells = difference_cells(one, difference)
-            known = " ".join(cell for cell in (cells[0], one.unit, cells[3]) if cell) if cells[0] else ""
+            shown = f"{cells[0]} {one.unit}".strip() if cells[0] else cells[1]
+            known = " ".join(cell for cell in (shown, cells[3]) if cell)
             parts.append(f"{one.name} {known or f'unknown ({difference.note})'}")
         lines.append(f"{name} against {names[0]}: {'; '.join(parts)}")
     return lines
@@ -156,8 +157,11 @@ def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, s
     if better is not None:
         word = "better" if better else "worse"
     else:
-        has_interval = estimate is not None and estimate.has_interval
-        word = "undecided" if has_interval and row.larger_is_better is not None and difference.p_value != 1 else ""
+        word = (
+            "undecided"
+            if difference.has_interval and row.larger_is_better is not None and difference.p_value != 1
+            else ""
+        )
     return absolute, relative, p_value, word, difference.note
 
 

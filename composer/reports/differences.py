@@ -22,7 +22,8 @@ class Difference:
     """How far a group differs from the first.
 
     Attributes:
-        estimate: Mean of the group minus that of the first, with its 95 % interval; None if it cannot be told.
+        estimate: Mean of the group minus that of the first, with its 95 % interval; None if it cannot be told, or a
+            run did not reach the target.
         ratio: Mean of the group divided by that of the first; of times to a target in pairs of the same seed, how many
             times as long. None if it cannot be told.
         p_value: Two-sided p-value of a permutation test, adjusted for the number of groups (Holm); None without
@@ -40,10 +41,17 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1 if the whole interval is above zero, -1 if it is below, 0 if neither or without an interval."""
-        if self.estimate is None or not self.estimate.has_interval:
-            return 0
-        return (self.estimate.low > 0) - (self.estimate.high < 0)
+        """1 if the whole interval is above that of no difference, -1 if below, 0 if neither or without an interval."""
+        if self.estimate is not None and self.estimate.has_interval:
+            return (self.estimate.low > 0) - (self.estimate.high < 0)
+        if self.estimate is None and self.ratio is not None:
+            return (self.ratio.low > 1) - (self.ratio.high < 1)
+        return 0
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is an interval."""
+        return self.ratio is not None if self.estimate is None else self.estimate.has_interval
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,8 @@ def _paired(
     if found.ratio is None:
         return Difference(None, note="not reached by any run")
     saved = found.saved
-    # The mean difference is that of restricted times; the ratio is of times, so more than 1 is slower.
-    estimate = Estimate(-saved.value, -saved.high, -saved.low)
+    # Times that are cut off say little of seconds; the ratio, in which such a run counts with its length, is a bound.
+    estimate = None if missed else Estimate(-saved.value, -saved.high, -saved.low)
     ratio = Ratio(1 / found.ratio.value, 1 / found.ratio.high, _inverse(found.ratio.low))
     return Difference(estimate, ratio, found.two_sided_p_value, "; ".join(notes))
 

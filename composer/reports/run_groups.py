@@ -59,6 +59,12 @@ def read_groups(runs: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> lis
         FileNotFoundError: A run does not exist, or has no log.
         TypeError: A group is a run rather than a list of runs.
         ValueError: A file is not a log, a run is given twice, has no metrics, or there are fewer than two runs.
+
+    >>> import numpy as np
+    >>> from composer.history import Series
+    >>> loss = {"loss": Series("loss", np.array([0]), np.array([0.5]))}
+    >>> [group.name for group in read_groups([History("a", loss)], {"mine": [History("b", loss)]})]
+    ['mine', 'a']
     """
     for name, some in groups.items():
         if isinstance(some, str | Path | History):

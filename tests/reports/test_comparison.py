@@ -99,6 +99,9 @@ def test_runs_that_miss_the_target_are_not_dropped() -> None:
     assert all(found.values[1])
     paired = found.differences[0]
     assert "3 of 6 runs did not reach it and count with their length" in paired.note
+    assert paired.estimate is None
+    assert paired.ratio.high < 1
+    assert found.better(paired) is True
     unpaired = compare_runs(*runs[:3], *runs[3:5], target="Accuracy>=0.989")
     difference = measure(unpaired, "time to eval/Accuracy >= 0.989").differences[0]
     assert (difference.estimate, difference.note) == (None, "not reached by all runs")
