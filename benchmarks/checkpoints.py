@@ -118,7 +118,6 @@ def time_all(
         gpt2: See :class:`Model`.
         names: What is timed, without what needs a file that another one of them would have written; None is all.
     """
-    environment.define_torchvision_operators()
     from composer.callbacks import CheckpointSaver
     from composer.checkpoint import file_format
     from composer.checkpoint.load import read_checkpoint

@@ -270,7 +270,6 @@ class Contender:
 
     def load(self) -> None:
         """Import it, so that no measurement includes that."""
-        environment.define_torchvision_operators()
         name = "composer" if self.module == "predecessor" else self.module
         module = __import__(name)
         old = getattr(module, "__file__", "").startswith(str(environment.PREDECESSOR))

@@ -95,7 +95,9 @@ _TRACEML: dict[str, set[str]] = {
     "COMPUTE_BOUND": {"compute", "none"},
     "NO_CLEAR_PERFORMANCE_BOTTLENECK": {"none"},
     "LOW_GPU_UTILIZATION_UNEXPLAINED": {"host"},
-    "STRAGGLER": {"communication"},
+    "STRAGGLER": {"imbalance", "communication"},
+    "INPUT_STRAGGLER": {"data", "imbalance"},
+    "COMPUTE_STRAGGLER": {"imbalance"},
 }
 
 
@@ -145,6 +147,7 @@ _PROFILER = {
     "metrics": r"torchmetrics/|composer/metrics/",
     "optimizer": r"Optimizer\.step#|torch/optim/|aten::_(fused|foreach)_|aten::(addcdiv|addcmul|lerp|sqrt)_?$",
     "communication": r"gloo|c10d|nccl|DistributedDataParallel|torch/nn/parallel/distributed",
+    "imbalance": r"gloo|nccl",
     "compute": r"^(aten|mkldnn)::",
 }
 # Time outside operators: rows of Python functions, and of a step as a whole.
@@ -292,7 +295,8 @@ _NOTES = [
     f"`traceml-ai` traces {TRACED_STEPS} batches in its summary mode, in a step from the loaded batch to the "
     "request for the next one, as its guide for a custom loop says. Its primary diagnosis names no place, so the "
     "cause is enough: input-bound stands for data; residual-heavy for callback, method, logging, evaluation, "
-    "saving, metrics and host; a straggler for communication; compute-bound for compute, for the optimizer if "
+    "saving, metrics and host; a straggler for communication and imbalance, "
+    "that of its input for data too; compute-bound for compute, for the optimizer if "
     "that is its largest phase, for code in the forward or backward pass if that is, and for nothing wrong, since "
     "it is marked as information.",
     f"`torch.profiler` records {PROFILED_STEPS} steps with stacks. It is right if one of the {ROWS} rows with the most "

@@ -33,20 +33,6 @@ LIBRARIES = (
 _TERMINAL_ROWS, _TERMINAL_COLUMNS = 30, 120
 
 
-def define_torchvision_operators() -> None:
-    """Let torchvision, which torchmetrics imports, load beside a build of torch that its own operators do not fit."""
-    import torch
-
-    vision = _version("torchvision")
-    if vision is None or vision.partition("+")[2] == torch.__version__.partition("+")[2]:
-        return
-    if hasattr(torch.ops.torchvision, "nms"):
-        return  # a second time would be refused
-    define_torchvision_operators.library = library = torch.library.Library("torchvision", "DEF")  # kept, or undone
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 class Worker:
     """A process with one thread that calls functions until it is closed, to be asked in turns with another.
 

@@ -38,8 +38,6 @@ def time_import(name: str, module: str, attribute: str) -> dict[str, Any]:
 
     with_torch = time.perf_counter()
     before = {package for package in HEAVY if package in sys.modules}
-    if name in ("lightning", "predecessor"):
-        environment.define_torchvision_operators()
     ready = time.perf_counter()
     found = importlib.import_module(module)
     if attribute:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import environment
 from benchmarks.method_models import bert, dropouts, group_norms, images, photograph, resnet, with_gradients
 
 Run = Callable[[Any], object]
@@ -75,7 +74,6 @@ def case(name: str, on: str, kind: str, unlike: str = "") -> Callable[[Callable[
 
 def functional() -> Any:
     """The functional forms of whichever package is there."""
-    environment.define_torchvision_operators()  # the predecessor imports torchvision
     import composer.functional
 
     return composer.functional

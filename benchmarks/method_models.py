@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import environment
-
 
 def images(size: int = 256, extent: int = 32) -> tuple[Tensor, Tensor]:
     """A batch of images and their classes."""
@@ -19,7 +17,6 @@ def images(size: int = 256, extent: int = 32) -> tuple[Tensor, Tensor]:
 
 def resnet(depth: int) -> nn.Module:
     """A residual network of torchvision."""
-    environment.define_torchvision_operators()
     from torchvision import models
 
     torch.manual_seed(0)
@@ -28,7 +25,6 @@ def resnet(depth: int) -> nn.Module:
 
 def bert() -> nn.Module:
     """A BERT of four layers."""
-    environment.define_torchvision_operators()
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)

@@ -136,7 +136,6 @@ def _one_process(rank: int, size: int, folder: str, arguments: tuple[Any, ...]) 
     names = {"RANK": rank, "LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})
     torch.set_num_threads(1)
-    environment.define_torchvision_operators()
     if size > 1:
         store, limit = f"file://{folder}/store", timedelta(seconds=600)
         torch_dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=limit)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from benchmarks import environment
 from composer import Algorithm, Callback, ComposerModel, Evaluator, Trainer
 
 WARM_UP = 0.1  # fraction of the steps in which the learning rate rises
@@ -123,7 +122,6 @@ class Task:
             split: What is evaluated on.
             num_evaluations: How often.
         """
-        environment.define_torchvision_operators()  # the metrics import torchvision where it is there
         data = self.splits()
         torch.manual_seed(seed)
         model = self.make_model()

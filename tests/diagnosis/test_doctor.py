@@ -13,7 +13,7 @@ from composer.diagnosis.blocks import Block
 from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, _with_gains, doctor
 from composer.diagnosis.interleave import Contest
 from composer.diagnosis.paired import Ratio
-from composer.diagnosis.remedies import REMEDIES, Remedy
+from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
 from composer.trials import Target
@@ -75,7 +75,7 @@ def test_a_vague_gain_is_measured_for_longer() -> None:
 def test_a_search_for_unused_parameters_that_takes_time_is_part_of_the_verdict(
     before: Verdict, share: float, text: str | None
 ) -> None:
-    tried = Tried(REMEDIES["find_unused"], Ratio(1.25, 1.2, 1.3), pays=True)
+    tried = Tried(Remedy("find_unused"), Ratio(1.25, 1.2, 1.3), pays=True)
     after = _with_gains(before, [tried])
     assert after.share == pytest.approx(share)
     if text is None:

@@ -27,8 +27,8 @@ def test_the_line_and_part_that_run_are_sampled() -> None:
         waits(0.02, sampler)
     told = sampler.to_json()
     assert {each["part"] for each in told} == {"data", "forward"}
-    assert all(each["in"] == "waits" for each in told if each["file"] == __file__)
-    assert sum(each["seconds"] for each in told if each["file"] == __file__) > 0.02
+    waiting = sum(each["seconds"] for each in told if each["file"] == __file__ and each["in"] == "waits")
+    assert waiting > 0.8 * sampler.total > 0.03
     assert [each["seconds"] for each in told] == sorted((each["seconds"] for each in told), reverse=True)
 
 

@@ -113,7 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks.environment import define_torchvision_operators
-
-    define_torchvision_operators()
     main()
