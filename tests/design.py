@@ -40,6 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "nested",
         "precision",
         "rng",
+        "statistics",
         "trees",
     ),
     ("core",),

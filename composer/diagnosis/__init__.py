@@ -15,7 +15,6 @@ The modules, in reading order:
 - ``remedies``, ``remedy_rules``, ``edits``: what is tried, and when it applies.
 - ``first_steps``: whether a remedy changes numbers, by the losses of the first steps.
 - ``interleave``, ``block_recorder``: measure variants in turn, a block of steps each.
-- ``paired``: the gain of a variant with its interval.
 - ``report``: the report; ``report_page``, ``charts``: the same as an HTML page with plots.
 - ``step_trace``: the profiler's trace of some steps beside it.
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from composer._html import Html, plot, plot_text
 
 if TYPE_CHECKING:
-    from composer.diagnosis.paired import Ratio
     from composer.diagnosis.report import Tried
+    from composer.statistics.paired import Ratio
 
 __all__ = ["colors", "gains", "in_order", "part_name", "timeline"]
 

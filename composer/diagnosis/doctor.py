@@ -17,12 +17,12 @@ from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
 from composer.diagnosis.hot_lines import hot_lines
 from composer.diagnosis.interleave import Contest
-from composer.diagnosis.paired import Ratio, paired_ratio
 from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.step_trace import StepTrace, copy_trace, output_file
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
 from composer.trials.assignments import Assignment

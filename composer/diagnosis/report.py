@@ -11,10 +11,10 @@ from typing import Any
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.first_steps import Difference
-from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
+from composer.statistics.paired import Ratio
 
 __all__ = ["Report", "Tried", "remarks"]
 

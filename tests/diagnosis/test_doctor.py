@@ -12,10 +12,10 @@ import pytest
 from composer.diagnosis.blocks import Block
 from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, _with_gains, doctor
 from composer.diagnosis.interleave import Contest
-from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
+from composer.statistics.paired import Ratio
 from composer.trials import Target
 
 

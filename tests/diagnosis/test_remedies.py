@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from composer.diagnosis.paired import paired_ratio
 from composer.diagnosis.remedies import Remedy, combination, would_save
+from composer.statistics.paired import paired_ratio
 
 
 def test_the_best_of_each_group_is_combined() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
+from composer.statistics.paired import Ratio
 
 DATA = Verdict("data", "Bound by data.", 0.8, "train.py:3 (Rows.__getitem__)", ("a step waits 8 of 10 ms",))
 SHARES = {"data": 0.8, "forward": 0.1995, "loss": 0.0002, "rest": 0.0003}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from composer.diagnosis.paired import Ratio
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.report_page import report_page
 from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
+from composer.statistics.paired import Ratio
 from tests.browser import SCREENS, open_page
 
 pytest.importorskip("plotly")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer.diagnosis.paired import Ratio, paired_ratio
+from composer.statistics.paired import Ratio, paired_ratio
 
 SAMPLES = 400
 
