@@ -75,3 +75,9 @@ class Goal:
         if self.target is None:
             return False
         return value >= self.target if self.maximize else value <= self.target
+
+    def __str__(self) -> str:
+        """The goal as people write it."""
+        if self.target is None:
+            return f"{self.metric} after {self.seconds:g} s"
+        return f"{self.metric}{'>=' if self.maximize else '<='}{self.target:g}"

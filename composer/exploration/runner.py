@@ -46,6 +46,7 @@ class Failure:
     Args:
         error: The error in one line.
         details: The traceback.
+        cost: Wall seconds that it took in all, as in :class:`.Trajectory`.
 
     >>> Failure("out of memory").details
     ''
@@ -53,6 +54,7 @@ class Failure:
 
     error: str
     details: str = ""
+    cost: float = 0.0
 
 
 class Runner(Protocol):

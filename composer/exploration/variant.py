@@ -20,7 +20,10 @@ class Variant:
         changes: Assignments such as ``"algorithms+=BlurPool()"``, see :class:`.Assignment`.
         kind: What it changes.
         parts: The variants that it combines; empty for a single one.
-        group: Variants of one group exclude each other, such as values of one argument; empty for none.
+        group: Variants of one group exclude each other, such as values of one argument; empty for none. The first of a
+            group stands for the others until it is seen whether it is worth to try them.
+        late: Whether it changes little before the last part of training, such as an average of weights or a cool-down,
+            so that the beginning of a run says nothing about it.
 
     >>> Variant("BlurPool", ("algorithms+=BlurPool()",), "method").parts
     ()
@@ -31,6 +34,7 @@ class Variant:
     kind: Kind = "method"
     parts: tuple[Variant, ...] = ()
     group: str = ""
+    late: bool = False
 
     @property
     def single(self) -> tuple[Variant, ...]:
