@@ -24,13 +24,13 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.exploration.goal import Goal
 from composer.exploration.held_out import keep_half
-from composer.exploration.peak_memory import peak_memory, reset_peak_memory
 from composer.exploration.runner import Split
 from composer.exploration.training_clock import TrainingClock
 from composer.trainer.arguments import as_evaluators
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.fingerprint.sampled import digest_tensors
 from composer.trainer.replay.replay import load_state
+from composer.trials.peak_memory import peak_memory, reset_peak_memory
 from composer.trials.probe import Finished, Probe
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class _Recorder(Callback):
         _synchronize(state)
         self.clock.pause()
         if self.saved_as is not None:
-            callbacks = state.callbacks
+            callbacks = list(state.callbacks)  # the list itself is changed in place
             state.callbacks = [one for one in callbacks if one is not self]
             try:
                 save_checkpoint(state, str(self.saved_as / CHECKPOINT_FILE))

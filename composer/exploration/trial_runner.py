@@ -43,7 +43,9 @@ class TrialRunner:
 
     >>> from composer.trials.workspace import workspace
     >>> with workspace(None, [PROBE]) as where:  # doctest: +SKIP
-    ...     runner = TrialRunner(Target("script", "train.py"), Goal.parse("MulticlassAccuracy>=0.96"), where)
+    ...     runner = TrialRunner(
+    ...         Target("script", "train.py"), Goal.parse("MulticlassAccuracy>=0.96"), where
+    ...     )
     ...     runner.train([Request(BASELINE, seed=0)])
     """
 
@@ -108,13 +110,12 @@ class TrialRunner:
     def _go_on(self, run: _Run, request: Request) -> None:
         """Run a trial that goes on from the last one, or begins if there is none or it left no checkpoint."""
         last = run.trials[-1] if run.trials else None
-        if last is not None and not run.last["can_go_on"]:
-            last = None
         trial = self._trial(request, last)
-        record = self._study.run([*run.trials, trial])[trial.name]
-        if last is None:
+        if last is not None and not (self._study.knows(trial) or self._has_checkpoint(run)):
+            last, trial = None, self._trial(request, None)
             run.trials.clear()
-        elif record.is_completed:
+        record = self._study.run([*run.trials, trial])[trial.name]
+        if last is not None and record.is_completed:
             # What went on is not needed again. Its clock and record stay.
             _remove(self._study.folder / last.name / CHECKPOINT_FILE)
         run.trials.append(trial)
@@ -123,6 +124,10 @@ class TrialRunner:
             _remove(self._study.folder / trial.name / CHECKPOINT_FILE)
         for note in record.result.get("notes", ()):
             self._notes[note] = None
+
+    def _has_checkpoint(self, run: _Run) -> bool:
+        """Return whether the last trial of a run left a checkpoint that is still there."""
+        return run.last["can_go_on"] and (self._study.folder / run.trials[-1].name / CHECKPOINT_FILE).exists()
 
     def _trial(self, request: Request, last: Trial | None) -> Trial:
         goal = self._goal

@@ -107,6 +107,19 @@ class Study:
             self._renewed.clear()
             return self._run(trials)
 
+    def knows(self, trial: Trial) -> bool:
+        """Return whether there is a record of a trial, with which it is not run again unless an earlier one is.
+
+        Args:
+            trial: The trial.
+
+        >>> from composer.trials import Target
+        >>> Study(tmp_path).knows(Trial("fp32", Target("script", "train.py"), "composer.trials.probe:Probe"))
+        False
+        """
+        self._records = Records(self.folder / "trials.jsonl")
+        return self._recorded(trial) is not None
+
     def _run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         done: dict[str, Record] = {}
         running: list[Running] = []
@@ -150,6 +163,10 @@ class Study:
                 return Record(trial.name, trial.key, "failed", 0.0, f"{name} did not complete: {done[name].error}")
         if self._renewed.intersection(trial.after):
             return None  # it may read files of the earlier trial
+        return self._recorded(trial)
+
+    def _recorded(self, trial: Trial) -> Record | None:
+        """Return the record of a trial, if it is that of the present program and the files of the trial are there."""
         record = self._records.get(trial.key)
         if record is None or record.outcome not in self._kept:
             return None
