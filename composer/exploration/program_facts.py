@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import warnings
@@ -127,10 +128,8 @@ class FactsProbe(Probe):
         self._note_schedules(arguments)
         first = _FirstStep()
         trainer.state.callbacks = [first, *trainer.state.callbacks]
-        try:
+        with contextlib.suppress(Finished):
             fit(**arguments)
-        except Finished:
-            pass
         self._found = {
             **first.found,
             "is_compiled": trainer._run.forward_and_loss is not None,  # pyright: ignore[reportPrivateUsage]
