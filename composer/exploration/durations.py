@@ -34,6 +34,6 @@ def as_seconds(argument: str, text: str | float) -> float:
         seconds = float(text)
     if not (0 < seconds < math.inf):
         raise ValueError(
-            f"{argument} must be a positive duration such as 90s, 10m, 2h or 1h30m, or a number of seconds; got {text!r}."
+            f"{argument} must be a positive duration such as 90s, 10m or 1h30m, or a number of seconds; got {text!r}."
         )
     return seconds

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import rng
+from composer.trainer.arguments import as_evaluators
 from composer.trials.block_steps import Blocks
 from composer.trials.endless import endless, without_ending_schedules
 from composer.trials.peak_memory import reset_peak_memory
@@ -45,7 +46,7 @@ class ScreeningProbe(Probe):
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer without end and without evaluation, with the blocks."""
-        changed = {**arguments, "seed": 0, "eval_dataloader": None}
+        changed = _without_evaluations({**arguments, "seed": 0})
         changed["callbacks"] = [Blocks(self.folder), *(arguments["callbacks"] or ())]
         return changed
 
@@ -63,4 +64,15 @@ class ScreeningProbe(Probe):
                 callback.is_active = True
         reset_peak_memory(trainer.state.device.torch_device)
         with contextlib.suppress(Finished):
-            fit(**without_ending_schedules({**arguments, "eval_dataloader": None}))
+            fit(**without_ending_schedules(_without_evaluations(arguments)))
+
+
+def _without_evaluations(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with evaluators that are never due: callbacks may look for their metrics."""
+    if arguments.get("eval_dataloader") is None:
+        return arguments
+    subset = arguments["eval_subset_num_batches"]
+    evaluators = as_evaluators(arguments["eval_dataloader"], 0, subset)
+    for evaluator in evaluators:
+        evaluator.eval_interval = 0
+    return {**arguments, "eval_dataloader": evaluators}

@@ -27,6 +27,7 @@ from composer.exploration.held_out import keep_half
 from composer.exploration.runner import Split
 from composer.exploration.training_clock import TrainingClock
 from composer.trainer.arguments import as_evaluators
+from composer.trainer.batch_loading import is_at_end
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.fingerprint.sampled import digest_tensors
 from composer.trainer.replay.replay import load_state
@@ -83,6 +84,7 @@ class TrainingProbe(Probe):
         self._goal = None if target is None else Goal(metric, maximize, target=target)
         self._seconds, self._previous = seconds, folder.parent / previous if previous else None
         self._notes: list[str] = []
+        self._halves: list[Any] = []
         self._result: dict[str, Any] = {}
         rng.seed_all(seed)
 
@@ -131,11 +133,14 @@ class TrainingProbe(Probe):
             return arguments
         interval, subset = arguments["eval_interval"], arguments["eval_subset_num_batches"]
         evaluators = as_evaluators(arguments["eval_dataloader"], interval, subset)
-        for label in keep_half(evaluators, self._split):
+        # Programs may pass the same data to several trainers, or to a trainer and to fit.
+        whole = [one for one in evaluators if not any(one.dataloader.dataloader is half for half in self._halves)]
+        for label in keep_half(whole, self._split):
             self._notes.append(
                 f"The data of evaluator {label!r} is one batch, which cannot be split: what is selected and what is "
                 f"reported are evaluated on the same data."
             )
+        self._halves += [one.dataloader.dataloader for one in whole]
         return {**arguments, "eval_dataloader": evaluators}
 
 
@@ -194,11 +199,12 @@ class _Recorder(Callback):
         self.clock.resume()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        if self._is_reached or self._is_late:
+        # At the end of an epoch, it is seen below whether training ends by itself.
+        if (self._is_reached or self._is_late) and not (state.finished or is_at_end(state.train_phase)):
             self._finish(state)
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        if self._is_reached:
+        if (self._is_reached or self._is_late) and not state.finished:
             self._finish(state)
 
     def _finish(self, state: State) -> None:

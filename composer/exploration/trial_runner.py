@@ -93,8 +93,8 @@ class TrialRunner:
         if run.failure is not None:
             return Failure(run.failure.error, run.failure.details, run.cost)
         if not request.variant.changes:
-            last = run.last
-            self._starts.setdefault(request.seed, (last["weights"], last["first_batch"]))
+            first = run.records[0].result  # what goes on from it begins with a later batch
+            self._starts.setdefault(request.seed, (first["weights"], first["first_batch"]))
         return run.trajectory()
 
     def _suffices(self, run: _Run, request: Request) -> bool:

@@ -18,7 +18,9 @@ def reset_peak_memory(device: torch.device) -> None:
     >>> reset_peak_memory(torch.device("cpu"))
     """
     if device.type not in ("cpu", "meta"):
-        torch.accelerator.reset_peak_memory_stats()
+        module = torch.get_device_module(device)
+        if hasattr(module, "reset_peak_memory_stats"):
+            module.reset_peak_memory_stats()
 
 
 def peak_memory(device: torch.device) -> int:
@@ -31,7 +33,8 @@ def peak_memory(device: torch.device) -> int:
     True
     """
     if device.type not in ("cpu", "meta"):
-        return torch.accelerator.max_memory_allocated()
+        module = torch.get_device_module(device)
+        return module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else 0
     if sys.platform == "win32":
         return 0
     import resource

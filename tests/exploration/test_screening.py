@@ -47,7 +47,8 @@ def test_variants_are_measured_or_refused(tmp_path: Path, server: ForkServer) ->
         Variant("unknown", ("optimizers.rate=1",)),
         Variant("batch", ("train_dataloader.batch_size=16",), "batch_size"),
     ]
-    found = screen(program(tmp_path), variants, ProgramFacts(), Workspace(tmp_path / "study", server))
+    text = "from composer.callbacks import EarlyStopper\nmake(callbacks=[EarlyStopper('MulticlassAccuracy')]).fit()"
+    found = screen(program(tmp_path, text), variants, ProgramFacts(), Workspace(tmp_path / "study", server))
     by_name = {one.variant.name: one for one in found}
     assert list(by_name) == [one.name for one in variants]
     assert by_name["SAM"].speed is not None

@@ -31,7 +31,7 @@ TOKENS = ProgramFacts(inputs="tokens", has_keys=True, sequence_length=128, learn
 def test_every_algorithm_of_the_library_has_a_row() -> None:
     """Add a row to METHODS of composer/exploration/method_rows.py for a new algorithm."""
     assert list(METHODS) == sorted(METHODS, key=str.lower)
-    assert set(METHODS) == {cls.__name__ for cls in public_classes()}
+    assert set(METHODS) == set(public_classes())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -43,7 +43,7 @@ def test_each_row_parses_and_constructs_its_algorithm(name: str, facts: ProgramF
         (change,) = variant.changes
         changed = apply([Assignment.parse(change)], {"algorithms": None})["algorithms"]
         assert [type(one) for one in changed] == [getattr(algorithms, name)]
-        assert isinstance(changed[0], Algorithm)
+        assert isinstance(changed[0], Algorithm) or METHODS[name].excluded
         assert variant.group == (name if len(found) > 1 else "")
 
 
@@ -74,7 +74,7 @@ def test_settings_are_multiples_of_what_the_program_has() -> None:
     [
         ({"algorithms": ("BlurPool",)}, "BlurPool", "uses it already"),
         ({"algorithms": ("EMA",)}, "SWA", "composes badly with EMA"),
-        ({"algorithms": ("MixUp",)}, "CutMix", "does what MixUp does"),
+        ({"algorithms": ("MixUp",)}, "CutMix", "composes badly with MixUp"),
         ({"fixed_schedule": "OneCycleLR"}, "learning rate", "OneCycleLR was created with"),
         ({"learning_rates": (0.1, 0.2)}, "learning rate", "different learning rates"),
         ({"batch_size": 0}, "batch size", "cannot be changed from outside"),

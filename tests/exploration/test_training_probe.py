@@ -69,7 +69,7 @@ def test_two_runs_with_a_seed_are_equal_in_values_and_another_seed_is_another_ru
 def test_a_run_that_stops_anywhere_goes_on_bit_for_bit(tmp_path: Path) -> None:
     """The clock is slowed down in steps, so that runs stop after 3, 16 (an epoch) and 21 steps."""
     whole = train(tmp_path, "whole")
-    for stop, end in ((0.03, 3), (0.16, 16), (0.21, 21)):
+    for stop, end in ((0.025, 3), (0.155, 16), (0.205, 21)):
         result = _with_ticks(tmp_path, f"part{end}", seconds=stop)
         assert (result["steps"], result["is_complete"], result["can_go_on"]) == (end, False, True)
         assert end in values(result)  # evaluated where it stops
@@ -155,6 +155,15 @@ def test_data_that_are_passed_to_fit_are_split_too(tmp_path: Path) -> None:
     assert values(train(tmp_path, "fit", text)) == values(train(tmp_path, "init"))
     held_out = train(tmp_path, "held", split="confirmation")
     assert values(held_out) != values(train(tmp_path, "selection"))
+
+
+def test_data_that_several_trainers_share_are_split_once(tmp_path: Path) -> None:
+    text = "e = Evaluator(label='eval', dataloader=DataLoader(rows(64, 2), 16))\nmake(eval_dataloader=e)\n"
+    assert values(train(tmp_path, "shared", f"{text}make(eval_dataloader=e).fit()")) == values(train(tmp_path, "one"))
+
+
+def test_a_run_that_is_late_in_its_last_step_is_complete(tmp_path: Path) -> None:
+    assert _with_ticks(tmp_path, "one", seconds=0.475)["is_complete"]
 
 
 def test_data_of_one_batch_cannot_be_split_and_this_is_said(tmp_path: Path) -> None:
