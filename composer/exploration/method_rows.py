@@ -142,10 +142,6 @@ METHODS = MappingProxyType(
             ),
             _sequences,
         ),
-        "SequencePacking": MethodRow(
-            ("SequencePacking(max_seq_length={sequence_length})",),
-            excluded="it is a collate function of a loader; pass it to the DataLoader",
-        ),
         "SpikeSkip": MethodRow(("SpikeSkip()", "SpikeSkip(num_std=3.0)")),
         "SqueezeExcite": MethodRow(
             ("SqueezeExcite()", "SqueezeExcite(latent_channels=0.25, min_channels=32)"), _convolutions

@@ -93,7 +93,7 @@ class ProgramFacts:
         Args:
             value: The result of its trial.
         """
-        given = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+        given: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
         given["metrics"] = tuple((name, direction) for name, direction in value.get("metrics", ()))
         return cls(**given)
 

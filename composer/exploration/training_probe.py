@@ -80,7 +80,8 @@ class TrainingProbe(Probe):
     ) -> None:
         super().__init__(folder)
         gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
-        self._seed, self._metric, self._split = seed, metric, split
+        self._seed, self._metric = seed, metric
+        self._split: Split = split
         self._goal = None if target is None else Goal(metric, maximize, target=target)
         self._seconds, self._previous = seconds, folder.parent / previous if previous else None
         self._notes: list[str] = []
