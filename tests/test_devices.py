@@ -287,7 +287,9 @@ LISTS = {
     "nn/ghost_batchnorm.py": "kernels that torch has for batch normalization",
     "callbacks/memory_monitor.py": "devices without figures, in its own table of figures",
     "dist/_simulated_group.py": "devices that the simulated process group is registered for",
-    "diagnosis/block_recorder.py": "devices that need no synchronization",
+    "exploration/training_probe.py": "devices that need no synchronization",
+    "trials/block_steps.py": "devices that need no synchronization",
+    "trials/peak_memory.py": "devices whose memory is that of the process",
     "estimation/cuda_operators.py": "a dispatch table of CUDA that stands on CPU tensors",
 }
 

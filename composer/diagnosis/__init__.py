@@ -15,7 +15,7 @@ The modules, in reading order:
 - ``verdict``: what bounds the speed, with the evidence.
 - ``remedies``, ``remedy_rules``, ``edits``: what is tried, and when it applies.
 - ``first_steps``: whether a remedy changes numbers, by the losses of the first steps.
-- ``interleave``, ``block_recorder``: measure variants in turn, a block of steps each.
+- ``block_recorder``: measure remedies in turn, a block of steps each.
 - ``report``: the report; ``report_page``, ``charts``: the same as an HTML page with plots.
 - ``step_trace``: the profiler's trace of some steps beside it.
 """

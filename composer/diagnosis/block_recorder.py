@@ -1,62 +1,24 @@
-"""The probe of a variant: trains blocks of steps when it has the token, and waits between them.
-
-While one variant trains, the processes of the others are stopped (SIGSTOP), with their data workers.
-"""
+"""The probe of a remedy: trains blocks of steps in turn with others, with the outputs of the program."""
 
 from __future__ import annotations
 
 import functools
-import json
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from composer import dist
 from composer.callbacks import CheckpointSaver
-from composer.core.callback import Callback
-from composer.core.logger import Logger
-from composer.core.state import State
-from composer.diagnosis.blocks import kind_of
 from composer.diagnosis.first_steps import FirstSteps
-from composer.diagnosis.recorder import DoctorProbe, prefetched_batches
+from composer.diagnosis.recorder import DoctorProbe
+from composer.trials.block_steps import Blocks
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["BLOCK_FILE", "TOKEN_FILE", "BlockRecorder", "write"]
-
-# Written by the contest: the number of the block to train, its steps, and whether it is whole epochs.
-TOKEN_FILE = "token.json"
-# Written by rank 0 when a block is done: its number, and the fields of :class:`.Block`.
-BLOCK_FILE = "block.json"
-
-
-def write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that another process reads at any moment.
-
-    Args:
-        path: The file.
-        value: Its content.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(Path(folder, "token.json"), {"block": 1})
-    ...     Path(folder, "token.json").read_text()
-    '{"block": 1}'
-    """
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value), encoding="utf-8")
-    partial.replace(path)
+__all__ = ["BlockRecorder"]
 
 
 class BlockRecorder(DoctorProbe):
     """Trains a block of steps for each token, and writes down the seconds of each step and its kind.
-
-    The first steps after a pause are not measured: while the processes are stopped, what data workers wait for may
-    arrive, and they may have filled their queue before they were stopped. These batches would cost nothing.
 
     Args:
         folder: Folder of the trial, with the tokens.
@@ -70,12 +32,12 @@ class BlockRecorder(DoctorProbe):
         """Return the arguments of the trainer with the callback that waits for tokens."""
         restored = super().init(arguments, given)
         first = FirstSteps(self.folder, is_active=False)
-        restored["callbacks"] = [_Blocks(self.folder), *restored["callbacks"], first]
+        restored["callbacks"] = [Blocks(self.folder), *restored["callbacks"], first]
         return restored
 
     def begin(self, trainer: Trainer) -> None:
         """Let only the ``fit`` that is meant wait."""
-        blocks = next(callback for callback in trainer.state.callbacks if isinstance(callback, _Blocks))
+        blocks = next(callback for callback in trainer.state.callbacks if isinstance(callback, Blocks))
         blocks.is_active = True
         for callback in trainer.state.callbacks:
             if isinstance(callback, FirstSteps):
@@ -84,7 +46,7 @@ class BlockRecorder(DoctorProbe):
                 callback.save = _noting(callback.save, blocks)
 
 
-def _noting(save: Callable[..., None], blocks: _Blocks) -> Callable[..., None]:
+def _noting(save: Callable[..., None], blocks: Blocks) -> Callable[..., None]:
     """Return a method of a saver that notes that the step has a checkpoint."""
 
     @functools.wraps(save)
@@ -93,85 +55,3 @@ def _noting(save: Callable[..., None], blocks: _Blocks) -> Callable[..., None]:
         save(*positional, **named)
 
     return noted
-
-
-class _Blocks(Callback):
-    """Measures the steps of blocks, each from one request for a batch to the next."""
-
-    def __init__(self, folder: Path) -> None:
-        self.is_active = False
-        self.events: set[str] = set()  # of the present step
-        self._folder, self._block, self._has_batch = folder, -1, False
-        self._skip = self._steps = 0
-        self._seconds: list[float] = []
-        self._kinds: list[str] = []
-        self._began = self._since = 0.0
-
-    def before_dataloader(self, state: State, logger: Logger) -> None:
-        if not self.is_active:
-            return
-        if self._has_batch:
-            self._has_batch = False
-            self._end_step(state)
-        if len(self._seconds) < self._skip + self._steps:
-            return
-        if self._block >= 0 and dist.get_global_rank() == 0:
-            write(self._folder / BLOCK_FILE, self._measured())
-        self._wait(state)
-
-    def after_dataloader(self, state: State, logger: Logger) -> None:
-        self._has_batch = True
-
-    def epoch_start(self, state: State, logger: Logger) -> None:
-        # In the first step of the epoch, as is the end of the epoch before: the loader is found to have ended when a
-        # further batch is requested.
-        self.events.add("epoch")
-
-    def eval_before_all(self, state: State, logger: Logger) -> None:
-        self.events.add("evaluation")
-
-    def _end_step(self, state: State) -> None:
-        """Note the seconds and the kind of a step. An accelerator is waited for at the ends of the block only."""
-        number = len(self._seconds) + 1
-        now = self._now(state) if number in (self._skip, self._skip + self._steps) else time.perf_counter()
-        self._seconds.append(now - self._since)
-        self._since = now
-        self._kinds.append(kind_of(self.events))
-        self.events = set()
-
-    def _measured(self) -> dict[str, Any]:
-        """Return the block in JSON types."""
-        return {
-            "block": self._block,
-            "seconds": self._seconds[self._skip :],
-            "kinds": self._kinds[self._skip :],
-            "skipped": self._kinds[: self._skip],
-            "total": self._since - self._began,
-        }
-
-    def _wait(self, state: State) -> None:
-        """Wait for the next token."""
-        path = self._folder / TOKEN_FILE
-        while True:
-            try:
-                token = json.loads(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                token = {"block": -1}
-            if token["block"] > self._block:
-                break
-            time.sleep(0.001)
-        if self._block < 0:
-            self.events = set()  # before the first step
-        self._block, self._steps = token["block"], token["steps"]
-        workers, queued = prefetched_batches(state)
-        self._skip = 1 + queued
-        if workers and not token["whole"]:
-            self._steps = -(-self._steps // workers) * workers  # workers deliver batches in bursts
-        self._seconds, self._kinds = [], []
-        self._began = self._since = self._now(state)
-
-    @staticmethod
-    def _now(state: State) -> float:
-        if state.device.torch_device.type not in ("cpu", "meta"):
-            torch.accelerator.synchronize()
-        return time.perf_counter()

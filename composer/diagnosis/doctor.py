@@ -16,7 +16,6 @@ from composer._secrets.masking import mask_values
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
 from composer.diagnosis.hot_lines import hot_lines
-from composer.diagnosis.interleave import Contest
 from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
@@ -26,6 +25,7 @@ from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
 from composer.trials.assignments import Assignment
+from composer.trials.interleave import Contest
 from composer.trials.workspace import threads_each, workspace
 
 __all__ = ["doctor"]

@@ -12,14 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.optim.lr_scheduler import OneCycleLR
-
 from composer import dist
 from composer.callbacks import CheckpointSaver
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.core.time import Time
 from composer.diagnosis.clock_cost import seconds_per_change
 from composer.diagnosis.communication import across_ranks
 from composer.diagnosis.device_timeline import DeviceTimeline
@@ -32,21 +29,19 @@ from composer.diagnosis.run_facts import facts_of
 from composer.diagnosis.step_clock import StepClock
 from composer.diagnosis.step_timer import StepTimer
 from composer.diagnosis.user_lines import in_user_code, in_user_handler
-from composer.trees import ensure_tuple
+from composer.trials.block_steps import prefetched_batches
+from composer.trials.endless import endless, without_ending_schedules
 from composer.trials.probe import Finished, Probe
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["DoctorProbe", "StepRecorder", "prefetched_batches"]
+__all__ = ["DoctorProbe", "StepRecorder"]
 
-_LONG = 10**9
 # Steps without which there is no split.
 _FEWEST = 3
 # Steps of a call of fit before the one that is meant.
 _SHORT = 3
-# More queued batches are not waited for.
-_MOST_QUEUED = 32
 # Seconds within which nothing was saved, but only found not to be due.
 _CHECKS = 5e-4
 
@@ -75,15 +70,15 @@ class DoctorProbe(Probe):
         for name in self._edits:
             restored = edit(name, restored)
         if restored.get("max_duration") is not None:
-            restored["max_duration"] = _endless(restored["max_duration"])
-        return self._without_end(restored)
+            restored["max_duration"] = endless(restored["max_duration"])
+        return without_ending_schedules(restored)
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:
         """Train until :class:`.Finished` is raised; a ``fit`` before the one that is meant, for a few steps."""
         if arguments.get("duration") is not None:
-            arguments["duration"] = _endless(arguments["duration"])
+            arguments["duration"] = endless(arguments["duration"])
         elif trainer.state.max_duration is not None:
-            trainer.state.max_duration = _endless(trainer.state.max_duration)
+            trainer.state.max_duration = endless(trainer.state.max_duration)
         for name in self._edits:
             arguments = edit(name, arguments)
         short = [] if self.is_meant else [_ShortFit()]
@@ -98,7 +93,7 @@ class DoctorProbe(Probe):
         trainer.state.callbacks += short
         try:
             with redirect_writes(self.folder, active), contextlib.suppress(Finished):
-                fit(**self._without_end(arguments))
+                fit(**without_ending_schedules(arguments))
         finally:
             trainer.state.callbacks = [each for each in trainer.state.callbacks if each not in short]
 
@@ -108,14 +103,6 @@ class DoctorProbe(Probe):
         Args:
             trainer: The trainer.
         """
-
-    def _without_end(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments without schedules that raise after their last step."""
-        given = arguments.get("schedulers")
-        if given is not None and any(isinstance(one, OneCycleLR) for one in ensure_tuple(given)):
-            kept = [one for one in ensure_tuple(given) if not isinstance(one, OneCycleLR)]
-            return {**arguments, "schedulers": kept or None}
-        return arguments
 
 
 class StepRecorder(DoctorProbe):
@@ -283,28 +270,3 @@ class _ShortFit(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self._left -= 1
-
-
-def prefetched_batches(state: State) -> tuple[int, int]:
-    """Return the number of data workers of a run, and of the batches that they load before one is requested.
-
-    Args:
-        state: The state of the run.
-
-    >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from composer import Trainer
-    >>> from composer.models import ComposerClassifier
-    >>> data = DataLoader(TensorDataset(torch.ones(8, 2)), num_workers=2, prefetch_factor=3)
-    >>> model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
-    >>> trainer = Trainer(model=model, train_dataloader=data, progress_bar=False)
-    >>> prefetched_batches(trainer.state)
-    (2, 6)
-    """
-    loader: Any = getattr(state.train_phase.loader, "dataloader", None)
-    workers: int = getattr(loader, "num_workers", 0)
-    return workers, min(_MOST_QUEUED, workers * (getattr(loader, "prefetch_factor", None) or 0))
-
-
-def _endless(duration: Any) -> Time:
-    """Return a duration without end in the unit of another."""
-    return Time(_LONG, Time.from_input(duration, "ep").unit)

@@ -14,6 +14,12 @@ The modules, in reading order:
 - ``paired_runs``, ``confirmation``: pairs of runs with fresh seeds decide what pays.
 - ``attribution``: what each part of a confirmed combination contributes.
 - ``exploration``, ``recipe``: the result, and the lines to paste.
+- ``trial_runner``: the runner of real programs, of which each run is a trial, or several that go on from each other.
+- ``training_probe``, ``training_clock``: what such a trial does: trains, evaluates, stops, saves a checkpoint.
+- ``held_out``: the halves of the evaluation data.
+- ``program_facts``, ``method_rows``, ``space``: what is known of a program, and the variants that may apply to it.
+- ``screening``, ``screening_probe``: what a step of each variant costs, measured in turn with the unchanged run.
+- ``durations``: times such as "10m".
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from composer._text import printable
+from composer.core.metric_direction import require_direction
+from composer.exploration.durations import as_seconds
 
 __all__ = ["Goal"]
 
@@ -65,6 +68,52 @@ class Goal:
             ) from None
         return cls(match["metric"], match["relation"] == ">=", target=value)
 
+    @classmethod
+    def quality_at(cls, time: str | float, metric: str, maximize: bool | None = None) -> Goal:
+        """Return the goal of the best value after a time of training.
+
+        Args:
+            time: The time, such as "10m".
+            metric: The metric.
+            maximize: Whether larger values are better; None finds out by the name, see :func:`.larger_is_better`.
+
+        Raises:
+            ValueError: The time has another form, or the name does not say which values are better.
+
+        >>> Goal.quality_at("10m", "MulticlassAccuracy")
+        Goal(metric='MulticlassAccuracy', maximize=True, target=None, seconds=600.0)
+        """
+        return cls(metric, _direction(metric, maximize), seconds=as_seconds("quality_at", time))
+
+    @classmethod
+    def within(cls, share: str, metric: str, final: float, maximize: bool | None = None) -> Goal:
+        """Return the goal to come near to the final value of the unchanged run as soon as possible.
+
+        Args:
+            share: The largest difference, in percent of the final value: "0.5%".
+            metric: The metric.
+            final: The final value of the unchanged run.
+            maximize: Whether larger values are better; None finds out by the name.
+
+        Raises:
+            ValueError: The share is not a percentage below 100 %, the final value is not finite, or the name does not
+                say which values are better.
+
+        >>> Goal.within("0.5%", "MulticlassAccuracy", final=0.98).target
+        0.9751
+        """
+        number = share.strip().removesuffix("%")
+        try:
+            percent = float(number) if share.strip().endswith("%") else math.nan
+        except ValueError:
+            percent = math.nan
+        if not 0 <= percent < 100:
+            raise ValueError(f"within must be a percentage such as 0.5%, below 100%; got {share!r}.")
+        if not math.isfinite(final):
+            raise ValueError(f"The final {metric} of the unchanged run is {final}, so that nothing is near it.")
+        maximize = _direction(metric, maximize)
+        return cls(metric, maximize, target=final + abs(final) * percent / 100 * (-1 if maximize else 1))
+
     def is_reached(self, value: float) -> bool:
         """Return whether a value of the metric reaches the target; False without one.
 
@@ -84,3 +133,8 @@ class Goal:
         if self.target is None:
             return f"{metric} after {self.seconds:g} s"
         return f"{metric}{'>=' if self.maximize else '<='}{self.target:g}"
+
+
+def _direction(metric: str, maximize: bool | None) -> bool:
+    """Return whether larger values of a metric are better."""
+    return require_direction(metric, None, "METRIC>=VALUE or METRIC<=VALUE") if maximize is None else maximize

@@ -15,6 +15,8 @@ Commands such as ``composer verify`` are made of trials. The modules, in reading
 - ``termination``: end a study on signals as on Ctrl-C.
 - ``records``, ``study``: run many trials, keep their records in a folder, go on after an interruption.
 - ``workspace``, ``temporary_folder``: the folder and the fork server of the trials of one call.
+- ``interleave``, ``block_steps``, ``blocks``: measure variants in turn, a block of steps each.
+- ``endless``, ``peak_memory``: what probes share.
 - ``display``: the progress on the terminal.
 """
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from composer._text import did_you_mean
 from composer.core.data_spec import DataSpec
 from composer.core.evaluator import Evaluator
 
-__all__ = ["plain_name", "with_value"]
+__all__ = ["loader_like", "plain_name", "with_value"]
 
 # Arguments of a DataLoader that a copy of it can have differently.
 _LOADER_ARGUMENTS = (
@@ -202,6 +202,21 @@ def _with_loader_argument(loader: DataLoader[Any], where: str, name: str, new: A
     elif not isinstance(loader.dataset, IterableDataset):
         given["sampler"] = loader.sampler
     return DataLoader(loader.dataset, **_consistent(given))
+
+
+def loader_like(loader: DataLoader[Any], dataset: Dataset[Any], **changes: Any) -> DataLoader[Any]:
+    """Return a loader of another dataset, with the arguments of a loader.
+
+    Args:
+        loader: The loader.
+        dataset: The dataset.
+        **changes: Arguments that differ.
+
+    >>> loader_like(DataLoader([1, 2, 3], batch_size=2), [4]).batch_size
+    2
+    """
+    given: dict[str, Any] = {key: getattr(loader, key) for key in _LOADER_ARGUMENTS if hasattr(loader, key)}
+    return DataLoader(dataset, **_consistent({**given, **changes}))
 
 
 def _consistent(given: dict[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Study:
         parallel: Number of trials that run at the same time.
         display: Shows the progress.
         server: Forks the processes of trials; None starts a Python for each.
+        keep_failures: Whether trials that failed or timed out are not run again either, unless the program has changed.
 
     Raises:
         ValueError: ``parallel`` is less than 1.
@@ -70,13 +71,20 @@ class Study:
     """
 
     def __init__(
-        self, folder: Path, *, parallel: int = 1, display: Display | None = None, server: ForkServer | None = None
+        self,
+        folder: Path,
+        *,
+        parallel: int = 1,
+        display: Display | None = None,
+        server: ForkServer | None = None,
+        keep_failures: bool = False,
     ) -> None:
         if parallel < 1:
             raise ValueError(f"parallel must be at least 1; got {parallel}.")
         self.folder, self._parallel, self._server = folder.absolute(), parallel, server
         self._display: Display = _NoDisplay() if display is None else display
         self._renewed: set[str] = set()
+        self._kept = {"completed", "out_of_memory", *(("failed", "timed_out") if keep_failures else ())}
 
     def run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         """Return the record of each trial by its name; trials of which there is a record are not run again.
@@ -98,6 +106,19 @@ class Study:
             self._records = Records(self.folder / "trials.jsonl")
             self._renewed.clear()
             return self._run(trials)
+
+    def knows(self, trial: Trial) -> bool:
+        """Return whether there is a record of a trial, with which it is not run again unless an earlier one is.
+
+        Args:
+            trial: The trial.
+
+        >>> from composer.trials import Target
+        >>> Study(tmp_path).knows(Trial("fp32", Target("script", "train.py"), "composer.trials.probe:Probe"))
+        False
+        """
+        self._records = Records(self.folder / "trials.jsonl")
+        return self._recorded(trial) is not None
 
     def _run(self, trials: Sequence[Trial]) -> dict[str, Record]:
         done: dict[str, Record] = {}
@@ -142,8 +163,12 @@ class Study:
                 return Record(trial.name, trial.key, "failed", 0.0, f"{name} did not complete: {done[name].error}")
         if self._renewed.intersection(trial.after):
             return None  # it may read files of the earlier trial
+        return self._recorded(trial)
+
+    def _recorded(self, trial: Trial) -> Record | None:
+        """Return the record of a trial, if it is that of the present program and the files of the trial are there."""
         record = self._records.get(trial.key)
-        if record is None or record.outcome not in ("completed", "out_of_memory"):
+        if record is None or record.outcome not in self._kept:
             return None
         if any(hash_of(Path(path)) != known for path, known in record.sources.items()):
             return None  # a module of the program was edited

@@ -16,9 +16,10 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from composer import Trainer
-from composer.diagnosis.block_recorder import BLOCK_FILE, TOKEN_FILE, BlockRecorder, write
-from composer.diagnosis.blocks import Block
+from composer.diagnosis.block_recorder import BlockRecorder
 from composer.models import ComposerClassifier
+from composer.trials.block_steps import BLOCK_FILE, TOKEN_FILE, write
+from composer.trials.blocks import Block
 
 
 class Driver(threading.Thread):
@@ -37,7 +38,8 @@ class Driver(threading.Thread):
             path = self._folder / BLOCK_FILE
             found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"block": -1}
             if found.pop("block") == number:
-                total = found.pop("total")
+                total, memory = found.pop("total"), found.pop("memory")
+                assert memory > 2**20
                 self.blocks.append(Block(**{name: tuple(value) for name, value in found.items()}, total=total))
                 number += 1
                 write(self._folder / TOKEN_FILE, {"block": number, **self._token})

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from composer.diagnosis.blocks import Block
 from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, _with_gains, doctor
-from composer.diagnosis.interleave import Contest
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
 from composer.statistics.paired import Ratio
 from composer.trials import Target
+from composer.trials.blocks import Block
+from composer.trials.interleave import Contest
 
 
 @pytest.fixture

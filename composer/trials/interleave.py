@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer.diagnosis.block_recorder import BLOCK_FILE, TOKEN_FILE, write
-from composer.diagnosis.blocks import Block, seconds_per_step
+from composer.trials.block_steps import BLOCK_FILE, TOKEN_FILE, write
+from composer.trials.blocks import Block, seconds_per_step
 from composer.trials.fork_server import ForkServer
 from composer.trials.processes import Running
 from composer.trials.trial import Trial
@@ -33,7 +33,7 @@ class Contest:
 
     Args:
         folder: Folder for the trials.
-        trials: The variants by name, with a :class:`.BlockRecorder` as probe.
+        trials: The variants by name, with probes that add :class:`.Blocks` to the callbacks.
         server: Forks the processes; None starts a Python for each.
         steps: Number of measured steps of a block.
         batches: Number of batches of an epoch; None if unknown.
@@ -45,6 +45,7 @@ class Contest:
         blocks: The measured blocks by variant, one for each round that it was in.
         failed: Why a variant did not run, by its name.
         warmups: The steps before the first block, by variant.
+        memory: Peak memory in bytes by variant, of rank 0; 0 where it is not known.
 
     >>> with Contest(Path("folder"), trials, None, steps=8) as contest:  # doctest: +SKIP
     ...     contest.play(["base", "workers-2"])
@@ -67,6 +68,7 @@ class Contest:
         self.blocks: dict[str, list[Block]] = {name: [] for name in trials}
         self.failed: dict[str, str] = {}
         self.warmups: dict[str, Block] = {}
+        self.memory: dict[str, int] = {}
         self._folder, self._trials, self._server, self._parallel = folder, trials, server, parallel
         self._steps, self._batches, self._warmup, self._limit = steps, batches, warmup, limit
         self._running: dict[str, Running] = {}
@@ -161,6 +163,7 @@ class Contest:
             found: dict[str, Any] = json.loads((running.folder / BLOCK_FILE).read_text(encoding="utf-8"))
             if found["block"] == self._number[name]:
                 self._signal(running, signal.SIGSTOP)
+                self.memory[name] = found["memory"]
                 return Block(tuple(found["seconds"]), tuple(found["kinds"]), tuple(found["skipped"]), found["total"])
         record = running.poll()
         if record is not None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer.diagnosis.blocks import Block, kind_of, seconds_per_step
+from composer.trials.blocks import Block, kind_of, seconds_per_step
 
 
 def run(batches: int, first: float, evaluation: int = 0) -> itertools.chain[tuple[str, float]]:

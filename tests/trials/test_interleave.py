@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from composer.diagnosis.interleave import Contest
 from composer.trials import ForkServer, Target, Trial
+from composer.trials.interleave import Contest
 from tests.trials import programs
 
 PROBE = "composer.diagnosis.block_recorder:BlockRecorder"

@@ -1,0 +1,152 @@
+"""Screening: what a step of each variant costs in time and memory, and which variants cannot be used at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
+from composer.exploration.screening_probe import SCREENING_PROBE
+from composer.exploration.variant import BASELINE, Variant
+from composer.statistics.paired import Ratio, paired_ratio
+from composer.trials import Study, Target, Trial
+from composer.trials.interleave import Contest
+from composer.trials.workspace import Workspace, threads_each
+
+__all__ = ["Screened", "program_facts", "screen"]
+
+_AGAIN = "again"
+# Blocks of each variant, and steps of each; the unchanged run takes part twice.
+_ROUNDS, _STEPS = 5, 8
+# Variants that are in memory at the same time.
+_TOGETHER, _TOGETHER_ON_ACCELERATOR = 6, 2
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What a step of a variant costs.
+
+    Args:
+        variant: The variant.
+        speed: How many times as fast a step is as one of the unchanged run; None if the variant cannot be used.
+        memory: Peak memory as a multiple of that of the unchanged run; NaN if it is not known.
+        error: Why it cannot be used.
+
+    >>> Screened(Variant("BlurPool"), None, math.nan, "no convolution").is_usable
+    False
+    """
+
+    variant: Variant
+    speed: Ratio | None
+    memory: float = math.nan
+    error: str = ""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it trains."""
+        return self.speed is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it in JSON types."""
+        speed = None if self.speed is None else [self.speed.value, self.speed.low, self.speed.high]
+        memory = self.memory if math.isfinite(self.memory) else None
+        return {"name": self.variant.name, "speed": speed, "memory": memory, "error": self.error}
+
+
+def program_facts(
+    target: Target, workspace: Workspace, *, ranks: int = 1, changes: Sequence[str] = (), time_limit: float = 600.0
+) -> ProgramFacts:
+    """Train one step of a program, and return the facts about it.
+
+    Args:
+        target: The program.
+        workspace: Folder of the records, and what forks the processes.
+        ranks: Number of processes.
+        changes: Assignments that hold for all runs.
+        time_limit: Seconds after which the trial is ended.
+
+    Raises:
+        RuntimeError: The program does not train; the error has its traceback.
+    """
+    threads = threads_each(ranks) if ranks > 1 else 0
+    trial = Trial(
+        "facts", target, FACTS_PROBE, changes=tuple(changes), ranks=ranks, time_limit=time_limit, threads=threads
+    )
+    record = Study(workspace.folder, server=workspace.server).run([trial])["facts"]
+    if not record.is_completed:
+        raise RuntimeError(f"The program does not train: {record.error}\n{record.details}")
+    return ProgramFacts.from_json(record.result)
+
+
+def screen(
+    target: Target,
+    variants: Sequence[Variant],
+    facts: ProgramFacts,
+    workspace: Workspace,
+    *,
+    ranks: int = 1,
+    changes: Sequence[str] = (),
+    time_limit: float = 300.0,
+    progress: Callable[[Screened], None] | None = None,
+) -> list[Screened]:
+    """Measure 40 steps of each variant in turn with the unchanged run, without evaluations.
+
+    A step is one of the optimizer: with another batch size, it trains another number of samples.
+
+    Args:
+        target: The program.
+        variants: The variants.
+        facts: The facts of the program.
+        workspace: Folder for the trials, and what forks the processes.
+        ranks: Number of processes of a run.
+        changes: Assignments that hold for all runs.
+        time_limit: Seconds that a variant may take to start, or for a block of eight steps.
+        progress: Called with each result.
+
+    Raises:
+        RuntimeError: The unchanged run does not train.
+    """
+    together = _TOGETHER if facts.device == "cpu" else _TOGETHER_ON_ACCELERATOR
+    found: list[Screened] = []
+    for begin in range(0, len(variants), together):
+        part = variants[begin : begin + together]
+        arms = {"base": BASELINE, _AGAIN: BASELINE, **{f"variant-{number}": one for number, one in enumerate(part)}}
+        trials = {
+            name: Trial(
+                f"screen-{name}",
+                target,
+                SCREENING_PROBE,
+                {"expected": list(facts.without_effect)},
+                (*changes, *variant.changes),
+                ranks=ranks,
+                # A trial is ended by the contest, or by this process.
+                time_limit=time_limit * (_ROUNDS + 2) * len(arms),
+                threads=threads_each(ranks) if ranks > 1 else 0,
+            )
+            for name, variant in arms.items()
+        }
+        with Contest(workspace.folder, trials, workspace.server, steps=_STEPS, limit=time_limit) as contest:
+            racing = [name for name in trials if name not in contest.failed]
+            for _ in range(_ROUNDS):
+                racing = contest.play(racing)
+            if not {"base", _AGAIN} <= {*racing}:
+                raise RuntimeError(f"The program does not train: {contest.failed.get('base') or contest.failed}")
+            measured = [_screened(contest, name, arms[name]) for name in list(arms)[2:]]
+        for each in measured:
+            if progress is not None:
+                progress(each)
+        found += measured
+    return found
+
+
+def _screened(contest: Contest, name: str, variant: Variant) -> Screened:
+    """Return the result of a variant, compared with both unchanged runs."""
+    if name in contest.failed:
+        return Screened(variant, None, error=contest.failed[name])
+    seconds = contest.seconds()
+    pairs = zip(seconds["base"], seconds[_AGAIN], strict=True)
+    speed = paired_ratio([math.sqrt(one * two) for one, two in pairs], seconds[name])
+    memory, base = contest.memory.get(name, 0), contest.memory.get("base", 0)
+    return Screened(variant, speed, memory / base if memory and base else math.nan)
