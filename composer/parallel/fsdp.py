@@ -208,7 +208,7 @@ class FSDPStrategy(Strategy):
         units = units_of(model, auto_wrap=config.auto_wrap, ignored=config.ignored_modules or ())
         for module in config.ignored_modules or ():
             materializer.materialize(module.modules())
-        float32 = float32_units(model, units, config, precision)
+        units, float32 = float32_units(model, units, config, precision)
         self.autocast_cache_enabled = autocast_cache_enabled(model, units, config, precision)
         shard = _ModuleSharder(config, self._meshes.data, precision, materializer)
         self._policy = mixed_precision_policy(config.mixed_precision, precision)

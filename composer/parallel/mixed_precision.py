@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from composer._text import one_of
+from composer.parallel.wrapping import is_norm_or_embedding
 from composer.precision import Precision
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def autocast_cache_enabled(
 
     Not where a block's weights are resharded after its forward pass and are cast by autocast rather than all-gathered
     in the low-precision dtype: without gradients, or with activation checkpointing, the casts of all blocks would be in
-    memory together. Elsewhere a block that runs several times is cast once.
+    memory together. Elsewhere a block that runs several times is cast once. Autocast does not cast normalizations and
+    embeddings.
 
     Args:
         model: The model, before it is sharded here.
@@ -89,7 +91,8 @@ def autocast_cache_enabled(
     """
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         return False  # sharded by the user, with unknown settings
-    settings = [dataclasses.replace(config, **unit.settings, device_mesh=None) for unit in units]
+    casting = [unit for unit in units if not is_norm_or_embedding(unit.module)]
+    settings = [dataclasses.replace(config, **unit.settings, device_mesh=None) for unit in casting]
     resharded = [one.mixed_precision for one in settings if one.reshards is not False]
     float32 = (None, torch.float32)
     return not any(mixed_precision_policy(mixed, precision).param_dtype in float32 for mixed in resharded)

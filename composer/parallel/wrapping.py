@@ -15,7 +15,7 @@ from composer.precision import Precision
 if TYPE_CHECKING:
     from composer.parallel.config import FSDPConfig
 
-__all__ = ["Unit", "float32_units", "model_policy", "prefetch", "units_of"]
+__all__ = ["Unit", "float32_units", "is_norm_or_embedding", "model_policy", "prefetch", "units_of"]
 
 _KEYS = ("mixed_precision", "reshard_after_forward", "sharding_strategy")
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -86,34 +86,61 @@ def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.M
 
 def float32_units(
     model: nn.Module, units: Sequence[Unit], config: FSDPConfig, precision: str | Precision | None
-) -> list[Unit]:
-    """Return units for the normalizations and embeddings, whose weights are all-gathered in float32 in mixed precision.
+) -> tuple[list[Unit], list[Unit]]:
+    """Return the units, and further ones for the normalizations and embeddings inside them, with their precision.
 
-    Autocast does not cast them: with low-precision weights their outputs would be in low precision too, and batch
-    normalization does not accept them. They stay unsharded from their forward to their backward pass.
+    In mixed precision, weights of normalizations and embeddings are all-gathered in float32. Autocast does not cast
+    them: with low-precision weights their outputs would be in low precision too, and batch normalization does not
+    accept them. Those that are units themselves, such as the repeated ones of an ``nn.Sequential``, keep their other
+    settings; the further ones stay unsharded from their forward to their backward pass.
 
     Args:
         model: The model.
-        units: The other units; modules inside units with a ``mixed_precision`` setting are skipped.
-        config: The configuration; unless its ``mixed_precision`` is ``"DEFAULT"`` or ``"PURE"``, the list is empty.
+        units: The units, inner ones first.
+        config: The configuration. Normalizations and embeddings are all-gathered in float32 if the ``mixed_precision``
+            of their innermost unit, or else of the configuration, is ``"DEFAULT"`` or ``"PURE"``.
         precision: The training precision.
 
     >>> from composer.parallel.config import FSDPConfig
     >>> model = nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2), nn.LayerNorm(2))
-    >>> [type(unit.module).__name__ for unit in float32_units(model, [], FSDPConfig(), "amp_bf16")]
-    ['Embedding', 'LayerNorm']
+    >>> units, others = float32_units(model, [Unit(model[2])], FSDPConfig(), "amp_bf16")
+    >>> [unit.settings for unit in units], [type(unit.module).__name__ for unit in others]
+    ([{'mixed_precision': 'FULL'}], ['Embedding'])
     """
-    if config.mixed_precision not in ("DEFAULT", "PURE") or precision is None or Precision(precision) is Precision.FP32:
-        return []
+    if precision is None or Precision(precision) is Precision.FP32:
+        return list(units), []
+    settings_of: dict[nn.Module, dict[str, Any]] = {}
+    for unit in reversed(units):  # outer ones first, so that the innermost decides
+        settings_of.update(dict.fromkeys(unit.module.modules(), unit.settings))
+
+    def is_float32(module: nn.Module) -> bool:
+        mixed = settings_of.get(module, {}).get("mixed_precision", config.mixed_precision)
+        return is_norm_or_embedding(module) and isinstance(mixed, str) and mixed.upper() in ("DEFAULT", "PURE")
+
+    full = {"mixed_precision": "FULL"}
+    blocks = [Unit(unit.module, unit.settings | full) if is_float32(unit.module) else unit for unit in units]
     excluded = {child for module in config.ignored_modules or () for child in module.modules()}
-    excluded.update(unit.module for unit in units)
-    for unit in units:
-        if "mixed_precision" in unit.settings:
-            excluded.update(unit.module.modules())
+    excluded.update((model, *(unit.module for unit in units)))
     shared = _SharedParameters(model)
-    wide = [module for module in model.modules() if module is not model and module not in excluded]
-    settings = {"mixed_precision": "FULL", "reshard_after_forward": False}
-    return [Unit(module, dict(settings)) for module in wide if _is_norm_or_embedding(module) and not shared.of(module)]
+    wide = [module for module in model.modules() if module not in excluded and is_float32(module)]
+    further = [Unit(module, {**full, "reshard_after_forward": False}) for module in wide if not shared.of(module)]
+    return blocks, further
+
+
+def is_norm_or_embedding(module: nn.Module) -> bool:
+    """Return whether a module is a normalization or an embedding, whose weights autocast does not cast.
+
+    Normalizations have "norm" in their class name, and all their weights are their own.
+
+    Args:
+        module: The module.
+
+    >>> is_norm_or_embedding(nn.LayerNorm(2)), is_norm_or_embedding(nn.Linear(2, 2))
+    (True, False)
+    """
+    own = sum(1 for _ in module.parameters(recurse=False))
+    named = isinstance(module, _EMBEDDINGS) or "norm" in type(module).__name__.lower()
+    return named and 0 < own == sum(1 for _ in module.parameters())
 
 
 def prefetch(units: Sequence[FSDPModule], root: FSDPModule, config: FSDPConfig) -> None:
@@ -196,13 +223,6 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
-
-
-def _is_norm_or_embedding(module: nn.Module) -> bool:
-    """Return whether a module is a normalization or embedding with direct weights only."""
-    own = sum(1 for _ in module.parameters(recurse=False))
-    named = isinstance(module, _EMBEDDINGS) or "norm" in type(module).__name__.lower()
-    return named and 0 < own == sum(1 for _ in module.parameters())
 
 
 class _SharedParameters:

@@ -132,6 +132,56 @@ def test_with_other_settings(two_ranks: Ranks, fsdp: dict[str, Any]) -> None:
     assert set(found[1].values()) == {"torch.float32"}
 
 
+class Convolutions(ComposerModel):
+    """Layers of the same class side by side, each of which is a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(16, WIDTH) for _ in range(2)])
+        layers: list[nn.Module] = []
+        for norm in (nn.BatchNorm1d(4), nn.BatchNorm1d(4), nn.GroupNorm(2, 4), nn.GroupNorm(2, 4)):
+            layers += [nn.Conv1d(4, 4, 3, padding=1), norm, nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * WIDTH, 16))
+        self.formats: set[torch.dtype] = set()
+
+    def forward(self, batch):
+        x = [table(batch[0]) for table in self.tables]
+        self.formats.update(one.dtype for one in x)
+        return self.layers(torch.stack([*x, *x], dim=1))
+
+    def loss(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs, batch[1])
+
+
+def trained_convolutions(fsdp: dict[str, Any] | None) -> tuple[float, float, set[torch.dtype], bool]:
+    generator = torch.Generator().manual_seed(1)
+    data = [tuple(torch.randint(16, (8,), generator=generator) for _ in range(2)) for _ in range(3)]
+    torch.manual_seed(0)
+    model, config = Convolutions(), {} if fsdp is None else {"parallelism_config": {"fsdp": fsdp}}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = trainer_of(model, data, precision="amp_bf16", max_duration="3ba", optimizers=optimizer, **config)
+    trainer.fit()
+    weights = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    size = sum(weight.detach().double().square().sum().item() for weight in weights)
+    loss = trainer.state.total_loss_dict["loss/train/total"].item()
+    return loss, size, model.formats, trainer.state.autocast_cache_enabled
+
+
+def test_layers_that_are_units_match_data_parallelism(two_ranks: Ranks) -> None:
+    expected = two_ranks.run(trained_convolutions, None)[0]
+    for mixed in ("DEFAULT", "PURE"):
+        for found in two_ranks.run(trained_convolutions, {"mixed_precision": mixed}):
+            assert found[:2] == pytest.approx(expected[:2], rel=1e-2)
+            assert found[2:] == ({torch.float32}, True)
+
+
+def test_layers_that_are_units_of_replicas(four_ranks: Ranks) -> None:
+    expected = four_ranks.run(trained_convolutions, None)[0]
+    degrees = {"data_parallel_shard_degree": 2, "data_parallel_replicate_degree": 2}
+    for found in four_ranks.run(trained_convolutions, degrees):
+        assert found[:2] == pytest.approx(expected[:2], rel=1e-2)
+
+
 def test_microbatches(two_ranks: Ranks) -> None:
     more = {"device_train_microbatch_size": 2}
     expected = two_ranks.run(trained, "LayerNorm", more)[0]

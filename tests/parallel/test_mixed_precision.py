@@ -70,3 +70,9 @@ def test_casts_are_cached_unless_their_weights_are_resharded(config, settings, e
     last = Unit(model[1], {"mixed_precision": "PURE"})
     assert autocast_cache_enabled(model, [Unit(model[0], settings), last], FSDPConfig(**config), "amp_bf16") is expected
     assert autocast_cache_enabled(model, [], FSDPConfig(**config), "amp_bf16")
+
+
+def test_normalizations_that_are_units_are_not_cast():
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.Embedding(1, 1))
+    units = [Unit(module, {"mixed_precision": "FULL"}) for module in model]
+    assert autocast_cache_enabled(model, units, FSDPConfig(), "amp_bf16")

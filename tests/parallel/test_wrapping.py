@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from composer.parallel.wrapping import units_of
+from composer.parallel.config import FSDPConfig
+from composer.parallel.wrapping import Unit, float32_units, units_of
 
 
 class Block(nn.Module):
@@ -112,3 +113,49 @@ def test_invalid_declarations_are_rejected():
     model.fsdp_wrap_fn = lambda module: {"sharding": 1} if isinstance(module, Block) else False
     with pytest.raises(ValueError, match=r"blocks.0: the key of fsdp_wrap_fn must be one of"):
         units_of(model)
+
+
+def _precisions(model: nn.Module, units: list[Unit], config: FSDPConfig) -> list[dict[str, dict[str, object]]]:
+    names = {module: name for name, module in model.named_modules()}
+    return [
+        {names[unit.module]: unit.settings for unit in some} for some in float32_units(model, units, config, "bf16")
+    ]
+
+
+def _normed() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.LayerNorm(2))
+
+
+STAYS = {"mixed_precision": "FULL", "reshard_after_forward": False}
+
+
+@pytest.mark.parametrize("mixed", ["DEFAULT", "PURE"])
+def test_normalization_that_is_a_unit_is_gathered_in_float32(mixed):
+    model, config = _normed(), FSDPConfig(mixed_precision=mixed)
+    given = {"reshard_after_forward": 2}
+    units = [Unit(model[2], given), Unit(model[0])]
+    blocks, further = _precisions(model, units, config)
+    assert blocks == {"2": {"reshard_after_forward": 2, "mixed_precision": "FULL"}, "0": {}}
+    assert further == {"1.1": STAYS}
+    assert given == {"reshard_after_forward": 2}, "the user's dict is unchanged"
+
+
+@pytest.mark.parametrize("mixed", ["FULL", {"param_dtype": "bf16"}])
+def test_other_precisions_are_not_changed(mixed):
+    model, config = _normed(), FSDPConfig(mixed_precision=mixed)
+    assert _precisions(model, [Unit(model[2])], config) == [{"2": {}}, {}]
+
+
+def test_innermost_unit_decides_on_the_precision_of_a_normalization():
+    model = _normed()
+    for outer, inner, config, wide in (
+        ("FULL", {}, "DEFAULT", True),
+        ("FULL", {"mixed_precision": "pure"}, "FULL", True),
+        ("DEFAULT", {}, "FULL", False),
+        ("DEFAULT", {"mixed_precision": {"param_dtype": "bf16"}}, "PURE", False),
+    ):
+        stack = nn.Sequential(model)
+        units = [Unit(model[1], dict(inner)), Unit(model, {"mixed_precision": outer})]
+        found = _precisions(stack, units, FSDPConfig(mixed_precision=config))[1]
+        assert ("0.1.1" in found) is wide
+        assert ("0.2" in found) is (outer == "DEFAULT")
