@@ -60,8 +60,12 @@ class Failure:
 class Runner(Protocol):
     """Trains variants.
 
-    >>> issubclass(type("Simulation", (Runner,), {}), Runner)
-    True
+    >>> class Failing:
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [Failure("out of memory") for _ in requests]
+    >>> runner: Runner = Failing()
     """
 
     @property
