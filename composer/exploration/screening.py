@@ -69,6 +69,10 @@ def program_facts(
 
     Raises:
         RuntimeError: The program does not train; the error has its traceback.
+
+    >>> with workspace(None, [FACTS_PROBE]) as where:  # doctest: +SKIP
+    ...     program_facts(Target("script", "train.py"), where).inputs
+    'images'
     """
     threads = threads_each(ranks) if ranks > 1 else 0
     trial = Trial(
@@ -107,6 +111,10 @@ def screen(
 
     Raises:
         RuntimeError: The unchanged run does not train.
+
+    >>> with workspace(None, [SCREENING_PROBE]) as where:  # doctest: +SKIP
+    ...     screen(Target("script", "train.py"), space_of(facts).variants, facts, where)[0].is_usable
+    True
     """
     together = _TOGETHER if facts.device == "cpu" else _TOGETHER_ON_ACCELERATOR
     found: list[Screened] = []

@@ -11,7 +11,7 @@ from composer.exploration.method_rows import METHODS, MethodRow
 from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.variant import Kind, Variant
 
-__all__ = ["Space", "space_of"]
+__all__ = ["Space", "methods", "space_of"]
 
 # Runs begin to gain from larger ones, but a batch of one sample is another method.
 _RATES, _SIZES = (0.5, 2.0, 4.0), (0.5, 2.0)

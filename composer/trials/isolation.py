@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from composer.core.callback import Callback
+from composer.loggers import InMemoryLogger
 from composer.trainer.short_names import instances
+from composer.trees import ensure_tuple
 
 __all__ = ["ENVIRONMENT", "TRACKER_RUNS", "environment", "isolated", "replaced_variables", "silent_trackers"]
 
@@ -35,7 +37,7 @@ ENVIRONMENT = "COMPOSER_TRIAL"
 
 
 def isolated(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return arguments of :class:`.Trainer` without checkpoints, loggers, displays and callbacks that write.
+    """Return arguments of :class:`.Trainer` without checkpoints, displays, and loggers and callbacks that write.
 
     Args:
         arguments: All arguments that the program passes.
@@ -46,11 +48,13 @@ def isolated(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
     ('trial-bf16', None, 1)
     """
     callbacks = instances("callbacks", arguments.get("callbacks"), Callback)
+    # A program may read what an earlier fit has logged.
+    in_memory = [one for one in ensure_tuple(arguments.get("loggers")) if isinstance(one, InMemoryLogger)]
     return {
         **arguments,
         "callbacks": [callback for callback in callbacks if not callback.writes_output],
         "run_name": f"trial-{name}",
-        "loggers": None,
+        "loggers": in_memory or None,
         "progress_bar": False,
         "log_to_console": False,
         "log_traces": False,

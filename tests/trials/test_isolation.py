@@ -10,6 +10,7 @@ import pytest
 
 from composer import Trainer, callbacks, loggers
 from composer.core import Callback, LoggerDestination
+from composer.loggers import InMemoryLogger
 from composer.trials import ForkServer
 from composer.trials.fork_server import can_fork
 from composer.trials.isolation import environment, isolated
@@ -122,3 +123,9 @@ def test_callbacks_with_a_place_to_write_say_so() -> None:
             if writes and not cls.writes_output:
                 found.append(name)
     assert not found
+
+
+def test_what_is_logged_in_memory_stays_readable() -> None:
+    logger = InMemoryLogger()
+    assert isolated({"loggers": [logger, "csv"]}, "one")["loggers"] == [logger]
+    assert isolated({"loggers": "csv"}, "one")["loggers"] is None
