@@ -95,10 +95,10 @@ docs: $(VENV)/stamp-docs  ## build the documentation into site/
 $(BENCH)/bin/python:
 	@$(PYTHON) -m venv $(BENCH)
 
-$(BENCH)/stamp-peers: benchmarks/requirements.txt benchmarks/torchvision.txt benchmarks/torchvision_operators.py | $(BENCH)/bin/python
+$(BENCH)/stamp-peers: benchmarks/requirements.txt benchmarks/without_dependencies.txt benchmarks/torchvision.txt benchmarks/torchvision_operators.py | $(BENCH)/bin/python
 	@echo "installing the peers into $(BENCH) (takes some minutes)"
 	@$(BENCH)/bin/python $(PIP) -r benchmarks/requirements.txt
-	@$(BENCH)/bin/python $(PIP) --no-deps -r benchmarks/torchvision.txt
+	@$(BENCH)/bin/python $(PIP) --no-deps -r benchmarks/without_dependencies.txt
 	@cp benchmarks/torchvision_operators.py $(BENCH)/lib/python3*/site-packages/
 	@echo 'import torchvision_operators; torchvision_operators.install()' > "$$(echo $(BENCH)/lib/python3*/site-packages)/torchvision_operators.pth"
 	@rm -rf $(BENCH)/predecessor

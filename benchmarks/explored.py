@@ -99,7 +99,13 @@ class _Speller(LanguageModel):
 
 
 def _trainer(
-    model: Any, train: Table, held_out: Table, optimizer: torch.optim.Optimizer, batch_size: int, steps: int, interval: int
+    model: Any,
+    train: Table,
+    held_out: Table,
+    optimizer: torch.optim.Optimizer,
+    batch_size: int,
+    steps: int,
+    interval: int,
 ) -> Trainer:
     return Trainer(
         model=model,
@@ -108,7 +114,7 @@ def _trainer(
         eval_interval=f"{interval}ba",
         max_duration=f"{steps}ba",
         optimizers=optimizer,
-        schedulers=LinearWithWarmupScheduler(t_warmup=f"{steps // 10}ba"),
+        schedulers=LinearWithWarmupScheduler(t_warmup="0.1dur"),
         step_schedulers_every_batch=True,
         seed=0,
         progress_bar=False,

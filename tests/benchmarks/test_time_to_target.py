@@ -114,7 +114,7 @@ def test_learning_rate_rises_and_falls_evenly() -> None:
 
 @pytest.mark.slow
 def test_splits_share_nothing() -> None:
-    digits = tasks.digits()
+    digits = tasks.splits_of_digits()
     weights = torch.rand(28 * 28, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     seen = [set((digits[name].columns[0].flatten(1).double() @ weights).tolist()) for name in digits]  # type: ignore[index]
     assert [len(digits[name]) for name in digits] == [3000, 1000, 1000]
