@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["SCREENS", "open_page", "untested"]
+__all__ = ["SCREENS", "open_page", "untested", "wait_until"]
 
 _NO_BROWSER = "neither Chromium nor Chrome is installed"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -46,6 +47,16 @@ def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "l
         yield page
         browser.close()
     assert not complaints, complaints
+
+
+def wait_until(page: Any, condition: str, seconds: float = 30.0) -> None:
+    """Wait until an expression is true in a page. Playwright's own waiting evaluates text in the page, which the policy
+    of the pages refuses as soon as it has to look twice.
+    """
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"{condition} is false after {seconds:g} s"
+        page.wait_for_timeout(50)
 
 
 def untested(skipped: Iterable[pytest.TestReport]) -> str:

@@ -210,7 +210,7 @@ MEMBERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("callback_metrics", "logged_metrics", "progress_bar_metrics", "metrics", "best_metric", "score"),
                     _VALUES),
     "loss": "trainer.state.loss",
-    **dict.fromkeys(("history", "recorder", "log_history"), "Trainer(loggers=InMemoryLogger()), and the logger's data"),
+    **dict.fromkeys(("recorder", "log_history"), "trainer.history"),
     **dict.fromkeys(("save_model", "save", "save_pretrained", "save_weights", "save_state"), _SAVED),
     **dict.fromkeys(("load", "load_model", "load_weights", "load_checkpoint", "load_state", "restore"), _LOADED),
     **dict.fromkeys(("load_from_checkpoint", "from_pretrained", "resume_from_checkpoint"), _LOADED),

@@ -15,7 +15,7 @@ import pytest
 from composer.history import History, Series
 from composer.reports import compare_runs
 from composer.reports.run_groups import group_runs
-from tests.browser import SCREENS, open_page
+from tests.browser import SCREENS, open_page, wait_until
 from tests.reports.group_runs import seeded_run
 from tests.reports.runs import HOSTILE
 
@@ -235,5 +235,5 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         page.evaluate(f"Plotly.Fx.hover({curves}, [{{curveNumber: 4, pointNumber: 1}}])")
         assert f"{HOSTILE}, mean of 3" in page.locator(".hoverlayer").nth(1).text_content()
         page.locator("details:has(figure) summary").click()
-        page.wait_for_function("document.querySelectorAll('details .js-plotly-plot').length > 0")
+        wait_until(page, "document.querySelectorAll('details .js-plotly-plot').length > 0")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -15,7 +15,7 @@ from composer.core.run_event import RunEvent
 from composer.history import History, Series
 from composer.reports import ReportImage, run_report
 from composer.reports.png import png_bytes
-from tests.browser import SCREENS, open_page
+from tests.browser import SCREENS, open_page, wait_until
 from tests.reports.runs import HOSTILE, history_with
 
 pytest.importorskip("plotly")
@@ -138,7 +138,7 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         )
         layouts = "[...document.querySelectorAll('.js-plotly-plot')].map((one) => one.layout)"
         ranges = f"{layouts}.filter((one) => one.meta === 'linked')"
-        page.wait_for_function(f"{ranges}.every((one) => one.xaxis.range[0] === 110 && one.xaxis.range[1] === 190)")
+        wait_until(page, f"{ranges}.every((one) => one.xaxis.range[0] === 110 && one.xaxis.range[1] === 190)")
         assert page.evaluate(f"{ranges}.length") == 6
         # The switches.
         page.locator(".updatemenu-button").nth(0).click()
@@ -152,7 +152,7 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         folded = page.locator("details:has(figure)")
         assert folded.locator(".js-plotly-plot").count() == 0
         folded.locator("summary").click()
-        page.wait_for_function("document.querySelectorAll('details .js-plotly-plot').length === 3")
+        wait_until(page, "document.querySelectorAll('details .js-plotly-plot').length === 3")
         assert folded.locator(".canvas").first.bounding_box()["width"] > 300
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
