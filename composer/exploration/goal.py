@@ -62,6 +62,8 @@ class Goal:
             if match is None:
                 raise ValueError
             value = float(match["value"])
+            if not math.isfinite(value):
+                raise ValueError
         except ValueError:
             raise ValueError(
                 f"A target has the form METRIC>=VALUE or METRIC<=VALUE, such as MulticlassAccuracy>=0.96; got {text!r}."

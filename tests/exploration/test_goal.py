@@ -56,3 +56,9 @@ def test_durations(text: str | float, seconds: float) -> None:
 def test_durations_that_are_none(text: str | float) -> None:
     with pytest.raises(ValueError, match="budget must be a positive duration"):
         as_seconds("budget", text)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_target_is_a_finite_number(value: str) -> None:
+    with pytest.raises(ValueError, match="A target has the form"):
+        Goal.parse(f"MulticlassAccuracy>={value}")
