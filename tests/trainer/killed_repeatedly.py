@@ -5,6 +5,7 @@ Called in a process of ``tests.forking``.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -22,20 +23,27 @@ from tests import forking
 from tests.trainer.resuming import Augmented, build, shuffled
 
 ENDLESS, LAST_STEPS = 10**6, 150
-MOMENTS = ("any", "eval", "save")
+MOMENTS = ("any", "eval", "save", "ledger")
 
 
 class Tell(Callback):
     """Takes time in each step and evaluation, and writes to the parent at the moments at which it may kill."""
 
-    def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
+    def __init__(self, pipe: int, hold_after: float) -> None:
+        self.pipe, self.hold_after, self.end, self.is_held = pipe, hold_after, 0.0, False
 
     def fit_start(self, state, logger):
         os.write(self.pipe, b"f")
+        self.end = time.monotonic() + self.hold_after
 
     def before_forward(self, state, logger):
         time.sleep(0.004)
+        if self.is_held:
+            os.write(self.pipe, b"l")  # the ledger has been written since the last checkpoint
+            time.sleep(60)
+        if time.monotonic() >= self.end and state.timestamp.batch.value % 5 == 2:
+            self.is_held = True
+            time.sleep(0.6)  # writing the ledger is due after this step
 
     def eval_batch_start(self, state, logger):
         os.write(self.pipe, b"e")
@@ -47,7 +55,7 @@ class Tell(Callback):
             time.sleep(0.001)
 
 
-def train(folder: Path, pipe: int, number: int, duration: int) -> None:
+def train(folder: Path, pipe: int, number: int, duration: int, hold_after: float) -> None:
     """Train as a user's script does."""
     build(
         shuffled(),
@@ -58,13 +66,13 @@ def train(folder: Path, pipe: int, number: int, duration: int) -> None:
         save_async=number % 2 == 1,
         save_num_checkpoints_to_keep=2,
         autoresume=True,
-        callbacks=Tell(pipe),
+        callbacks=Tell(pipe, hold_after),
         max_duration=f"{duration}ba",
         schedulers=None,
     ).fit()
 
 
-def start(folder: Path, number: int, duration: int) -> tuple[int, int]:
+def start(folder: Path, number: int, duration: int, hold_after: float) -> tuple[int, int]:
     """Fork a child that trains; return its number, and the pipe."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -74,7 +82,7 @@ def start(folder: Path, number: int, duration: int) -> tuple[int, int]:
             os.close(reader)
             error = os.open(folder.parent / "errors.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(error, 2)
-            train(folder, writer, number, duration)
+            train(folder, writer, number, duration, hold_after)
             os.write(writer, b"z")  # the system takes a while to end a process
             code = 0
         except BaseException:
@@ -104,14 +112,15 @@ def kill_repeatedly(folder: str, times: int) -> dict[str, Any]:
     for number in range(times + 1):
         gaps += 0.0 if ended is None else time.time() - ended
         done = Ledger.read(path).segments[-1].last_batch if number == times else ENDLESS
-        child, pipe = start(path, number, done + LAST_STEPS)
+        moment = MOMENTS[number % len(MOMENTS)] if number < times else ""
+        seconds = 0.3 + 0.7 * chance.random()
+        child, pipe = start(path, number, done + LAST_STEPS, seconds if moment == "ledger" else math.inf)
         if number < times:
             read_until(pipe, b"f", 0.0)
-            moment = MOMENTS[number % len(MOMENTS)]
             if moment == "any":
-                time.sleep(0.3 + 0.7 * chance.random())
+                time.sleep(seconds)
             else:
-                read_until(pipe, moment[:1].encode(), 0.3 + 0.7 * chance.random())
+                read_until(pipe, moment[:1].encode(), seconds)
             os.kill(child, signal.SIGKILL)
         else:
             read_until(pipe, b"z", 0.0)
