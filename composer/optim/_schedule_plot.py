@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from composer._plots import draw_curve, one_axes
 from composer.core.time import Time, TimeUnit
 from composer.optim.schedule_times import Horizon
+from composer.optim.schedule_units import UNIT_NAMES, check_units
 
 if TYPE_CHECKING:
     from composer.optim.schedule import ComposerScheduler
 
-__all__ = ["check_units", "draw_schedule"]
+__all__ = ["draw_schedule"]
 
 _MAX_POINTS = 1001
-_TITLES = {
-    TimeUnit.ITERATION: "iterations",
-    TimeUnit.EPOCH: "epochs",
-    TimeUnit.BATCH: "batches",
-    TimeUnit.SAMPLE: "samples",
-    TimeUnit.TOKEN: "tokens",
-    TimeUnit.SECOND: "seconds",
-}
 
 
 def draw_schedule(
@@ -46,7 +39,7 @@ def draw_schedule(
     """
     duration = Time.from_input(max_duration)
     Horizon.of_run(duration, epoch_length, ssr)  # refuses durations that are fractions of a run
-    check_units(schedule, duration.unit, epoch_length)
+    check_units(schedule, duration.unit, epoch_length)  # before a figure is made
     axes = one_axes(ax, "schedule.plot")
     if duration.unit is TimeUnit.EPOCH and epoch_length is None:
         # The curve within an epoch is the same for any length, since all times are in epochs or fractions of the run.
@@ -59,37 +52,5 @@ def draw_schedule(
     values = schedule.preview(duration, epoch_length, ssr, num_points=gaps + 1)
     last = max(1, len(values) - 1)
     draw_curve(axes, [total * k / last for k in range(len(values))], values, label)
-    axes.set(xlabel=_TITLES[duration.unit], ylabel="multiplier of the learning rate")
+    axes.set(xlabel=UNIT_NAMES[duration.unit], ylabel="multiplier of the learning rate")
     return axes.figure
-
-
-def check_units(schedule: ComposerScheduler, unit: TimeUnit, epoch_length: int | None) -> None:
-    """Check that the times of a schedule have a meaning in a run that is counted in some unit.
-
-    Args:
-        schedule: The schedule.
-        unit: The unit of the duration of the run.
-        epoch_length: Number of batches in an epoch, or None.
-
-    Raises:
-        ValueError: A time cannot be converted to the unit.
-
-    >>> from composer.optim import StepScheduler
-    >>> check_units(StepScheduler("100ba"), TimeUnit.EPOCH, None)
-    Traceback (most recent call last):
-    ...
-    ValueError: '100ba' of StepScheduler cannot be converted to epochs. Pass epoch_length, the number of batches in ...
-    """
-    convertible = {TimeUnit.EPOCH, TimeUnit.BATCH}
-    for value in vars(schedule).values():
-        for time in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
-            if not isinstance(time, Time) or time.unit in (unit, TimeUnit.DURATION):
-                continue
-            if unit in convertible and time.unit in convertible and epoch_length is not None:
-                continue
-            remedy = f"Give max_duration in {_TITLES[time.unit]}."
-            if unit in convertible and time.unit in convertible:
-                remedy = f"Pass epoch_length, the number of batches in an epoch, or give max_duration in {time.unit!s}."
-            raise ValueError(f"'{time}' of {type(schedule).__name__} cannot be converted to {_TITLES[unit]}. {remedy}")
-    for child in schedule.__parts__:
-        check_units(child, unit, epoch_length)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule_times import Horizon, Span
+from composer.optim.schedule_units import check_units
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -115,9 +116,13 @@ class ComposerScheduler:
 
         Args:
             max_duration: Duration of the run.
-            epoch_length: Number of batches in an epoch; if given, epochs are counted in batches.
+            epoch_length: Number of batches in an epoch; if given, epochs are counted in batches. Required if the times
+                of the schedule are in batches and ``max_duration`` is in epochs, or vice versa.
             ssr: Ratio by which times are multiplied, except those given as a fraction of the run.
             num_points: Number of evenly spaced values from start to end. Default: one per unit.
+
+        Raises:
+            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``.
 
         >>> from composer.optim import StepScheduler
         >>> StepScheduler("1ep", gamma=0.5).preview("2ep", epoch_length=2)
@@ -126,6 +131,7 @@ class ComposerScheduler:
         horizon = Horizon.of_run(max_duration, epoch_length, ssr)
         assert horizon.total is not None  # as max_duration is given
         plan, (unit, length) = self.__plan__(horizon), (horizon.total.unit, int(horizon.total.length))
+        check_units(self, Time.from_input(max_duration).unit, epoch_length)
         gaps = length if num_points is None else max(1, num_points - 1)
         counts = [length * k // gaps for k in range(gaps + 1)] if gaps else [0]
         if unit is not TimeUnit.BATCH or not epoch_length:

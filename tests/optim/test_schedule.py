@@ -101,6 +101,19 @@ def test_preview() -> None:
     assert len(linear.preview("7ba", num_points=100)) == 100
 
 
+@pytest.mark.parametrize(
+    ("schedule", "max_duration", "remedy"),
+    [
+        (scheduler.StepScheduler("3ba"), "2ep", "Pass epoch_length"),
+        (scheduler.StepScheduler("1ep"), "20ba", "Pass epoch_length"),
+        (scheduler.MultiStepScheduler(["1ep", "100sp"]), "2ep", "Give max_duration in samples"),
+    ],
+)
+def test_preview_refuses_times_that_have_no_meaning_in_the_run(schedule, max_duration, remedy) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        schedule.preview(max_duration)
+
+
 def test_ways_to_write_one() -> None:
     class ByPlan(ComposerScheduler):
         def __plan__(self, horizon):
