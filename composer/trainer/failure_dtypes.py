@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from composer.trainer.failure_facts import Facts, described, target_of, tensors_in
+from composer.trainer.fsdp_units import has_fsdp_units
 
 __all__ = ["devices", "input_dtype", "target_dtype"]
 
@@ -84,6 +85,8 @@ def input_dtype(facts: Facts) -> str | None:
     """
     if facts.stage not in ("forward", "eval_forward") or not _DTYPE.search(facts.text):
         return None
+    if has_fsdp_units(facts.model):
+        return None  # FSDP casts inputs, and weights that are gathered at the moment have another dtype than the rest
     weights = {tensor.dtype: name for name, tensor in facts.model.named_parameters() if tensor.is_floating_point()}
     name, module, given = facts.module or ("", facts.model, None)
     inputs = [(path, tensor) for path, tensor in tensors_in(facts.batch, "batch") if path != _target_path(facts.batch)]
@@ -101,7 +104,9 @@ def input_dtype(facts: Facts) -> str | None:
         listed = ", ".join(f"{name} is {_short(dtype)}" for dtype, name in weights.items())
         return f"the weights of {facts.name} have several dtypes: {listed}. Convert them to one: model.float()."
     of_weights = next(iter(weights))
-    path, tensor = next((path, tensor) for path, tensor in inputs if tensor.dtype != of_weights)
+    path, tensor = next(((path, tensor) for path, tensor in inputs if tensor.dtype != of_weights), ("", None))
+    if tensor is None:
+        return None  # the module casts its input itself
     wrong = f"{path} is {described(tensor)}, but the weights of {facts.name} are {_short(of_weights)}."
     if not tensor.is_floating_point():
         return f"{wrong} Convert it to floating point in the dataset: x.float(), or x.float() / 255 for images."

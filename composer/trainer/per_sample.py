@@ -23,6 +23,7 @@ from composer._containers import with_items
 from composer.core.microbatches import split
 from composer.core.types import Batch
 from composer.dist.dtensor import joint_norm, norms
+from composer.trainer.fsdp_units import has_fsdp_units
 from composer.trainer.microbatch import named_losses
 from composer.trainer.sampled_loss import Counts, SampledLoss, split_loss, weights_for
 
@@ -221,7 +222,7 @@ def _differentiated(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the losses, (N,), and their gradient norms, (N,); None for norms that cannot be measured."""
     parameters = [parameter for parameter in context.model.parameters() if parameter.requires_grad]
-    sharded = _is_sharded(context.model)
+    sharded = has_fsdp_units(context.model)
     values: list[float] = []
     found: list[float] = []
     with rng.preserve_rng_state():
@@ -236,13 +237,6 @@ def _differentiated(
             used = [gradient for gradient in gradients if gradient is not None]
             found.append(joint_norm(norms(used)).item() / context.scale if used else 0.0)
     return torch.tensor(values, dtype=torch.float64), None if sharded else torch.tensor(found, dtype=torch.float64)
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    """Return whether a backward pass also reduces and reshards the gradients of all ranks (FSDP)."""
-    from torch.distributed.fsdp import FSDPModule  # takes seconds to import
-
-    return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 def _result(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer import ComposerModel, State, Trainer
 from composer.models import ComposerClassifier
-from composer.trainer import failure_notes
+from composer.trainer import failure_dtypes, failure_notes
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE
+from composer.trainer.failure_dtypes import input_dtype
+from composer.trainer.failure_facts import facts_of
 from composer.trainer.failure_notes import add_notes
+from composer.trainer.fsdp_units import has_fsdp_units
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 
@@ -259,6 +264,20 @@ def test_nothing_is_inspected_before_an_exception(monkeypatch: pytest.MonkeyPatc
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Trainer(model=model, train_dataloader=data(), max_duration=1, optimizers=optimizer, progress_bar=False).fit()
+
+
+def test_no_note_on_dtypes_that_the_batch_does_not_explain() -> None:
+    facts = facts_of(RuntimeError("mat1 and mat2 must have the same dtype"), State(model=Net()))
+    assert input_dtype(dataclasses.replace(facts, stage="forward", batch=[torch.ones(1, 4)])) is None
+
+
+def test_no_note_on_weights_of_which_fsdp_has_gathered_some(monkeypatch) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10).double())
+    assert "several dtypes" in notes_of(Net(net))
+    monkeypatch.setattr(failure_dtypes, "has_fsdp_units", lambda model: True)
+    assert "several dtypes" not in notes_of(Net(net))
+    net.__class__ = type("FSDPSequential", (FSDPModule, nn.Sequential), {})
+    assert has_fsdp_units(Net(net))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("HIP out of memory.")])
