@@ -17,6 +17,7 @@ from benchmarks import (
     doctor_tools,
     engine_cost,
     estimate_memory,
+    estimate_processes,
     import_time,
     ledger_cost,
     methods,
@@ -27,6 +28,7 @@ from benchmarks import (
     time_to_target,
 )
 from benchmarks.report import Report
+from benchmarks.torch_allocations import can_preload
 
 BENCHMARKS = (
     "import_time",
@@ -38,6 +40,7 @@ BENCHMARKS = (
     "auto_microbatch",
     "peak_memory",
     "estimate_memory",
+    "estimate_processes",
     "scaling",
     "checkpoints",
     "data_loading",
@@ -48,6 +51,7 @@ BENCHMARKS = (
 ONLY_CPU = (
     "doctor_tools",
     "estimate_memory",
+    "estimate_processes",
     "scaling",
     "methods",
     "time_to_target",
@@ -75,6 +79,9 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         "auto_microbatch": lambda: auto_microbatch.measure(rounds=3 if quick else 31, device=device),
         "peak_memory": lambda: peak_memory.measure(rounds=1 if quick else 3, device=device),
         "estimate_memory": lambda: estimate_memory.measure(estimate_memory.CONFIGURATIONS[: 3 if quick else None]),
+        "estimate_processes": lambda: estimate_processes.measure(
+            estimate_processes.CONFIGURATIONS[: 1 if quick else None]
+        ),
         "scaling": lambda: scaling.measure(rounds=1 if quick else 5),
         "checkpoints": lambda: checkpoints.measure(rounds=2 if quick else 7, device=device),
         "data_loading": lambda: data_loading.measure(rounds=3 if quick else 15, device=device),
@@ -100,6 +107,9 @@ def main() -> int:
     begin = time.perf_counter()
     goals = []
     chosen = given.benchmarks or [name for name in BENCHMARKS if given.device == "cpu" or name not in ONLY_CPU]
+    if not given.benchmarks and "estimate_processes" in chosen and not can_preload():
+        print("estimate_processes is left out: it needs Linux and the compiler g++.", file=sys.stderr)
+        chosen.remove("estimate_processes")
     for report in reports(chosen, given.quick, given.device):
         print(f"\n{report.text()}\n", flush=True)
         goals += report.goals
