@@ -219,9 +219,13 @@ def _paired(
     # Times that are cut off say little of seconds; the ratio, in which such a run counts with its length, is a bound.
     estimate = None if missed else Estimate(-saved.value, -saved.high, -saved.low)
     ratio = Ratio(1 / found.ratio.value, 1 / found.ratio.high, _inverse(found.ratio.low))
-    # Pairs of which no run reached the target are zeros, of which the p-value is the larger.
-    student = student_p_value(log_ratios(*times, limits))
-    p_values = _PValues(found.two_sided_p_value, 2.0 ** (1 - found.num_known), student)
+    # Pairs of which no run reached the target tell nothing.
+    known = [
+        ratio
+        for ratio, pair, limit in zip(log_ratios(*times, limits), pairs, limits, strict=True)
+        if any(one.time is not None and one.time <= limit for one in pair)
+    ]
+    p_values = _PValues(found.two_sided_p_value, 2.0 ** (1 - found.num_known), student_p_value(known))
     return Difference(estimate, ratio, note="; ".join(notes)), p_values
 
 

@@ -269,3 +269,13 @@ def test_any_number_of_pairs_can_show_a_large_difference(number: int) -> None:
         assert found.better(found.differences[0]) is True
         back = censored_row("time", runs[::-1], [seeds, seeds])
         assert back.better(back.differences[0]) is False
+
+
+def test_pairs_in_which_no_run_reached_the_target_decide_nothing() -> None:
+    reached = [[Crossing(time, time, time, False, 200.0) for time in some] for some in ((100, 101, 102), (50, 51, 52))]
+    missed = Crossing(None, 200.0, math.inf, False, 200.0)
+    late = Crossing(180.0, 180.0, 180.0, False, 200.0), Crossing(None, 150.0, math.inf, False, 150.0)
+    few = censored_row("time", reached, [[1, 2, 3]] * 2).differences[0]
+    more = [[*reached[0], missed, late[0]], [*reached[1], missed, late[1]]]
+    some = censored_row("time", more, [[1, 2, 3, 4, 5]] * 2).differences[0]
+    assert some.verdict_p_value == few.verdict_p_value != few.p_value == some.p_value == 0.25
