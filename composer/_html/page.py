@@ -47,7 +47,8 @@ def document(title: str, *content: Html, footer: object = None) -> str:
         scripts = [library(), tag("script", Html(asset("page.js")))]
     end = tag("footer", *foot) if any(foot) else None
     page = tag("html", tag("head", head), tag("body", tag("main", body, end), *scripts), lang="en")
-    return f"<!doctype html>\n{page}\n"
+    # File names that are not UTF-8 contain surrogates, with which the page could not be written.
+    return f"<!doctype html>\n{page}\n".encode(errors="backslashreplace").decode()
 
 
 def section(title: str, *content: object) -> Html:

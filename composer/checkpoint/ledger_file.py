@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -74,7 +77,7 @@ class LocalLedgerFile:
         # Not kept open: others may move the folder, and network file systems publish what was written at the close.
         with self._path.open("r+b", buffering=0) as file:
             file.seek(self._offset)
-            file.write(content)
+            _write(file, content)
 
     def _append(self, line: str) -> None:
         """Append the line, with room to grow."""
@@ -84,7 +87,7 @@ class LocalLedgerFile:
             # A crash of the host may have truncated the last line.
             is_torn = file.tell() > 0 and self._path.read_bytes()[-1:] != b"\n"
             content = (b"\n" if is_torn else b"") + line.encode().ljust(self._size) + b"\n"
-            file.write(content)
+            _write(file, content)
             self._offset = file.tell() - self._size - 1
 
     def _separate(self) -> None:
@@ -172,6 +175,12 @@ class RemoteLedgerFile:
             segment: Its ``id``.
         """
         return True  # where else it is, this process need not be able to see
+
+
+def _write(file: io.FileIO, content: bytes) -> None:
+    """Write all of the content; raise an error if the disk is full after a part of it."""
+    if file.write(content) < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
 def ledger_file_of(store: LocalCheckpoints | RemoteCheckpoints) -> LocalLedgerFile | RemoteLedgerFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files and metrics may have characters that the terminal or a pipe cannot encode.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(arguments)

@@ -1,11 +1,37 @@
-"""Move a file of an earlier run aside ("metrics.1.csv") before a run writes a file of that name."""
+"""Files that a run writes: move one of an earlier run aside ("metrics.1.csv"), and find its last complete line."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["set_aside"]
+__all__ = ["line_end", "set_aside"]
+
+_BLOCK = 1 << 20
+
+
+def line_end(file: BinaryIO, end: int | None = None) -> int:
+    r"""Return the offset behind the last line break before an offset; 0 if there is none.
+
+    Args:
+        file: The file.
+        end: The offset; None for the end of the file.
+
+    >>> import io
+    >>> line_end(io.BytesIO(b"one\ntorn")), line_end(io.BytesIO(b"torn"))
+    (4, 0)
+    """
+    end = file.seek(0, os.SEEK_END) if end is None else end
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def set_aside(path: Path, copy: bool = False) -> Path:

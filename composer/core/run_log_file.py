@@ -78,12 +78,17 @@ class RunFile:
         Returns:
             The saved :meth:`state_dict` if the file is continued; empty if that described the file of another rank.
             None if a new file begins.
+
+        Raises:
+            IsADirectoryError: The path is that of a folder, which is left as it is.
         """
         self.path = path = Path(format_name(self.filename, state.run_name))
         path.parent.mkdir(parents=True, exist_ok=True)
         saved, self._saved = self._saved, {}
         if not path.exists():
             return None
+        if path.is_dir():
+            raise IsADirectoryError(f"filename={str(path)!r} is a folder. Name a file in it.")
         if saved.get("run_name") == state.run_name:
             return saved if saved.get("file") == str(path) else {}
         if self.overwrite:

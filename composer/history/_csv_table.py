@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import json
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from composer.core.csv_rows import csv_rows
 from composer.history.builder import HistoryBuilder
 
 __all__ = ["is_csv_table", "read_csv_table", "shared_rows"]
@@ -30,7 +32,8 @@ def is_csv_table(path: Path) -> bool:
     True
     """
     with path.open("rb") as file:
-        return file.read(len(",".join(_TIME)) + 1).strip().startswith(",".join(_TIME).encode())
+        # Spreadsheets put a byte order mark at the start.
+        return file.read(len(",".join(_TIME)) + 4).removeprefix(codecs.BOM_UTF8).startswith(",".join(_TIME).encode())
 
 
 def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
@@ -42,7 +45,7 @@ def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
         start: Index of the first row.
 
     Raises:
-        ValueError: A row is longer than the header, or has no step.
+        ValueError: A row is longer than the header, or has no step, or the file is no CSV in UTF-8.
     """
     rows = _rows(path)
     header = next(rows, [])
@@ -52,13 +55,12 @@ def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
             continue
         if len(row) > len(header):
             raise ValueError(f"{path}, line {number + 2}, has {len(row)} cells, but the header has {len(header)}.")
-        try:
-            step, epoch, seconds = int(row[0]), float(row[1]), float(row[2])
-        except (ValueError, IndexError):
-            raise ValueError(f"{path}, line {number + 2}, does not begin with {', '.join(_TIME)}.") from None
         cells = zip(names, row[len(_TIME) :], strict=False)
         values = {name: _value(cell) for name, cell in cells if cell}
-        builder.add(step, values, epoch=epoch, seconds=seconds)
+        try:
+            builder.add(int(row[0]), values, epoch=float(row[1]), seconds=float(row[2]))
+        except (IndexError, OverflowError, ValueError):
+            raise ValueError(f"{path}, line {number + 2}, does not begin with {', '.join(_TIME)}.") from None
     if path.stat().st_size and not _ends(path):
         builder.remarks.append(f"the last row of {path.name} is incomplete, and was left out")
 
@@ -85,21 +87,28 @@ def shared_rows(path: Path, other: Path) -> tuple[int, bool]:
 
 def _rows(path: Path) -> Iterator[list[str]]:
     """Yield the rows that are complete, the header first."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
+    with path.open(newline="", encoding="utf-8-sig") as file:
         last: list[str] | None = None
-        for row in reader:
-            if last is not None:
-                yield last
-            last = row
-    if last is not None and _ends(path):
+        is_torn = not _ends(path)
+        try:
+            for row in csv_rows(file, strict=True):
+                if last is not None:
+                    yield last
+                last = row
+        except csv.Error as error:
+            if not is_torn or next(file, None) is not None:
+                raise ValueError(f"{path} is no valid CSV: {error}. Repair its quotes.") from None
+            is_torn = False  # within quotes; the row before is complete
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not in UTF-8: {error}. Convert it.") from None
+    if last is not None and not is_torn:
         yield last
 
 
 def _ends(path: Path) -> bool:
-    """Return whether the last row is complete."""
+    """Return whether the last line is complete."""
     with path.open("rb") as file:
-        file.seek(-1, 2)
+        file.seek(max(0, file.seek(0, 2) - 1))
         return file.read(1) == b"\n"
 
 
@@ -118,5 +127,5 @@ def _value(cell: str) -> Any:
         pass
     try:
         return json.loads(cell)  # a list, or true and false
-    except ValueError:
+    except (RecursionError, ValueError):
         return cell

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
+from composer.core.run_files import line_end
 from composer.history.builder import HistoryBuilder
 from composer.history.history import LoggedTable
 from composer.history.series import TIMES
@@ -79,7 +81,7 @@ def shared_part(path: Path, other: Path) -> tuple[int, bool]:
             end += same
             if not same or same < len(block):
                 break
-        end = _line_end(file, end)
+        end = line_end(file, end)
         return end, any(record.get("seconds", 0) for record in _records_before(file, end))
 
 
@@ -93,18 +95,6 @@ def _common(block: bytes, other: bytes) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if block[low:middle] == other[low:middle] else (low, middle)
     return low
-
-
-def _line_end(file: Any, end: int) -> int:
-    """Return the offset behind the last newline before an offset."""
-    while end:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def _records_before(file: Any, end: int) -> Iterator[dict[str, Any]]:
@@ -134,14 +124,14 @@ def _add(builder: HistoryBuilder, record: dict[str, Any]) -> None:
     """Add a record; what later versions may have added is left out."""
     kind, values = record.get("kind"), record.get("values")
     if kind == "metrics" and isinstance(values, dict):
-        times = {unit: record[unit] for unit in TIMES if isinstance(record.get(unit), (int, float))}
+        times = _times(record, TIMES)
         builder.add(_step(record), values, **times)
     elif kind == "hyperparameters" and isinstance(values, dict):
         builder.hyperparameters.update(values)
     elif kind == "environment" and isinstance(values, dict):
         builder.environment = values
     elif kind == "table" and isinstance(record.get("rows"), list):
-        table = LoggedTable(list(map(str, record.get("columns") or ())), record["rows"], _step(record))
+        table = LoggedTable(list(map(str, record.get("columns") or ())), _rows(record), _step(record))
         builder.tables[str(record.get("name", "Table"))] = table
     elif kind == "event":
         builder.events.append(_event(record))
@@ -150,15 +140,30 @@ def _add(builder: HistoryBuilder, record: dict[str, Any]) -> None:
         titles = [str(record.get(name, "")) for name in ("rows", "columns")]
         names = tuple(map(str, classes)) if isinstance(classes, list) else ()
         builder.axes[str(record.get("metric"))] = ArrayAxes(names, *titles)
-    elif kind == "model":
+    elif kind == "model" and isinstance(record.get("rows"), list):
+        _rows(record)
         builder.model = {name: record.get(name) for name in ("name", "columns", "rows", "notes")}
 
 
 def _event(record: dict[str, Any]) -> RunEvent:
     details, text = record.get("details"), str(record.get("text", ""))
     kept: dict[str, Any] = details if isinstance(details, dict) else {}
-    times = {unit: record[unit] for unit in ("seconds", "time") if isinstance(record.get(unit), (int, float))}
+    times = _times(record, ("seconds", "time"))
     return RunEvent(str(record.get("event")), _step(record), text, details=kept, **times)
+
+
+def _times(record: dict[str, Any], units: Sequence[str]) -> dict[str, float]:
+    """Return the times of a record that are finite numbers."""
+    known = {unit: record.get(unit) for unit in units}
+    return {unit: time for unit, time in known.items() if isinstance(time, (int, float)) and math.isfinite(time)}
+
+
+def _rows(record: dict[str, Any]) -> list[list[Any]]:
+    """Return the rows of a table; raises a TypeError if one is no list."""
+    rows = record["rows"]
+    if not all(isinstance(row, list) for row in rows):
+        raise TypeError("A row is no list.")
+    return rows
 
 
 def _step(record: dict[str, Any]) -> int:

@@ -174,13 +174,20 @@ class HistoryBuilder:
 
     def _kept(self, rows: np.ndarray, series: Series) -> np.ndarray:
         """Return the mask of the values that were not logged again after a resumption."""
-        kept = np.ones(len(rows), dtype=bool)
-        for row, seconds in self._resumptions:
-            assert series.seconds is not None
-            before = rows < row
-            again = np.isin(series.step, series.step[~before])
-            kept &= ~(before & ((series.seconds > seconds) | ((series.seconds == seconds) & again)))
-        return kept
+        if not self._resumptions or series.seconds is None:
+            return np.ones(len(rows), dtype=bool)
+        starts, times = np.array(self._resumptions).T
+        number = len(starts)
+        # Of each resumption and all later ones: the least time, and the first that has it.
+        least = np.minimum.accumulate(times[::-1])[::-1]
+        first = np.minimum.accumulate(np.where(times == least, np.arange(number), number)[::-1])[::-1]
+        following = np.searchsorted(starts, rows, side="right")
+        least, starts = np.append(least, np.inf)[following], np.append(starts, np.inf)[np.append(first, number)]
+        steps, places = np.unique(series.step, return_inverse=True)
+        newest = np.zeros(len(steps), dtype=np.intp)
+        np.maximum.at(newest, places, rows)
+        is_again = newest[places] >= starts[following]
+        return ~((series.seconds > least) | ((series.seconds == least) & is_again))
 
     def _keep(self, name: str, value: Any, step: int) -> None:
         """Keep a value that is no number: an array of numbers, or text."""

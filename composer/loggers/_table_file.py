@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from composer.core.csv_rows import csv_rows
 from composer.core.run_files import set_aside
 
 __all__ = ["TableFile"]
@@ -45,7 +45,7 @@ class TableFile:
         self._last_row_at = self._end = 0  # byte offsets in the file
         if path.exists():
             with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file)
+                reader = csv_rows(file)
                 self.columns = next(reader, [])
                 found = sum(1 for _ in reader)
             if num_rows is not None and found > num_rows:
@@ -88,7 +88,7 @@ class TableFile:
         if not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
+            reader = csv_rows(file)
             next(reader, None)
             rows = [row for row, _ in zip(reader, range(number), strict=False)]
         width = len(self.columns)
@@ -108,7 +108,7 @@ class TableFile:
 
 
 def _text(rows: Iterable[Sequence[str]]) -> bytes:
-    return "".join(",".join(map(_quoted, row)) + "\n" for row in rows).encode()
+    return "".join(",".join(map(_quoted, row)) + "\n" for row in rows).encode(errors="backslashreplace")
 
 
 def _quoted(cell: str) -> str:

@@ -301,7 +301,7 @@ class FileLogger(LoggerDestination):
         self._run_file.open(state)
         path = self._run_file.path
         assert path is not None
-        file = path.open("a", buffering=self.buffer_size, encoding="utf-8")
+        file = path.open("a", buffering=self.buffer_size, encoding="utf-8", errors="backslashreplace")
         early, self._early = self._early, []
         file.writelines(early)
         return file

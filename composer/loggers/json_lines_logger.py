@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer.core.hooks import replaces
-from composer.core.run_files import set_aside
+from composer.core.run_files import line_end, set_aside
 from composer.core.time import TimeUnit
 from composer.environment import collect_env
 from composer.loggers._run_file_logger import RunFileLogger
@@ -145,7 +145,8 @@ class JSONLinesLogger(RunFileLogger):
             self._open(state)
         if self._lines:
             assert self._run_file.path is not None
-            text = "".join(self._lines).encode()
+            # File names that are not UTF-8 contain surrogates: written as JSON escapes.
+            text = "".join(self._lines).encode(errors="backslashreplace")
             with self._run_file.path.open("ab") as file:
                 file.truncate(self._size)  # a failed write may have left an incomplete line
                 file.write(text)
@@ -157,8 +158,12 @@ class JSONLinesLogger(RunFileLogger):
         saved = self._run_file.open(state)
         path = self._run_file.path
         assert path is not None
-        self._size = path.stat().st_size if saved is not None else 0
-        if saved is None:
+        self._size = 0
+        if saved is not None:
+            # A crash of the host may have cut off the file before the end that it had at the checkpoint.
+            with path.open("rb") as file:
+                self._size = line_end(file)
+        else:
             environment = collect_env(extras=False) | {"program": program_version()}
             facts = {"environment": {"values": environment}, "model": model_summary(state.model).table()}
             self._lines[:0] = [_line(record_type, values) for record_type, values in facts.items()]

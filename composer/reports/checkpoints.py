@@ -51,7 +51,7 @@ def checkpoints(history: History, folder: Path | None = None) -> tuple[Checkpoin
     >>> checkpoints(History("night", events=[event]))[1].path
     's3://runs/ep2.pt'
     """
-    saved = [one for one in _logged(history.events) if "://" in one.path or Path(one.path).exists()]
+    saved = [one for one in _logged(history.events) if "://" in one.path or _exists(one.path)]
     if not saved and folder is not None:
         saved = _found(folder)
     if not saved:
@@ -84,16 +84,32 @@ def _logged(events: Sequence[RunEvent]) -> list[Checkpoint]:
     return list(found.values())
 
 
+def _exists(path: str) -> bool:
+    """Return whether a file exists, as far as can be seen: it may be in a folder of another user."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _found(folder: Path) -> list[Checkpoint]:
     """Return the checkpoints below a folder whose names have the number of batches."""
     found: list[Checkpoint] = []
-    for level in (folder, *(one for one in folder.iterdir() if one.is_dir())):
-        for path in level.iterdir():
+    for level in (folder, *(one for one in _content(folder) if one.is_dir())):
+        for path in _content(level):
             batch = _BATCH.search(path.name)
             is_checkpoint = path.suffix in _SUFFIXES or (path.is_dir() and (path / ".metadata").exists())
             if batch is not None and is_checkpoint and not path.is_symlink() and "exception" not in path.name:
                 found.append(Checkpoint(str(path), int(batch[1])))
     return found
+
+
+def _content(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing if it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _best(history: History, saved: Sequence[Checkpoint]) -> Checkpoint | None:

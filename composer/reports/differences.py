@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from composer.statistics.bootstrap import Estimate
-from composer.statistics.comparison import compare
+from composer.statistics.comparison import compare, log_ratios
 from composer.statistics.crossing import Crossing
-from composer.statistics.groups import mean_difference
+from composer.statistics.groups import mean_difference, student_p_value
 from composer.statistics.holm import holm_adjusted
 from composer.statistics.paired import Ratio
 
 __all__ = ["Difference", "Row", "censored_row", "row"]
+
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class _PValues:
+    """The two-sided p-values of one difference.
+
+    Attributes:
+        permutation: That of a permutation test, which assumes no distribution.
+        least: The smallest that this test can give with so few runs.
+        student: That of Student's t-test.
+    """
+
+    permutation: float
+    least: float
+    student: float
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,8 @@ class Difference:
         p_value: Two-sided p-value of a permutation test, adjusted for the number of groups (Holm); None without
             repetitions.
         note: What limits it, such as that there is one run on a side.
+        verdict_p_value: The p-value that decides whether it is more than noise: ``p_value``, or if the groups have too
+            few runs for a permutation test to reach 5 %, that of Student's t-test, adjusted likewise.
 
     >>> Difference(None, None, None, "1 of 3 runs did not reach the target").estimate is None
     True
@@ -38,6 +57,7 @@ class Difference:
     ratio: Ratio | None = None
     p_value: float | None = None
     note: str = ""
+    verdict_p_value: float | None = None
 
     @property
     def sign(self) -> int:
@@ -91,14 +111,9 @@ class Row:
         """
         if self.larger_is_better is None or not difference.sign:
             return None
-        if difference.p_value is not None and difference.p_value > 0.05 and self._could_be_small():
+        if difference.verdict_p_value is not None and difference.verdict_p_value > _ALPHA:
             return None
         return (difference.sign > 0) == self.larger_is_better
-
-    def _could_be_small(self) -> bool:
-        """Return whether the groups have enough runs for a permutation test to reach 5 %."""
-        sizes = [len(some) for some in self.values]
-        return all(2 / math.comb(sizes[0] + size, size) <= 0.05 / (len(sizes) - 1) for size in sizes[1:])
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the row in JSON types.
@@ -122,6 +137,7 @@ class Row:
                     "ratio": None if one.ratio is None else one.ratio.value,
                     "ratio_interval": _interval(one.ratio),
                     "p_value": one.p_value,
+                    "verdict_p_value": one.verdict_p_value,
                     "better": self.better(one),
                     "note": one.note,
                 }
@@ -143,7 +159,7 @@ def row(name: str, unit: str, larger_is_better: bool | None, values: Sequence[Se
     'a run has no finite value, which the mean cannot leave out'
     """
     lists = [list(some) for some in values]
-    return Row(name, unit, larger_is_better, lists, _adjusted([_unpaired(lists[0], some) for some in lists[1:]]))
+    return Row(name, unit, larger_is_better, lists, _adjusted(*(_unpaired(lists[0], some) for some in lists[1:])))
 
 
 def censored_row(name: str, groups: Sequence[Sequence[Crossing | None]], seeds: Sequence[Sequence[int | None]]) -> Row:
@@ -162,14 +178,14 @@ def censored_row(name: str, groups: Sequence[Sequence[Crossing | None]], seeds: 
     'not reached by all runs'
     """
     values = [[None if one is None else one.time for one in some] for some in groups]
-    differences: list[Difference] = []
+    differences: list[tuple[Difference, _PValues | None]] = []
     for some, own in zip(groups[1:], seeds[1:], strict=True):
         paired = _paired(groups[0], some, seeds[0], own)
         if paired is None:
             before, after = ([None if one is None else one.time for one in side] for side in (groups[0], some))
             paired = _unpaired(before, after, "not reached by all runs")
         differences.append(paired)
-    return Row(name, "s", False, values, _adjusted(differences))
+    return Row(name, "s", False, values, _adjusted(*differences))
 
 
 def _paired(
@@ -177,8 +193,8 @@ def _paired(
     after: Sequence[Crossing | None],
     seeds: Sequence[int | None],
     others: Sequence[int | None],
-) -> Difference | None:
-    """Return the difference of runs in pairs of the same seed; None if they are no such pairs."""
+) -> tuple[Difference, _PValues | None] | None:
+    """Return the difference of runs in pairs of the same seed, with its p-values; None if they are no such pairs."""
     by_seed = [
         {seed: one for seed, one in zip(some, side, strict=True) if seed is not None and one is not None}
         for some, side in ((seeds, before), (others, after))
@@ -191,18 +207,26 @@ def _paired(
     limits = [min(one.limit, two.limit) for one, two in pairs]
     if any(limit <= 0 for limit in limits):
         return None
-    found = compare([one.time for one, _ in pairs], [two.time for _, two in pairs], limits)
+    times = [one.time for one, _ in pairs], [two.time for _, two in pairs]
+    found = compare(*times, limits)
     missed = sum(one.time is None for pair in pairs for one in pair)
     notes = [f"{len(pairs)} pairs of the same seed"]
     if missed:
         notes.append(f"{missed} of {2 * len(pairs)} runs did not reach it and count with their length")
     if found.ratio is None:
-        return Difference(None, note="not reached by any run")
+        return Difference(None, note="not reached by any run"), None
     saved = found.saved
     # Times that are cut off say little of seconds; the ratio, in which such a run counts with its length, is a bound.
     estimate = None if missed else Estimate(-saved.value, -saved.high, -saved.low)
     ratio = Ratio(1 / found.ratio.value, 1 / found.ratio.high, _inverse(found.ratio.low))
-    return Difference(estimate, ratio, found.two_sided_p_value, "; ".join(notes))
+    # Pairs of which no run reached the target tell nothing.
+    known = [
+        ratio
+        for ratio, pair, limit in zip(log_ratios(*times, limits), pairs, limits, strict=True)
+        if any(one.time is not None and one.time <= limit for one in pair)
+    ]
+    p_values = _PValues(found.two_sided_p_value, 2.0 ** (1 - found.num_known), student_p_value(known))
+    return Difference(estimate, ratio, note="; ".join(notes)), p_values
 
 
 def _inverse(value: float) -> float:
@@ -213,25 +237,32 @@ def _unpaired(
     before: Sequence[float | None],
     after: Sequence[float | None],
     missing: str = "a run has no finite value, which the mean cannot leave out",
-) -> Difference:
-    """Return the difference of the means of two groups."""
+) -> tuple[Difference, _PValues | None]:
+    """Return the difference of the means of two groups, with its p-values; None without an interval."""
     sides = [[value for value in some if value is not None and math.isfinite(value)] for some in (before, after)]
     if len(sides[0]) < len(before) or len(sides[1]) < len(after):
-        return Difference(None, note=missing)
+        return Difference(None, note=missing), None
     found = mean_difference(sides[0], sides[1])
-    if not found.difference.has_interval:
-        return Difference(found.difference, found.ratio, None, "no interval: that takes 2 runs on each side")
-    return Difference(found.difference, found.ratio, found.permutation_p_value)
+    if found.welch_p_value is None:
+        return Difference(found.difference, found.ratio, note="no interval: that takes 2 runs on each side"), None
+    least = 2 / math.comb(len(before) + len(after), len(before))
+    p_values = _PValues(found.permutation_p_value, least, found.welch_p_value)
+    return Difference(found.difference, found.ratio), p_values
 
 
-def _adjusted(differences: list[Difference]) -> list[Difference]:
+def _adjusted(*differences: tuple[Difference, _PValues | None]) -> list[Difference]:
     """Return differences with p-values adjusted for their number."""
-    known = [one for one in differences if one.p_value is not None]
-    adjusted = iter(holm_adjusted([one.p_value for one in known if one.p_value is not None]) if known else [])
-    return [
-        one if one.p_value is None else Difference(one.estimate, one.ratio, float(next(adjusted)), one.note)
-        for one in differences
-    ]
+    known = [one for _, one in differences if one is not None]
+    permutation = holm_adjusted([one.permutation for one in known])
+    # A few runs have few permutations: however far they differ, more groups would hide it.
+    is_enough = all(one.least <= _ALPHA / len(known) for one in known)
+    verdict = permutation if is_enough else holm_adjusted([one.student for one in known])
+    adjusted = iter(zip(permutation, verdict, strict=True))
+    found: list[Difference] = []
+    for difference, p_values in differences:
+        p_value, deciding = (None, None) if p_values is None else next(adjusted)
+        found.append(replace(difference, p_value=p_value, verdict_p_value=deciding))
+    return found
 
 
 def _interval(one: Estimate | Ratio | None) -> list[float] | None:

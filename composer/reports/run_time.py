@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,15 @@ from composer.ledger.ledger import FILENAME, Ledger
 
 __all__ = ["find_ledger", "seconds_by_category"]
 
+# Seconds by which the times of a ledger and of events may differ by rounding.
+_SLACK = 0.1
+
 
 def find_ledger(history: History, folder: Path | None = None) -> Ledger | None:
     """Return the ledger of a run, None if there is none: runs keep one beside their checkpoints.
+
+    A later run may have saved its checkpoints in the same folder: its ledger has no process that ran at the time of an
+    event of this run.
 
     Args:
         history: The run, whose events name its checkpoints.
@@ -22,8 +29,10 @@ def find_ledger(history: History, folder: Path | None = None) -> Ledger | None:
     True
     """
     for place in _folders(history, folder):
-        if (place / FILENAME).is_file():
-            return Ledger.read(place)
+        # The folder may be that of another user, or of another computer.
+        with contextlib.suppress(OSError, ValueError):
+            if (place / FILENAME).is_file() and _is_of(ledger := Ledger.read(place), history):
+                return ledger
     return None
 
 
@@ -40,6 +49,13 @@ def seconds_by_category(ledger: Ledger) -> dict[str, float]:
     return {category.label: seconds for category, seconds in ledger.seconds.items() if seconds > 0}
 
 
+def _is_of(ledger: Ledger, history: History) -> bool:
+    """Return whether a process of the ledger ran at the time of an event, if there are any."""
+    times = [event.time for event in history.events if event.time is not None]
+    spans = [(segment.started - _SLACK, segment.ended + _SLACK) for segment in ledger.segments]
+    return not times or any(start <= time <= end for time in times for start, end in spans)
+
+
 def _folders(history: History, folder: Path | None) -> Iterator[Path]:
     """Yield the folders in which the ledger may be, the most likely one first."""
     for event in reversed(history.events):
@@ -48,4 +64,5 @@ def _folders(history: History, folder: Path | None) -> Iterator[Path]:
             yield Path(path).parent
     if folder is not None and folder.is_dir():
         yield folder
-        yield from sorted(one for one in folder.iterdir() if one.is_dir())
+        with contextlib.suppress(OSError):
+            yield from sorted(one for one in folder.iterdir() if one.is_dir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from composer.statistics._arguments import Floats, at_least
@@ -13,7 +15,9 @@ __all__ = ["mean_band"]
 _CHUNK = 4_000_000
 
 
-def mean_band(curves: Floats, resamples: int = 2_000, seed: int = 0) -> tuple[Floats, Floats]:
+def mean_band(
+    curves: Floats | Sequence[Sequence[float]], resamples: int = 2_000, seed: int = 0
+) -> tuple[Floats, Floats]:
     """Return the ends of the 95 % interval of the mean of several curves, at each point.
 
     Whole curves are resampled, and the ends of the percentile interval are moved away from the mean as in
@@ -37,6 +41,7 @@ def mean_band(curves: Floats, resamples: int = 2_000, seed: int = 0) -> tuple[Fl
 
     Paper: Efron 1979, https://doi.org/10.1214/aos/1176344552
     """
+    curves = np.asarray(curves, dtype=np.float64)
     number = len(curves)
     if curves.ndim != 2 or number < 2:
         raise ValueError(f"curves must have shape (n, K) with at least 2 curves, but got {curves.shape}.")

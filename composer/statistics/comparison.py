@@ -208,7 +208,7 @@ def _checked(
     before: Sequence[Time], after: Sequence[Time], limit: float | Sequence[float] | None
 ) -> tuple[list[Time], list[Time], list[float]]:
     """The times, None for those beyond the limit of their pair, and the limits."""
-    if len(before) != len(after) or not before:
+    if len(before) != len(after) or not len(before):
         raise ValueError(
             f"before and after must have the same number of runs, at least 1; got {len(before)} and {len(after)}."
         )

@@ -17,7 +17,7 @@ from composer.statistics._special import special
 from composer.statistics.bootstrap import RESAMPLES, Estimate, bca_ends, resample, stretched
 from composer.statistics.paired import Ratio
 
-__all__ = ["MeanDifference", "mean_difference"]
+__all__ = ["MeanDifference", "mean_difference", "student_p_value"]
 
 Indices = npt.NDArray[np.intp]
 
@@ -81,6 +81,10 @@ def mean_difference(
     with Welch's degrees of freedom df; for the ratio, of the logarithm. A single run on a side has no interval: nothing
     is known of how far another seed would be.
 
+    The permutation test assumes the same spread in groups of different sizes: if 3 runs have three times the standard
+    deviation of 12 others, it rejects 28 % of groups with equal means at 5 %, and Welch's test 7 %. Of equal sizes, 5
+    and 5 runs, it rejects 7 % even with five times the spread.
+
     Args:
         before: The metric of each run of the first group.
         after: The metric of each run of the second.
@@ -115,6 +119,32 @@ def mean_difference(
     welch = _welch(one, two) if statistic == "mean" and min(len(one), len(two)) > 1 else None
     permutation = _permutation(one, two, statistic, seed)
     return MeanDifference(first, second, len(one), len(two), difference, ratio, welch, permutation)
+
+
+def student_p_value(values: Sequence[float]) -> float:
+    """Return the two-sided p-value of Student's t-test that the mean is zero, such as that of differences of pairs.
+
+    Args:
+        values: The values.
+
+    Returns:
+        The p-value; 1 for a single value, 0 if all are the same and not zero.
+
+    Raises:
+        TypeError: A value is not a number.
+        ValueError: There is no value, or one is not finite.
+
+    >>> round(student_p_value([0.1, 0.2, 0.3]), 4)
+    0.0742
+
+    Paper: Student 1908, https://doi.org/10.1093/biomet/6.1.1
+    """
+    ordered = finite("values", values)
+    number, mean = len(ordered), float(np.mean(ordered))
+    error = float(np.std(ordered, ddof=1)) / math.sqrt(number) if number > 1 else math.inf
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 1.0 if number == 1 else 2 * float(special().stdtr(number - 1, -abs(mean) / error))
 
 
 def _statistic(values: Floats, statistic: str) -> float:

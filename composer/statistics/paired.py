@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from composer.statistics._arguments import finite
+
 __all__ = ["Ratio", "paired_ratio"]
 
 # 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom.
@@ -58,7 +60,8 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
         after: Seconds of a step in the block beside it with a change.
 
     Raises:
-        ValueError: There are fewer than two pairs.
+        TypeError: A time is not a number.
+        ValueError: There are fewer than two pairs, or a time is not positive and finite.
 
     >>> round(paired_ratio([2.0, 2.2, 2.1], [1.0, 1.1, 1.0]).value, 2)
     2.03
@@ -67,6 +70,9 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
         raise ValueError(
             f"before and after must have the same number of blocks, at least 2; got {len(before)} and {len(after)}."
         )
+    for name, times in (("before", before), ("after", after)):
+        if not (finite(name, times) > 0).all():
+            raise ValueError(f"{name} must be positive seconds, but has {min(times)!r}.")
     logs = sorted(math.log(one / two) for one, two in zip(before, after, strict=True))
     number, trimmed = len(logs), len(logs) // _TRIMMED
     kept = logs[trimmed : number - trimmed]

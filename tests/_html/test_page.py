@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from composer._html import document, plot, section, table, tag
+from composer._html import document, plot, plot_text, section, table, tag
 from composer._html.page import asset
 from tests.browser import SCREENS, open_page
 
@@ -98,3 +99,9 @@ def test_a_page_without_its_library_says_so(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Error"), open_page(path) as page:
         assert page.evaluate("document.documentElement.dataset.plots") == "failed"
         assert "the tables have the same numbers" in page.inner_text(".canvas")
+
+
+def test_names_that_are_not_utf8_can_be_written(tmp_path: Path) -> None:
+    name = os.fsdecode(b"runs/\xff")
+    page = document(name, section(name, tag("p", name)), plot(name, [{"name": plot_text(name)}], {}))
+    assert page.encode().decode().count(r"runs/\udcff") == 6

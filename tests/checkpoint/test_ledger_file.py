@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 
 import pytest
@@ -135,3 +136,19 @@ def test_a_local_folder_is_absolute(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ck").mkdir()
     assert ledger_file_of(LocalCheckpoints(tmp_path / "ck")).folder == str(tmp_path / "ck")
+
+
+def test_a_disk_that_fills_up_leaves_the_lines_of_others(tmp_path) -> None:
+    LocalLedgerFile(tmp_path).write("one")
+    path, file = tmp_path / "ledger.jsonl", LocalLedgerFile(tmp_path)
+    before, limit = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limit[1]))  # a part of the line fits
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            file.write("two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    file.write("two again")
+    file.write("two at last")
+    assert path.read_bytes().startswith(before)
+    assert lines(file) == ["one", "two", "two at last"]

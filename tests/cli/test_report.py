@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,13 @@ def test_errors(words: list[str], code: int, message: str, run: Path, monkeypatc
     assert message in error
     assert error.count("\n") == 1
     assert not (run / "report.html").exists()
+
+
+def test_names_that_the_terminal_cannot_encode(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run.rename(run.with_name(os.fsdecode(b"n\xc3\xa4cht \xff")))
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setattr("sys.stdout", shown)
+    assert main(["report", str(folder)]) == 0
+    assert main(["compare", str(folder), str(folder)]) == 1  # the same run twice
+    assert b"n\\xe4cht \\udcff" in shown.buffer.getvalue()  # type: ignore[attr-defined]
+    assert (folder / "report.html").exists()

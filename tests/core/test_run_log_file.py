@@ -89,3 +89,11 @@ def test_upload(tmp_path) -> None:
     existing(tmp_path)
     file.upload(state, logger)
     assert uploads.texts == {"logs/run.txt": "old"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_is_not_moved(tmp_path, overwrite: bool) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        RunFile(f"{tmp_path}/runs", overwrite=overwrite).open(state_of())
+    assert [one.name for one in tmp_path.iterdir()] == ["runs"]

@@ -93,3 +93,44 @@ def test_a_record_that_does_not_fit_leaves_nothing() -> None:
     builder.add(1, {"loss": 3.0}, seconds=1.0)
     loss = builder.history()["loss"]
     assert (loss.step.tolist(), loss.values.tolist(), loss.over("seconds").tolist()) == ([0, 1], [1, 3], [0, 1])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from([0.0, 1.0, 2.0, 3.0, np.nan]), st.sampled_from(["", "a", "ab"])),
+        max_size=20,
+    )
+)
+def test_what_resumptions_replace(records: list[tuple[int, float, str]]) -> None:
+    builder = HistoryBuilder("night")
+    clock, resumptions = -np.inf, []
+    for row, (step, seconds, names) in enumerate(records):
+        builder.add(step, {name: float(row) for name in names}, seconds=seconds)
+        if seconds < clock:
+            resumptions.append((row, seconds))
+        clock = clock if np.isnan(seconds) else seconds
+    history = builder.history()
+
+    def is_replaced(row: int, rows: list[int]) -> bool:
+        step, time, _ = records[row]
+        return any(
+            time > seconds or (time == seconds and step in {records[other][0] for other in rows if other >= start})
+            for start, seconds in resumptions
+            if row < start
+        )
+
+    for name in "ab":
+        rows = [row for row, record in enumerate(records) if name in record[2]]
+        kept = history.series[name].values if rows else []
+        lost = history.replaced[name].values if name in history.replaced else []
+        assert list(kept) == [row for row in rows if not is_replaced(row, rows)]
+        assert list(lost) == [row for row in rows if is_replaced(row, rows)]
+
+
+def test_two_writers_of_one_log_are_read_soon() -> None:
+    builder = HistoryBuilder("night")
+    for step in range(20_000):
+        for seconds in (step, step / 2):
+            builder.add(step, {"loss": 1.0}, seconds=seconds)
+    # A pass for each of the resumptions would take minutes.
+    assert len(builder.history()["loss"]) == 20_001

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,57 @@ def test_folders(tmp_path: Path) -> None:
     (run / "empty.csv").touch()
     with pytest.raises(ValueError, match="it is empty"):
         History.read(run / "empty.csv")
+
+
+HEADER = "step,epoch,seconds,loss\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEADER + '0,0,0,"1\n1,0,1,2\n', "no valid CSV"),
+        (HEADER + f"{'9' * 30},0,0,1\n", "line 2, does not begin with step"),
+        ((HEADER + "0,0,0,\xf6\n").encode("latin-1"), "not in UTF-8"),
+    ],
+)
+def test_other_tables_are_refused(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        History.read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_tables_with_long_cells_and_of_spreadsheets(tmp_path: Path) -> None:
+    matrix = [[1.0] * 400] * 400
+    text = f'{HEADER}0,0,0,"{matrix}"\n1,0,1,{"[" * 5000}\n2,0,2,0.5\n3,0,3,"torn'
+    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    history = History.read(tmp_path)
+    assert history.arrays["loss"].values.shape == (400, 400)
+    assert history["loss"].values.tolist() == [0.5]
+    assert history.remarks == ["the last row of metrics.csv is incomplete, and was left out"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "table", "columns": ["a"], "rows": [1]},
+        {"kind": "model", "columns": ["a"], "rows": [1]},
+    ],
+)
+def test_tables_whose_rows_are_no_lists(tmp_path: Path, record: dict[str, Any]) -> None:
+    first = {"kind": "metrics", "step": 0, "seconds": 0.5, "values": {"loss": 1.0}}
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (first, record, first)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 2, is not a record"):
+        History.read(path)
+
+
+def test_times_that_are_not_finite_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    record = {"kind": "metrics", "step": 0, "epoch": math.inf, "seconds": math.nan, "values": {"loss": 1.0}}
+    path.write_text(json.dumps(record) + "\n" + json.dumps({**record, "kind": "event", "event": "end"}) + "\n")
+    history = History.read(path)
+    assert history.seconds is None
+    assert history["loss"].epoch is None
+    assert history.events[0].seconds is None

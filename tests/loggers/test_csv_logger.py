@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from composer import dist
 from composer.core import Logger, State
 from composer.core.timestamp import Timestamp
+from composer.history import History
 from composer.loggers import CSVLogger
 from tests.common import Regression, regression_data, trainer_of
 from tests.loggers.files import Uploads, in_own_folder, resumed, run
@@ -233,3 +234,15 @@ def test_bad_arguments() -> None:
         CSVLogger("a", "{x}")
     with pytest.raises(ValueError, match="flush_interval must be greater than 0"):
         CSVLogger("a", flush_interval=0)
+
+
+def test_a_matrix_of_many_classes(tmp_path) -> None:
+    path = tmp_path / "metrics.csv"
+    loop = Loop([CSVLogger(str(path))]).init()
+    loop.fire("fit_start")
+    loop.logger.log_metrics({"matrix": torch.full((400, 400), 7)}, step=1)
+    loop.logger.log_metrics({"later": 1}, step=2)  # a new column rewrites the file
+    loop.close()
+    history = History.read(path)
+    assert history.arrays["matrix"].values.shape == (400, 400)
+    assert history["later"].step.tolist() == [2]

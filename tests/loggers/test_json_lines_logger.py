@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from composer import dist
 from composer.core import Logger, State
 from composer.core.timestamp import Timestamp
-from composer.loggers import JSONLinesLogger
+from composer.history import History
+from composer.loggers import CSVLogger, FileLogger, JSONLinesLogger
 from tests.common import Regression, regression_data, trainer_of
 from tests.loggers.files import Uploads, in_own_folder, resumed, run
 from tests.loggers.loop import Loop
@@ -132,6 +134,22 @@ def test_an_incomplete_line_left_by_a_crash_is_removed(tmp_path) -> None:
     loop.engine._finalizer.detach()
 
 
+@pytest.mark.parametrize("tail", [b'{"kind": "metr', b"\0" * 100])
+def test_a_line_torn_by_a_crash_of_the_host_is_removed(tmp_path, tail: bytes) -> None:
+    path = tmp_path / "log.jsonl"
+    logger = JSONLinesLogger(str(path))
+    loop = run(logger, max_duration="4ba")
+    saved = logger.state_dict()
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex(b"\n", 0, -200) + 1] + tail)
+    other = JSONLinesLogger(str(path))
+    other.load_state_dict(saved)
+    run(other, max_duration="1ba").close()
+    assert History.read(path).remarks == []
+    assert path.read_bytes().count(b"\0") == 0
+    loop.engine._finalizer.detach()
+
+
 def test_the_file_is_uploaded(tmp_path) -> None:
     uploads = Uploads()
     run(JSONLinesLogger(f"{tmp_path}/log.jsonl", "{run_name}/log.jsonl"), uploads).close()
@@ -201,3 +219,18 @@ def test_events_after_a_checkpoint_stay_when_the_run_is_resumed(tmp_path) -> Non
         assert [line["event"] for line in lines_of(path, "event")] == ["checkpoint", "interruption"]
         assert sorted(one.name for one in tmp_path.glob("log.*.jsonl")) == copies
         saved = {**saved, "bytes": path.stat().st_size}
+
+
+def test_names_that_are_not_utf8_are_written(tmp_path) -> None:
+    name = os.fsdecode(b"data/\xff")
+    loggers = [JSONLinesLogger(f"{tmp_path}/log.jsonl"), CSVLogger(f"{tmp_path}/metrics.csv")]
+    loop = Loop([*loggers, FileLogger(f"{tmp_path}/log.txt", capture_stdout=False, capture_stderr=False)]).init()
+    loop.fire("fit_start")
+    loop.logger.log_hyperparameters({"folder": name})
+    loop.logger.log_metrics({"file": name, "loss": 1.0}, step=1)
+    loop.logger.log_metrics({"loss": 0.5}, step=2)
+    loop.close()
+    history = History.read(tmp_path / "log.jsonl")
+    assert (history.hyperparameters["folder"], history.texts["file"]) == (name, name)
+    assert history["loss"].values.tolist() == History.read(tmp_path / "metrics.csv")["loss"].values.tolist() == [1, 0.5]
+    assert r"data/\udcff" in (tmp_path / "log.txt").read_text(encoding="utf-8")

@@ -50,3 +50,11 @@ def test_old_logs_have_no_events(tmp_path: Path) -> None:
     assert best is not None
     assert newest is not None
     assert (Path(best.path).name, best.score, newest.step) == ("ep1-ba8-rank0.pt", 0.5, 16)
+
+
+def test_checkpoints_that_cannot_be_seen_are_left_out(tmp_path: Path) -> None:
+    events = [saved(f"/{'x' * 5000}/ep1.pt", 1), saved("a\0b", 2), saved("s3://bucket/ep1.pt", 3)]
+    _, newest = checkpoints(History("night", events=events), tmp_path / "missing")
+    assert newest is not None
+    assert newest.step == 3
+    assert checkpoints(History("night", events=events[:2]), tmp_path / "missing") == (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -14,7 +15,10 @@ import pytest
 
 from composer.history import History, Series
 from composer.reports import compare_runs
+from composer.reports.differences import censored_row, row
 from composer.reports.run_groups import group_runs
+from composer.statistics import mean_difference
+from composer.statistics.crossing import Crossing
 from tests.browser import SCREENS, open_page, wait_until
 from tests.reports.group_runs import seeded_run
 from tests.reports.runs import HOSTILE
@@ -237,3 +241,41 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         page.locator("details:has(figure) summary").click()
         wait_until(page, "document.querySelectorAll('details .js-plotly-plot').length > 0")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def placebo_verdicts(number: int, groups: int) -> float:
+    """Return in how many of 100 comparisons of groups without any difference one is called better or worse."""
+    noise = np.random.default_rng(number)
+    rows = [row("accuracy", "", True, noise.normal(size=(groups, number)).tolist()) for _ in range(100)]
+    return sum(any(one.better(each) is not None for each in one.differences) for one in rows) / 100
+
+
+@pytest.mark.parametrize(("number", "groups"), [(3, 10), (5, 8)])
+def test_many_groups_of_few_runs_do_not_make_placebos_better(
+    number: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = functools.partial(mean_difference, resamples=500)
+    monkeypatch.setattr("composer.reports.differences.mean_difference", few)
+    assert placebo_verdicts(number, groups) <= 0.08
+
+
+@pytest.mark.parametrize("number", range(3, 9))
+def test_any_number_of_pairs_can_show_a_large_difference(number: int) -> None:
+    noise = np.random.default_rng(number)
+    times = [mean + noise.normal(size=number) for mean in (100, 50)]
+    runs = [[Crossing(time, time - 1, time + 1, False, 200.0) for time in some] for some in times]
+    for seeds in (list(range(number)), [None] * number):
+        found = censored_row("time", runs, [seeds, seeds])
+        assert found.better(found.differences[0]) is True
+        back = censored_row("time", runs[::-1], [seeds, seeds])
+        assert back.better(back.differences[0]) is False
+
+
+def test_pairs_in_which_no_run_reached_the_target_decide_nothing() -> None:
+    reached = [[Crossing(time, time, time, False, 200.0) for time in some] for some in ((100, 101, 102), (50, 51, 52))]
+    missed = Crossing(None, 200.0, math.inf, False, 200.0)
+    late = Crossing(180.0, 180.0, 180.0, False, 200.0), Crossing(None, 150.0, math.inf, False, 150.0)
+    few = censored_row("time", reached, [[1, 2, 3]] * 2).differences[0]
+    more = [[*reached[0], missed, late[0]], [*reached[1], missed, late[1]]]
+    some = censored_row("time", more, [[1, 2, 3, 4, 5]] * 2).differences[0]
+    assert some.verdict_p_value == few.verdict_p_value != few.p_value == some.p_value == 0.25

@@ -50,6 +50,7 @@ def test_the_band_of_means() -> None:
     assert np.isnan(mean_band(np.array([[1.0, np.nan], [2.0, 2.0]]))[0]).tolist() == [False, True]
     with pytest.raises(ValueError, match="at least 2 curves"):
         mean_band(np.zeros((1, 3)))
+    assert mean_band([[1.0, 2.0], [1.0, 2.0]])[0].tolist() == [1, 2]
 
 
 def test_time_to_a_target_with_evaluations_at_the_same_time() -> None:

@@ -33,3 +33,17 @@ def test_without_checkpoints_it_is_looked_for_in_the_folder_of_the_run(tmp_path:
     assert find_ledger(History("night"), tmp_path) is not None
     assert find_ledger(History("night"), tmp_path / "missing") is None
     assert find_ledger(saved("s3://bucket/run/ep1.pt")) is None
+
+
+def test_the_ledger_of_a_later_run_in_the_same_folder_is_not_its_own(tmp_path: Path) -> None:
+    write(tmp_path, 7.0)
+    path = str(tmp_path / "ep1.pt")
+    for time, is_its_own in ((5.0, True), (8.05, True), (9.0, False), (None, True)):
+        events = [RunEvent("checkpoint", 10, "saved", time=time, details={"path": path}), RunEvent("end", 20)]
+        assert (find_ledger(History("night", events=events)) is not None) is is_its_own
+
+
+def test_folders_that_cannot_be_seen(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoints", 7.0)
+    assert find_ledger(saved(f"/{'x' * 5000}/ep1.pt"), tmp_path) is not None
+    assert find_ledger(saved("a\0b/ep1.pt"), tmp_path) is not None

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,3 +168,9 @@ def test_log_ratios_are_zero_where_nothing_is_known() -> None:
 def test_bad_arguments_are_named(before, after, limit, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         compare(before, after, limit=limit)
+
+
+def test_arrays_are_times() -> None:
+    lists = [10.0, 11.0, 12.0], [8.0, 9.0, 9.5]
+    assert compare(*map(np.array, lists), limit=np.array([20.0] * 3)) == compare(*lists, limit=20.0)
+    assert log_ratios(*map(torch.tensor, lists)) == pytest.approx(log_ratios(*lists))

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer.statistics.groups import MeanDifference, mean_difference
+from composer.statistics.groups import MeanDifference, mean_difference, student_p_value
 
 GROUP = st.lists(st.integers(1, 30).map(float), min_size=2, max_size=6)
 
@@ -114,3 +115,14 @@ def test_equal_groups() -> None:
 def test_bad_arguments_are_named(arguments, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         mean_difference(*arguments)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8))
+def test_the_test_of_student_is_that_of_scipy(values: list[float]) -> None:
+    if np.ptp(values) > 1e-6:
+        expected = scipy.stats.ttest_1samp(values, 0).pvalue
+        assert student_p_value(values) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_test_of_student_of_few_values() -> None:
+    assert [student_p_value(values) for values in ([3.0], [0.0, 0.0], [0.5, 0.5])] == [1, 1, 0]

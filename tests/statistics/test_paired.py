@@ -71,3 +71,16 @@ def test_equal_pairs_have_an_interval_without_width() -> None:
 def test_too_few_pairs_are_an_error(before: list[float], after: list[float]) -> None:
     with pytest.raises(ValueError, match="same number of blocks, at least 2"):
         paired_ratio(before, after)
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ([1.0, 0.0], "positive seconds, but has 0.0"),
+        ([1.0, -2.0], "has -2.0"),
+        ([1.0, math.nan], r"after\[1\] must be finite"),
+    ],
+)
+def test_times_must_be_positive(after: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        paired_ratio([1.0, 2.0], after)
