@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-__all__ = ["SCREENS", "open_page", "untested", "wait_until"]
+__all__ = ["SCREENS", "close", "open_page", "untested", "wait_until"]
 
 _NO_BROWSER = "neither Chromium nor Chrome is installed"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Width and height in CSS pixels, and color scheme.
-SCREENS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
+# Width and height in CSS pixels, and color scheme: each width and each scheme once, as neither depends on the other.
+SCREENS = [(1280, 900, "light"), (390, 844, "dark")]
+# The browser, from the first page of a test file to its end: it takes longer to start than a page to open.
+_browsers: list[Any] = []
+_started = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
@@ -25,17 +28,12 @@ def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "l
 
     Skips if Playwright or a browser is not installed.
     """
-    playwright = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        pytest.skip(_NO_BROWSER)
     complaints: list[str] = []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        is_phone = width < 600
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, is_mobile=is_phone, has_touch=is_phone
-        )
+    is_phone = width < 600
+    context = _browser().new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, is_mobile=is_phone, has_touch=is_phone
+    )
+    with contextlib.closing(context):
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -45,8 +43,25 @@ def open_page(path: Path, width: int = 1280, height: int = 900, scheme: str = "l
         complaints.clear()  # the file itself
         page.wait_for_selector("html[data-plots]")
         yield page
-        browser.close()
     assert not complaints, complaints
+
+
+def _browser() -> Any:
+    if not _browsers:
+        playwright = pytest.importorskip("playwright.sync_api")
+        found = next(filter(None, map(shutil.which, _NAMES)), None)
+        if found is None:
+            pytest.skip(_NO_BROWSER)
+        driver = _started.enter_context(playwright.sync_playwright())
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        _browsers.append(_started.enter_context(browser))
+    return _browsers[0]
+
+
+def close() -> None:
+    """End the browser, if it was started; with it, its event loop, in which no other test could use asyncio."""
+    _browsers.clear()
+    _started.close()
 
 
 def wait_until(page: Any, condition: str, seconds: float = 30.0) -> None:

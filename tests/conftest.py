@@ -85,6 +85,7 @@ def _fast_collections() -> None:
 def _no_processes_left() -> Iterator[None]:
     """Check that each test file ends the processes that it starts."""
     yield
+    browser.close()
     left = leaked_processes.end()
     assert not left, f"processes were left running, and are ended now: {left}"
 

@@ -22,13 +22,13 @@ def waits(seconds: float, sampler: LineSampler) -> None:
 def test_the_line_and_part_that_run_are_sampled() -> None:
     part = ["data"]
     with LineSampler(lambda: part[0], seconds=0.001) as sampler:
-        waits(0.02, sampler)
+        waits(0.1, sampler)
         part[0] = "forward"
-        waits(0.02, sampler)
+        waits(0.1, sampler)
     told = sampler.to_json()
     assert {each["part"] for each in told} == {"data", "forward"}
     waiting = sum(each["seconds"] for each in told if each["file"] == __file__ and each["in"] == "waits")
-    assert waiting > 0.8 * sampler.total > 0.03
+    assert waiting > 0.8 * sampler.total > 0.15
     assert [each["seconds"] for each in told] == sorted((each["seconds"] for each in told), reverse=True)
 
 
@@ -52,7 +52,8 @@ def test_code_that_holds_the_lock_counts_as_much_as_code_that_releases_it() -> N
             spent["releases"] += time.perf_counter() - begin
     told = sampler.to_json()
     held = sum(each["seconds"] for each in told if (each["in"] or "").startswith("holds_the_lock"))
-    assert held / sampler.total == pytest.approx(spent["holds"] / sum(spent.values()), abs=0.1)
+    # With equal weights and the usual interval of switches it is a third of that.
+    assert held / sampler.total == pytest.approx(spent["holds"] / sum(spent.values()), abs=0.2)
     assert sys.getswitchinterval() == pytest.approx(0.005)
 
 

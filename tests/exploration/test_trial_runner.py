@@ -35,7 +35,7 @@ def test_a_longer_request_goes_on_and_records_are_used_again(
     tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = runner(tmp_path, server)
-    requests = [Request(BASELINE, 0, seconds=0.001), Request(BASELINE, 0, seconds=0.05), Request(BASELINE, 0)]
+    requests = [Request(BASELINE, 0, seconds=1e-6), Request(BASELINE, 0, seconds=0.05), Request(BASELINE, 0)]
     parts = [one.train([request])[0] for request in requests]
     whole = runner(tmp_path / "elsewhere", server, program(tmp_path)).train([Request(BASELINE, 0)])[0]
     assert values(whole).items() <= values(parts[-1]).items()

@@ -1,19 +1,19 @@
-"""The ledgers of trainers, over calls, restarts, copies and failures."""
+"""The ledgers of trainers, over calls, restarts, copies and failures, with simulated time."""
 
 from __future__ import annotations
 
 import gc
 import shutil
 import signal
-import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from composer import Callback
 from composer.callbacks import CheckpointSaver
-from composer.ledger import Category, Ledger, clock
+from composer.ledger import Category, Ledger, clock, compile_time
 from composer.ledger.ledger import parse_segments
 from composer.loggers import InMemoryLogger
 from composer.storage.folder import Folder
@@ -26,11 +26,36 @@ C = Category
 pytestmark = pytest.mark.filterwarnings("ignore:Fetching the first:composer.warnings.ComposerWarning")
 
 
+class Now:
+    """Time that passes where a test says so, and a microsecond with each reading."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        self.time += 1e-6
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+now = Now()
+
+
+@pytest.fixture(autouse=True)
+def _simulated_time(monkeypatch) -> None:
+    monkeypatch.setattr(clock, "perf_counter", now)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=now))
+    monkeypatch.setattr(clock, "claim_start", lambda: None)
+    monkeypatch.setattr(compile_time, "time", SimpleNamespace(perf_counter=now))
+
+
 class Slow(Callback):
     """Takes 20 ms at an event."""
 
     def __init__(self, event: str) -> None:
-        setattr(self, event, lambda state, logger: time.sleep(0.02))
+        setattr(self, event, lambda state, logger: now.sleep(0.02))
 
 
 def run(folder, duration: str = "4ba", **arguments):
@@ -52,7 +77,7 @@ def fail_at(batch: int, error: BaseException) -> At:
 
 def test_a_trainer_without_a_folder_has_its_ledger_in_memory(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    began = time.perf_counter()
+    began = now()
     trainer = trainer_of(
         Regression(metrics=True),
         callbacks=[Slow("eval_batch_start"), Slow("before_forward"), Slow("fit_start")],
@@ -68,7 +93,7 @@ def test_a_trainer_without_a_folder_has_its_ledger_in_memory(tmp_path, monkeypat
     assert 0 < seconds[C.DATA] < seconds[C.TRAINING]
     assert 0 < seconds[C.LOGGING] < seconds[C.TRAINING]
     assert not any(seconds[category] for category in (C.LOST, C.REPEATED, C.NOT_RUNNING, C.COMPILING))
-    assert sum(trainer.state.clock._seconds[1:-2]) <= time.perf_counter() - began
+    assert sum(trainer.state.clock._seconds[1:-2]) <= now() - began
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,7 +108,7 @@ def test_callbacks_are_part_of_the_step(slow) -> None:
 def test_slow_data_is_waited_for() -> None:
     def batches():
         for batch in regression_data():
-            time.sleep(0.02)
+            now.sleep(0.02)
             yield batch
 
     trainer = trainer_of(data=list(regression_data()))
@@ -98,7 +123,7 @@ def test_a_step_reads_the_clock_twice(monkeypatch) -> None:
     trainer = trainer_of(data=regression_data(60), max_duration="5ba")
     trainer.fit()
     readings = []
-    monkeypatch.setattr(clock, "perf_counter", lambda: readings.append(0) or time.perf_counter())
+    monkeypatch.setattr(clock, "perf_counter", lambda: readings.append(0) or now())
     counts = []
     for steps in (10, 30):
         readings.clear()
@@ -109,7 +134,7 @@ def test_a_step_reads_the_clock_twice(monkeypatch) -> None:
 
 def test_compilation_has_a_category() -> None:
     def backend(graph, inputs):
-        time.sleep(0.05)
+        now.sleep(0.05)
         return graph.forward
 
     torch._dynamo.reset()
@@ -132,9 +157,9 @@ def test_evaluation_only(tmp_path) -> None:
 
 def test_a_learning_rate_search_is_not_training() -> None:
     trainer = trainer_of(data=regression_data(8))
-    began = time.perf_counter()
+    began = now()
     trainer.find_lr(num_batches=8)
-    seconds, wall = trainer.ledger.seconds, time.perf_counter() - began
+    seconds, wall = trainer.ledger.seconds, now() - began
     assert 0 < seconds[C.OTHER] <= wall
     assert seconds[C.TRAINING] == seconds[C.DATA] == 0
 
@@ -276,7 +301,7 @@ def test_calls_after_fit_are_written(tmp_path) -> None:
 
 def test_saving_has_a_category(tmp_path, monkeypatch) -> None:
     write = CheckpointSaver._save_checkpoint
-    monkeypatch.setattr(CheckpointSaver, "_save_checkpoint", lambda *args: time.sleep(0.02) or write(*args))
+    monkeypatch.setattr(CheckpointSaver, "_save_checkpoint", lambda *args: now.sleep(0.02) or write(*args))
     trainer = run(tmp_path)
     assert trainer.ledger.seconds[C.SAVING] >= 0.04
 
