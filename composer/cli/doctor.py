@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
 from composer.cli.usage import running_trials, usage_errors
+
+if TYPE_CHECKING:
+    from composer.diagnosis.report import Report
 
 __all__ = ["add_to"]
 
@@ -31,7 +34,8 @@ def add_to(commands: Any) -> None:
         "doctor",
         "Find out why a training script is slow: train some steps as they are, show where their time goes, name what "
         "limits the speed, and measure changes that may make it faster, in turn with the unchanged run.",
-        "0 if there is no bottleneck, even if a remedy pays, 1 if there is one, or the script fails, 2 if the command "
+        "0 if there is no bottleneck, even if a remedy pays, 1 if there is one, the script fails or the page cannot be "
+        "written, 2 if the command "
         "line is wrong.",
     )
     command.add_argument("--steps", type=int, default=20, metavar="N", help="number of steps to measure (default 20)")
@@ -92,10 +96,21 @@ def _doctor(given: argparse.Namespace) -> None:
             trace=trace,
             progress=_say,
         )
-    if page is not None:
-        report.write_html(page)
-        _say(f"wrote {page}")
+    is_written = page is None or _wrote(report, page)
     print_report(report, given.json)
+    if not is_written:
+        raise SystemExit(1)
+
+
+def _wrote(report: Report, page: Path) -> bool:
+    """Write the page, and return whether that worked: what was measured is printed all the same."""
+    try:
+        report.write_html(page)
+    except OSError as error:
+        _say(f"the page could not be written: {error}")
+        return False
+    _say(f"wrote {page}")
+    return True
 
 
 def _files(given: argparse.Namespace) -> tuple[Path | None, Path | None]:

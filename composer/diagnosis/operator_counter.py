@@ -41,7 +41,7 @@ class Work:
     Attributes:
         count: Number of operators.
         small: Number of those whose start takes longer than what they compute.
-        elements: Elements that they read and write.
+        elements: Elements that they read and write; none for a view.
         flops: Floating-point operations of matrix products, convolutions and attention.
 
     >>> Work(count=2).small
@@ -88,7 +88,8 @@ class OperatorCounter(TorchDispatchMode):
         if line is not None and not part.startswith(_ON_HOST) and _waits(name, args, kwargs):
             self.waits[part, line, _NAMES.get(name) or name] += 1
         result = func(*args, **kwargs)
-        elements = sum(_elements(each) for each in (*args, result))
+        # A view reads and writes nothing: x[i] takes as long for a large x as for a small one.
+        elements = 0 if func.is_view else sum(_elements(each) for each in (*args, result))
         flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
         works = [self.parts[part]] if line is None else [self.parts[part], self.lines[part, line]]
         for work in works:

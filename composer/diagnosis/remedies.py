@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,8 @@ REMEDIES: dict[str, str] = {
 }
 # Tried only if they are named.
 ON_REQUEST = ("compile", "compile_blocks")
+# A line to write that adds arguments to a call which is there.
+_CALL = re.compile(r"(?P<name>\w+)\(\.\.\., (?P<arguments>.*)\)")
 
 
 def combination(paying: Sequence[tuple[Remedy, float]]) -> Remedy | None:
@@ -81,8 +84,10 @@ def combination(paying: Sequence[tuple[Remedy, float]]) -> Remedy | None:
     for remedy, _ in sorted(paying, key=lambda pair: -pair[1]):
         if remedy.exact:
             best.setdefault(remedy.group or remedy.name, remedy)
-    if any("tensor_loader" in remedy.edits for remedy in best.values()):
-        best = {group: remedy for group, remedy in best.items() if group != "loader-prefetch"}
+    loader = best.get("loader", Remedy(""))
+    for group, without in (("loader-prefetch", ("tensor_loader", "workers-0")), ("pin", ("tensor_loader",))):
+        if loader.name in without:
+            best.pop(group, None)
     if len(best) < 2:
         return None
     parts = list(best.values())
@@ -90,8 +95,28 @@ def combination(paying: Sequence[tuple[Remedy, float]]) -> Remedy | None:
         "+".join(remedy.name for remedy in parts),
         tuple(change for remedy in parts for change in remedy.changes),
         tuple(name for remedy in parts for name in remedy.edits),
-        "\n".join(remedy.lines for remedy in parts),
+        _together(remedy.lines for remedy in parts),
     )
+
+
+def _together(texts: Iterable[str]) -> str:
+    """Return lines to write as one text: imports first, and the arguments of the same call in one line.
+
+    Args:
+        texts: The lines of each remedy.
+    """
+    imports: dict[str, None] = {}
+    rest: dict[str, list[str]] = {}
+    for line in (line for text in texts for line in text.splitlines()):
+        call = _CALL.fullmatch(line)
+        if line.startswith(("from ", "import ")):
+            imports[line] = None
+        elif call is not None:
+            rest.setdefault(call["name"], []).append(call["arguments"])
+        else:
+            rest[line] = []
+    written = (f"{name}(..., {', '.join(given)})" if given else name for name, given in rest.items())
+    return "\n".join([*imports, *written])
 
 
 def would_save(result: Mapping[str, Any]) -> dict[str, float]:

@@ -79,7 +79,8 @@ def _steps(facts: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[Re
             if able and len(able) == len(facts["optimizers"]) and not able[0].get(name) and not able[0].get("fused"):
                 other = "foreach" if name == "fused" else "fused"
                 changes = (f"optimizers.{other}=False", f"optimizers.{name}=True")
-                lines = f"{able[0]['name']}(..., {name}=True)"
+                off = f"{other}=False, " if able[0].get(other) else ""  # of the two, only one can be on
+                lines = f"{able[0]['name']}(..., {off}{name}=True)"
                 yield Remedy(name, changes if other in able[0]["accepts"] else changes[1:], lines=lines, group="step")
     if facts["find_unused_parameters"] and facts["ranks"] > 1:
         lines = "Trainer(..., find_unused_parameters=False)"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from composer.diagnosis.advice import advise
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.first_steps import Difference
@@ -110,6 +111,13 @@ class Report:
         return not self.verdict.is_found
 
     @property
+    def advice(self) -> str:
+        """What to do apart from the remedies, without what a remedy has refuted; empty if there is no bottleneck."""
+        tried = {one.remedy.name.partition("-")[0] for one in self.tried if one.ratio is not None}
+        paying = {one.remedy.name.partition("-")[0] for one in self.tried if one.pays}
+        return advise(self.verdict.cause, self.verdict.where, tried - paying)
+
+    @property
     def paying(self) -> list[Tried]:
         """The remedies that pay and change no number, the largest gain first."""
         return [one for one in self.ranked if one.pays and one.is_exact and one.ratio is not None]
@@ -143,7 +151,7 @@ class Report:
         """Return the report in JSON types."""
         return {
             "ok": self.ok,
-            "verdict": {**dataclasses.asdict(self.verdict), "advice": self.verdict.advice},
+            "verdict": {**dataclasses.asdict(self.verdict), "advice": self.advice},
             "seconds_per_step": self.step,
             "seconds_of_clock": self.clock,
             "shares": dict(self.shares),
@@ -199,7 +207,7 @@ class Report:
     def __str__(self) -> str:
         """The report as text."""
         lines = [self.verdict.text, *(f"  {each}" for each in self.verdict.evidence)]
-        lines += [f"  {self.verdict.advice}"] if self.verdict.advice else []
+        lines += [f"  {self.advice}"] if self.advice else []
         lines += [self.best_in_words, ""] if self.best else [""]
         clock = f", without {milliseconds(self.clock)} ms to measure it" if self.clock > 0.005 * self.step else ""
         lines.append(f"A step takes {milliseconds(self.step)} ms{clock}:")

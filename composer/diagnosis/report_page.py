@@ -56,7 +56,7 @@ def _verdict(report: Report) -> Html:
         "div",
         tag("p", verdict.text),
         tag("ul", *evidence) if evidence else None,
-        tag("p", verdict.advice) if verdict.advice else None,
+        tag("p", report.advice) if report.advice else None,
         tag("p", report.best_in_words) if report.best else None,
         class_="verdict good" if report.ok else "verdict",
     )

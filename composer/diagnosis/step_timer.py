@@ -107,7 +107,8 @@ class StepTimer(Callback):
         self.time_method(state.device, "batch_to_device", "transfer")
         self.time_method(state.model, "update_metric", "metrics")
         for destination in trainer.logger.destinations:
-            self.time_method(destination, "__receive__", part_of(destination))
+            for name in ("__receive__", "log_images", "log_table", "log_traces"):
+                self.time_method(destination, name, part_of(destination))
         for optimizer in state.optimizers:
             # With zeroing gradients, and what PyTorch does around the hooks below.
             for name in ("step", "zero_grad"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from composer.diagnosis.advice import advise
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 from composer.diagnosis.durations import milliseconds
@@ -31,22 +32,6 @@ Cause = Literal[
     "optimizer",
 ]
 
-_ADVICE = {
-    "data": "Prepare what does not change once, outside of training; load in more workers; make {where} faster.",
-    "host": "Let fewer and larger operators do the work: larger batches, no Python loops over samples or steps; "
-    "see {where}.",
-    "synchronization": "Keep the value on the device, and read it rarely: log it, or read it every 100 batches.",
-    "communication": "Communicate less often (larger batches, gradient accumulation), and only what is needed.",
-    "imbalance": "Give each rank the same work in each step: batches of the same cost, such as of the same length; see "
-    "{where}.",
-    "evaluation": "Evaluate less often or on fewer batches: eval_interval, eval_subset_num_batches.",
-    "saving": "Save less often, or in the background: save_interval, save_async=True.",
-    "logging": "Log less often and less: flush_interval of the logger, fewer metrics; {where} takes most.",
-    "callback": "Let {where} act every 10 or 100 batches, or without loops over parameters in Python.",
-    "method": "Let {where} work on whole batches rather than on single samples, or every few batches.",
-    "metrics": "Compute metrics of training less often, or only in evaluation.",
-    "optimizer": "Use an implementation that steps all tensors at once: fused=True or foreach=True.",
-}
 _COMPUTE = ("forward", "loss", "backward")
 # Fractions of a step from which a part is more than its due. That of communication is what computation does not hide:
 # DistributedDataParallel hides all but the all-reduce of the last bucket where a batch is large enough (Li et al. 2020,
@@ -63,12 +48,16 @@ _LIMITS = {
 }
 # Fraction of a step from which a part below its limit is told in a healthy run of several ranks.
 _WORTH_A_LINE = 0.03
+# Fraction of a step from which a loss is told in a healthy run, such as one that runs the model again.
+_LARGE_LOSS = 0.25
 # Fraction of the time from which a line is one at which the host waits, and parts in which a device has no work.
 _BLOCKED, _NOT_QUEUED = 0.05, ("data", "transfer", "evaluation", "saving", COMMUNICATION, WAITING)
 _CALLBACK, _METHOD, _OWN_METHOD, _LINE = 0.12, 0.4, 0.15, 0.15
 _OPTIMIZER, _UNFUSED_OPTIMIZER, _OWN_OPTIMIZER, _HOST = 0.4, 0.3, 0.2, 0.5
 # Fraction of the time of a part in one function from which that is the place.
 _MOST = 0.25
+# Operators of a line in a step from which it is a loop, and the fraction of small ones from which they are many.
+_LOOP, _MOSTLY = 24, 0.8
 # Of an operator in a module: Python, the dispatcher and autograd, as a multiple of those of a bare operator.
 _OVERHEAD = 3.0
 # Cautious speeds of computation: a line that takes longer than with these does something else.
@@ -99,7 +88,7 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to do about it, apart from the remedies that are tried."""
-        return _ADVICE.get(self.cause, "").format(where=self.where or "the program")
+        return advise(self.cause, self.where)
 
     @property
     def is_found(self) -> bool:
@@ -188,6 +177,8 @@ class _Judged:
 
     def _below_limits(self) -> Iterator[str]:
         """Yield what takes a part of the step that is worth to know, and less than its due."""
+        if self._share(("loss",)) > _LARGE_LOSS:
+            yield from self._evidence("loss")
         for part in (COMMUNICATION, WAITING):
             share, limit = self._share((part,)), _LIMITS["communication" if part == COMMUNICATION else "imbalance"]
             if _WORTH_A_LINE <= share < limit:
@@ -284,19 +275,23 @@ class _Judged:
         share = self._share(("optimizer",))
         optimizers = self._facts["optimizers"]
         work = self._operators["parts"].get("optimizer", {})
+        line, fraction = hottest(self._result, "optimizer")
+        is_line = line is not None and fraction > 0.5  # of an optimizer of the user's, or of a hook of its step
         own = [each for each in optimizers if not each["module"].startswith(("torch.", "composer."))]
         unfused = [each for each in optimizers if "fused" in each["accepts"] and not each["fused"]]
-        is_many = work.get("small", 0) > 0.8 * work.get("count", 0) > 0
-        limit = _OWN_OPTIMIZER if own else _UNFUSED_OPTIMIZER if unfused else _OPTIMIZER
-        if share < limit or not (own or unfused or is_many):
+        is_many = work.get("small", 0) > _MOSTLY * work.get("count", 0) > 0
+        limit = _OWN_OPTIMIZER if own or is_line else _UNFUSED_OPTIMIZER if unfused else _OPTIMIZER
+        if share < limit or not (own or unfused or is_many or is_line):
             return
         named = (own or unfused or optimizers)[0]
         count, tensors = work.get("count", 0), sum(each["tensors"] for each in optimizers)
         evidence = [*self._evidence("optimizer"), f"{count:.0f} operators for {tensors} tensors in each step"]
-        if unfused and not own:
+        if unfused and not own and not is_line:
             evidence.append(f"{named['name']} has fused={named['fused']}")
-        text = f"Bound by the optimizer: {named['name']} takes {share:.0%} of the step."
-        yield Verdict("optimizer", text, share, named["name"], tuple(evidence))
+        where = place(line) if is_line and line is not None else named["name"]
+        at = f", most of it in {where}" if is_line else ""
+        text = f"Bound by the optimizer: {named['name']} takes {share:.0%} of the step{at}."
+        yield Verdict("optimizer", text, share, where, tuple(evidence))
 
     def _computation(self) -> Iterator[Verdict]:
         compute = self._share(_COMPUTE)
@@ -311,9 +306,11 @@ class _Judged:
         works = [self._operators["parts"].get(part, {}) for part in _COMPUTE]
         small, count = (sum(work.get(name, 0) for work in works) for name in ("small", "count"))
         overhead = small * _OVERHEAD * self._result.get("seconds_per_operator", 0.0)
-        if not count or overhead < _HOST * seconds or small < 0.8 * count:
+        if not count or overhead < _HOST * seconds or small < _MOSTLY * count:
             return
-        share = self._share((*_COMPUTE, "rest", "metrics", "optimizer"))
+        # Larger batches make all of a step cheaper, but not an optimizer that takes longest of all.
+        optimizer = self._share(("optimizer",))
+        share = self._share((*_COMPUTE, "rest", "metrics")) + (optimizer if optimizer < compute else 0.0)
         evidence = [
             f"forward, loss and backward are {count:.0f} operators a step, {small:.0f} of them on small tensors: "
             f"{seconds / count * 1e6:.0f} us each"
@@ -323,7 +320,7 @@ class _Judged:
         where, why = "", "the batches are small"
         if self._result.get("forwards", 1) >= 4:
             why = where = f"{self._result['forwards']:.0f} microbatches"
-        elif most is not None and most["count"] >= 24 and most["count"] > 0.3 * sum(each["count"] for each in lines):
+        elif most is not None and most["count"] >= _LOOP and most["count"] > 0.3 * sum(each["count"] for each in lines):
             where = place(most)
             why = f"{where} calls {most['count']:.0f} operators a step"
         yield Verdict("host", f"Bound by the host, not by computation: {why}.", share, where, tuple(evidence))
@@ -337,7 +334,8 @@ class _Judged:
                 if share < _LINE:
                     continue
                 seconds = share * self._step
-                for work in by_function(self._operators["lines"], part).get(function, ()):
+                works = by_function(self._operators["lines"], part).get(function, ())
+                for work in works:
                     seconds -= work["elements"] * _SECONDS_PER_ELEMENT + work["flops"] * _SECONDS_PER_FLOP
                     seconds -= work["count"] * _SECONDS_PER_LINE
                 if seconds / self._step >= _LINE:
@@ -345,6 +343,21 @@ class _Judged:
                     text = f"Bound by the host: {where} takes {share:.0%} of the step, in {part_name(part)}."
                     evidence = (f"its operators explain {1 - seconds / (share * self._step):.0%} of that time",)
                     yield Verdict("host", text, seconds / self._step, where, evidence)
+                elif (count := self._looping(works, share * self._step)) > 0:
+                    where = place(max(lines, key=lambda each: each["seconds"]))
+                    text = f"Bound by the host: {where} takes {share:.0%} of the step, in {part_name(part)}."
+                    evidence = (f"it calls {count:.0f} operators a step, most of them on small tensors",)
+                    yield Verdict("host", text, share, where, evidence)
+
+    def _looping(self, works: Sequence[Mapping[str, Any]], seconds: float) -> float:
+        """Return the number of operators of a function that is a loop over small tensors; 0 if it is none.
+
+        The rule for all of the computation, which a loop in one function is only a part of.
+        """
+        small, count = (sum(each[name] for each in works) for name in ("small", "count"))
+        overhead = small * _OVERHEAD * self._result.get("seconds_per_operator", 0.0)
+        is_loop = max((each["count"] for each in works), default=0) >= _LOOP
+        return count if is_loop and small >= _MOSTLY * count and overhead >= _HOST * seconds else 0
 
     def _synchronizations(self) -> Iterator[Verdict]:
         """Yield the line at which the host waits for the device, if the device then waits for the host.

@@ -29,6 +29,7 @@ from composer.trainer.overrides import TrainerOverrides, override_trainers
 from composer.trials import assignments
 from composer.trials.assignments import Assignment
 from composer.trials.isolation import isolated
+from composer.trials.leader import LOG_FILE
 from composer.trials.probe import Probe
 from composer.trials.trial import Trial
 
@@ -43,6 +44,8 @@ RESULT_FILE = "result.json"
 # Written by the first rank that fails; other ranks fail because of it.
 FAILURE_FILE = "failure.json"
 _MAX_DETAILS = 64 * 1024
+# Bytes of a log within which its last line is looked for.
+_MAX_LINE = 1000
 
 
 class _Overrides(TrainerOverrides):
@@ -182,6 +185,7 @@ def _fail(folder: Path, error: BaseException, calls: int) -> Never:
         why = f"The program exited with {error.code!r}" + (
             " during Trainer.fit." if calls else " before it called Trainer.fit."
         )
+        why += _last_words(folder / LOG_FILE) if error.code else ""
     else:
         text = str(error).strip()
         why = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
@@ -196,6 +200,19 @@ def _fail(folder: Path, error: BaseException, calls: int) -> Never:
     }
     _write(folder / FAILURE_FILE, json.dumps(failure))
     _exit(1)
+
+
+def _last_words(log: Path) -> str:
+    """Return the last line that a program has written, such as that of argparse, as an addition to why it ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _MAX_LINE))
+        lines = file.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" Its last line: {last}" if last else ""
 
 
 def _exit(code: int) -> Never:

@@ -50,6 +50,20 @@ def test_the_page_is_written_and_the_trace_is_beside_it(run: Run, tmp_path: Path
     assert "slow.html" in error
 
 
+def test_a_page_that_cannot_be_written_loses_no_report(run: Run, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SystemExit, match="1"):
+        run("--html", "slow.html", "--json")
+    out, error = capsys.readouterr()
+    assert json.loads(out)["ok"]
+    assert "No space left on device" in error
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [

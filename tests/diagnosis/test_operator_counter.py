@@ -31,6 +31,17 @@ def test_flops_elements_and_small_operators() -> None:
     assert 0 < work.small < work.count
 
 
+def test_a_view_of_a_large_tensor_is_a_small_operator() -> None:
+    large = torch.ones(512, 512)
+
+    def loops() -> None:
+        for row in range(32):
+            large[row].t()
+
+    work = counted(loops).parts["forward"]
+    assert (work.count, work.small, work.elements) == (64, 64, 0)
+
+
 def test_lines_are_those_of_the_user() -> None:
     values = torch.ones(3)
 

@@ -22,6 +22,37 @@ def test_the_best_of_each_group_is_combined() -> None:
     assert combination([(one, 0.5), (two, 0.7)]) is None
 
 
+def test_lines_of_a_combination_are_one_program() -> None:
+    workers = Remedy("workers-2", lines="DataLoader(..., num_workers=2, persistent_workers=True)", group="loader")
+    prefetch = Remedy("prefetch-8", lines="DataLoader(..., prefetch_factor=8)", group="loader-prefetch")
+    channels = "from composer.algorithms import ChannelsLast\nTrainer(..., algorithms=[ChannelsLast()])"
+    last, fused = Remedy("channels_last", lines=channels), Remedy("fused", lines="AdamW(..., fused=True)")
+    saves = Remedy("save_async", lines="Trainer(..., save_async=True)")
+    made = combination([(workers, 0.5), (last, 0.4), (prefetch, 0.3), (fused, 0.2), (saves, 0.1)])
+    assert made is not None
+    assert made.lines.splitlines() == [
+        "from composer.algorithms import ChannelsLast",
+        "DataLoader(..., num_workers=2, persistent_workers=True, prefetch_factor=8)",
+        "Trainer(..., algorithms=[ChannelsLast()], save_async=True)",
+        "AdamW(..., fused=True)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loader", "name", "group"),
+    [
+        ("workers-0", "prefetch-8", "loader-prefetch"),  # DataLoader raises
+        ("tensor_loader", "prefetch-8", "loader-prefetch"),
+        ("tensor_loader", "pin", ""),
+    ],
+)
+def test_what_excludes_another_remedy_is_not_combined_with_it(loader: str, name: str, group: str) -> None:
+    fused = Remedy("fused", lines="AdamW(..., fused=True)")
+    made = combination([(Remedy(loader, group="loader"), 0.5), (Remedy(name, group=group), 0.3), (fused, 0.1)])
+    assert made is not None
+    assert made.name == f"{loader}+fused"
+
+
 def test_what_is_saved_without_a_callback() -> None:
     assert would_save({"steps": [{"forward": 3.0, "callback Slow": 1.0}]}) == {
         "callback Slow": pytest.approx(1 / 3),

@@ -234,3 +234,10 @@ def check(remedy: Remedy, names: dict[str, Any], compiled: list[str]) -> None:
 
 def test_each_remedy_has_a_case() -> None:
     assert {one.name.partition("-")[0] for one in CASES} == set(REMEDIES) - {"pin"}  # which needs an accelerator
+
+
+@pytest.mark.parametrize(("name", "other"), [("fused", "foreach"), ("foreach", "fused")])
+def test_the_other_implementation_of_an_optimizer_is_switched_off(name: str, other: str) -> None:
+    given = {"name": "AdamW", "module": "torch.optim", "tensors": 2, "accepts": ["foreach", "fused"], other: True}
+    lines = [one.lines for one in found(COMPUTE, [name], optimizers=[given])]
+    assert lines == ([f"AdamW(..., {other}=False, {name}=True)"] if name == "fused" else [])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
@@ -38,6 +40,14 @@ def test_remedies_are_sorted_and_the_best_is_written() -> None:
     assert text.index("compile") < text.index("fused") < text.index("foreach")
     assert "(not more than noise)" in text
     assert text.split("Write:\n")[1].splitlines()[0] == "  Trainer(..., compile=True)"
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_workers_that_were_measured_to_be_useless_are_not_advised(pays: bool) -> None:
+    made = report(tried=[tried("workers-1", 0.9, pays=False), tried("workers-2", 1.1, pays=pays)])
+    for text in (str(made), made.to_json()["verdict"]["advice"]):
+        assert ("more workers" in text) == pays
+        assert "make train.py:3 (Rows.__getitem__) faster" in text
 
 
 def test_lines_of_several_are_all_written() -> None:

@@ -40,6 +40,20 @@ class Log(LoggerDestination):
         time.sleep(SECONDS / 4)
 
 
+class Album(LoggerDestination):
+    def log_images(self, images: Any, *args: Any, **kwargs: Any) -> None:
+        time.sleep(SECONDS)
+
+    def log_table(self, *args: Any, **kwargs: Any) -> None:
+        time.sleep(SECONDS)
+
+
+class Shows(Callback):
+    def batch_end(self, state: Any, logger: Any) -> None:
+        logger.log_images(torch.zeros(2, 2))
+        logger.log_table(["loss"], [[1.0]])
+
+
 class SleepingModel(ComposerClassifier):
     def forward(self, batch: Any) -> Any:
         time.sleep(SECONDS)
@@ -108,6 +122,11 @@ def test_parts_add_up_to_the_wall_time() -> None:
 def test_each_part_has_its_time(part: str, arguments: Any) -> None:
     parts, _ = split(**arguments)
     assert parts[part] > SECONDS / 4
+
+
+def test_images_and_tables_are_the_time_of_the_logger_rather_than_of_the_callback() -> None:
+    parts, _ = split(loggers=[Album()], callbacks=[Shows()])
+    assert parts["logger Album"] >= 2 * SECONDS > parts["callback Shows"]
 
 
 def test_the_evaluation_is_a_part_of_its_own() -> None:

@@ -86,7 +86,7 @@ def test_a_line_without_operators_is_bound_by_the_host() -> None:
     lines = [{"part": "loss", "file": "train.py", "line": 3, "in": "loss", "seconds": 6.0}]
     verdict = judge(measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, sampled_seconds=10.0))
     assert (verdict.cause, verdict.where) == ("host", "train.py:3 (loss)")
-    flops = {"parts": {}, "waits": [], "lines": [{**lines[0], "elements": 0, "flops": 2e9, "count": 1}]}
+    flops = {"parts": {}, "waits": [], "lines": [{**lines[0], "elements": 0, "flops": 2e9, "count": 1, "small": 0}]}
     told = measured({"forward": 0.2, "loss": 0.6, "backward": 0.2}, lines=lines, sampled_seconds=10.0, operators=flops)
     assert judge(told).cause == "none"  # it computes
 
@@ -98,6 +98,52 @@ def test_an_optimizer_in_python_and_one_that_is_not_fused() -> None:
     assert judge(measured(parts, {"optimizers": [own]})).where == "Mine"
     assert judge(measured(parts, {"optimizers": [torchs]})).where == "AdamW"
     assert judge(measured(parts, {"optimizers": [{**torchs, "fused": True}]})).cause == "none"
+
+
+def test_a_hook_of_the_optimizer_is_named_instead_of_the_optimizer() -> None:
+    sgd = {"name": "SGD", "module": "torch.optim.sgd", "tensors": 2, "accepts": ["fused"], "fused": None}
+    line = {"part": "optimizer", "file": "train.py", "line": 8, "in": "average_weights", "seconds": 9.0}
+    slow = measured({**HEALTHY, "optimizer": 0.4}, {"optimizers": [sgd]}, lines=[line], sampled_seconds=10.0)
+    verdict = judge(slow)
+    assert (verdict.cause, verdict.where) == ("optimizer", "train.py:8 (average_weights)")
+    assert verdict.text.endswith("most of it in train.py:8 (average_weights).")
+    assert not any("fused=" in each for each in verdict.evidence)
+    assert judge({**slow, "lines": []}).cause != "optimizer" or judge({**slow, "lines": []}).where == "SGD"
+
+
+def test_an_optimizer_that_takes_longer_than_small_operators_is_the_cause() -> None:
+    adam = {"name": "Adam", "module": "torch.optim.adam", "tensors": 900, "accepts": ["fused"], "fused": None}
+    work = {"count": 1000, "small": 1000, "elements": 10_000, "flops": 0}
+    operators = {"parts": {"forward": work, "backward": work}, "lines": [], "waits": []}
+    steps = {"forward": 0.005, "backward": 0.005, "optimizer": 0.02}
+    told = {"operators": operators, "seconds_per_operator": 3e-6}
+    assert judge(measured(steps, {"optimizers": [adam]}, **told)).cause == "optimizer"
+    assert judge(measured({**steps, "optimizer": 0.009}, {"optimizers": [adam]}, **told)).cause == "host"
+
+
+@pytest.mark.parametrize(("small", "calls", "cause"), [(900, 300, "host"), (500, 300, "none"), (900, 20, "none")])
+def test_a_loop_over_small_tensors_in_one_function(small: int, calls: int, cause: str) -> None:
+    line = {"part": "backward", "file": "train.py", "line": 14, "in": "Norm.backward"}
+    work = {"elements": 0, "flops": 0}
+    lines = [{**line, **work, "count": calls, "small": small * calls / 1000} for _ in range(1000 // calls)]
+    large = {"count": 2000, "small": 1000, **work}
+    operators = {"parts": {"backward": large}, "lines": lines, "waits": []}
+    sampled = [{**line, "seconds": 2.0}, {**line, "part": "forward", "file": None, "seconds": 8.0}]
+    steps = {"forward": 0.02, "backward": 0.03}
+    told = {"operators": operators, "lines": sampled, "sampled_seconds": 10.0, "seconds_per_operator": 3e-6}
+    verdict = judge(measured(steps, **told))
+    assert verdict.cause == cause
+    assert verdict.where == ("train.py:14 (Norm.backward)" if cause == "host" else "")
+
+
+def test_a_large_loss_is_told() -> None:
+    line = {"part": "loss", "file": "train.py", "line": 6, "in": "Twice.loss", "seconds": 4.0}
+    work = {**line, "count": 8, "small": 0, "elements": 0, "flops": 4e9}
+    operators = {"parts": {}, "lines": [work], "waits": []}
+    steps = {"forward": 0.3, "loss": 0.4, "backward": 0.3}
+    verdict = judge(measured(steps, lines=[line], sampled_seconds=10.0, operators=operators))
+    assert verdict.cause == "none"
+    assert verdict.evidence == ("loss: 400 of 1,000 ms of a step", "100% of it is in train.py:6 (Twice.loss)")
 
 
 def test_shares_add_up() -> None:

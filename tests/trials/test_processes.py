@@ -26,6 +26,7 @@ FAILED = [
     ("x = = 1", "failed", "SyntaxError: invalid syntax (train.py, line "),
     ("", "failed", "The program ended without a call of Trainer.fit."),
     ("sys.exit(3)", "failed", "The program exited with 3 before it called Trainer.fit"),
+    ("sys.stderr.write('usage: x\\nx: error: --lr is missing\\n'); sys.exit(2)", "failed", "x: error: --lr is missing"),
     ("os._exit(0)", "failed", "It exited with code 0 before Trainer.fit returned"),
     ("os._exit(7)", "failed", "It exited with code 7 before Trainer.fit returned"),
     ("os.kill(os.getpid(), signal.SIGSEGV)", "killed", "It was ended by SIGSEGV."),
