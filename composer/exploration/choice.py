@@ -15,14 +15,14 @@ from composer.exploration.space import Space, space_of
 from composer.exploration.variant import Kind, Variant
 from composer.trainer import Trainer
 
-__all__ = ["CHOICES", "Choice", "check_changes"]
+__all__ = ["CHOICES", "TUNING", "Choice", "check_changes"]
 
 # Kinds of variants that are no algorithms, by the name under which they can be chosen.
 _SETTINGS: Mapping[str, Kind] = {"precision": "precision", "compile": "compile"}
-_TUNING: Mapping[str, Kind] = {"learning rate": "learning_rate", "batch size": "batch_size"}
+TUNING: Mapping[str, Kind] = {"learning rate": "learning_rate", "batch size": "batch_size"}
 _MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_]\w*\()")
 _EXCLUDED = [name for name, row in METHODS.items() if row.excluded]
-# What ``methods`` can name; ``without`` can name the tuning of the baseline as well.
+# What ``methods`` can name; ``without`` can name TUNING, that of the baseline, as well.
 CHOICES = (*(name for name in METHODS if name not in _EXCLUDED), *_SETTINGS)
 
 
@@ -53,7 +53,7 @@ class Choice:
         for name in self.methods or ():
             one_of("methods", name, CHOICES)
         for name in self.without:
-            one_of("without", name, (*CHOICES, *_TUNING))
+            one_of("without", name, (*CHOICES, *TUNING))
         names = [one.name for one in self.added]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -71,7 +71,7 @@ class Choice:
             facts: The facts of the program.
         """
         space, added = space_of(facts), self.added
-        taken = {*(CHOICES if self.methods is None else self.methods), *_TUNING} - {*self.without}
+        taken = {*(CHOICES if self.methods is None else self.methods), *TUNING} - {*self.without}
         names, changes = {one.name for one in added}, {one.changes for one in added}
         known = [
             one
@@ -83,7 +83,7 @@ class Choice:
 
 def _choice_of(variant: Variant) -> str:
     """The name under which a variant can be chosen."""
-    kinds = {kind: name for name, kind in {**_SETTINGS, **_TUNING}.items()}
+    kinds = {kind: name for name, kind in {**_SETTINGS, **TUNING}.items()}
     return kinds.get(variant.kind) or parse_change(variant.changes[0]).value.partition("(")[0]
 
 
