@@ -171,7 +171,7 @@ def screen(
             )
             for name, variant in arms.items()
         }
-        with Contest(workspace.folder, trials, workspace.server, steps=STEPS, limit=time_limit) as contest:
+        with Contest(workspace.folder, trials, workspace.server, steps=steps, limit=time_limit) as contest:
             racing = [name for name in trials if name not in contest.failed]
             for _ in range(rounds):
                 racing = contest.play(racing)
