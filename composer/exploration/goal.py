@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from composer._text import printable
 from composer.core.metric_direction import require_direction
+from composer.core.metric_target import MetricTarget
 from composer.exploration.durations import as_seconds
+from composer.statistics.crossing import reaches
 
-__all__ = ["Goal"]
-
-_TARGET = re.compile(r"\s*(?P<metric>[^<>=\s][^<>=]*?)\s*(?P<relation>>=|<=)\s*(?P<value>[^<>=\s]+)\s*")
+__all__ = ["Goal", "as_share"]
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,8 @@ class Goal:
         >>> Goal.parse("LanguagePerplexity<=12").maximize
         False
         """
-        match = _TARGET.fullmatch(text)
-        try:
-            if match is None:
-                raise ValueError
-            value = float(match["value"])
-            if not math.isfinite(value):
-                raise ValueError
-        except ValueError:
-            raise ValueError(
-                f"A target has the form METRIC>=VALUE or METRIC<=VALUE, such as MulticlassAccuracy>=0.96; got {text!r}."
-            ) from None
-        return cls(match["metric"], match["relation"] == ">=", target=value)
+        target = MetricTarget.parse(text)
+        return cls(target.metric, target.mode == "max", target=target.value)
 
     @classmethod
     def quality_at(cls, time: str | float, metric: str, maximize: bool | None = None) -> Goal:
@@ -104,20 +93,14 @@ class Goal:
         >>> Goal.within("0.5%", "MulticlassAccuracy", final=0.98).target
         0.9751
         """
-        number = share.strip().removesuffix("%")
-        try:
-            percent = float(number) if share.strip().endswith("%") else math.nan
-        except ValueError:
-            percent = math.nan
-        if not 0 <= percent < 100:
-            raise ValueError(f"within must be a percentage such as 0.5%, below 100%; got {share!r}.")
+        percent = as_share(share)
         if not math.isfinite(final):
             raise ValueError(f"The final {metric} of the unchanged run is {final}, so that nothing is near it.")
         maximize = _direction(metric, maximize)
         return cls(metric, maximize, target=final + abs(final) * percent / 100 * (-1 if maximize else 1))
 
     def is_reached(self, value: float) -> bool:
-        """Return whether a value of the metric reaches the target; False without one.
+        """Return whether a value of the metric reaches the target, see :func:`.reaches`; False without one.
 
         Args:
             value: The value.
@@ -125,9 +108,7 @@ class Goal:
         >>> Goal("loss", False, target=1.0).is_reached(0.9)
         True
         """
-        if self.target is None:
-            return False
-        return value >= self.target if self.maximize else value <= self.target
+        return self.target is not None and reaches(value, self.target, "max" if self.maximize else "min")
 
     def __str__(self) -> str:
         """The goal as people write it."""
@@ -135,6 +116,27 @@ class Goal:
         if self.target is None:
             return f"{metric} after {self.seconds:g} s"
         return f"{metric}{'>=' if self.maximize else '<='}{self.target:g}"
+
+
+def as_share(share: str) -> float:
+    """Return the number of a percentage.
+
+    Args:
+        share: The percentage, such as "0.5%".
+
+    Raises:
+        ValueError: It is none, or 100 % or more.
+
+    >>> as_share("0.5%")
+    0.5
+    """
+    try:
+        percent = float(share.strip().removesuffix("%")) if share.strip().endswith("%") else math.nan
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < 100:
+        raise ValueError(f"within must be a percentage such as 0.5%, below 100%; got {share!r}.")
+    return percent
 
 
 def _direction(metric: str, maximize: bool | None) -> bool:
