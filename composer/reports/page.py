@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from composer._html import Html, document, plot, plot_text, section, table, tag
+from composer._html import Html, document, section, table, tag
 from composer._text import plural
 from composer.core.metric_direction import larger_is_better
 from composer.history.history import History
@@ -18,6 +18,7 @@ from composer.reports.curves import curve_figure, event_marks, shortened
 from composer.reports.formatting import duration, flat, number
 from composer.reports.groups import groups
 from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
+from composer.reports.time_shares import time_shares
 
 __all__ = ["run_report"]
 
@@ -27,7 +28,6 @@ _POINTS_OF_ONE: Final = 5_000
 _MOST_SERIES: Final = 400
 _MOST_EVENTS: Final = 200
 _ENDS: Final = {"end": "Finished", "interruption": "Interrupted", "error": "Failed", "stop": "Stopped early"}
-_SHADES: Final = ("#3b82f6", "#e67e22", "#2ca58d", "#c2477f", "#8b6fd6", "#b59a1e", "#5fa8d3", "#d1584f", "#8d949c")
 
 
 def run_report(
@@ -154,47 +154,8 @@ def _curves(history: History) -> Iterator[Html]:
 
 def _time(seconds: Mapping[str, float] | None) -> Html | None:
     """Return where the time went, as a bar and a table."""
-    total = sum((seconds or {}).values())
-    if not seconds or total <= 0:
-        return None
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plot_text(name),
-            "meta": plot_text(name),
-            "x": [value],
-            "y": [""],
-            "marker": {"color": _shade(number)},
-            "hovertemplate": f"%{{meta}}: {value / total:.1%}<extra></extra>",
-        }
-        for number, (name, value) in enumerate(seconds.items())
-    ]
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-        "yaxis": {"visible": False, "fixedrange": True},
-        "showlegend": False,
-        "margin": {"l": 10, "r": 10, "t": 35, "b": 50},
-    }
-    most = max(seconds.values())
-    rows = [
-        (name, duration(value), f"{value / total:.1%}", _bar(value / most, number))
-        for number, (name, value) in enumerate(seconds.items())
-    ]
-    return section(
-        "Where the time went",
-        plot("Seconds of the run by category", traces, layout, 190),
-        table("Time by category", ["category", "time", "share", ""], rows, right=(1, 2)),
-    )
-
-
-def _shade(number: int) -> str:
-    return _SHADES[number % len(_SHADES)]
-
-
-def _bar(part: float, number: int) -> Html:
-    return tag("span", class_="bar", style=f"--part:{part:.4f};background:{_shade(number)}")
+    shares = time_shares(seconds or {}, "Seconds of the run by category", "category")
+    return None if shares is None else section("Where the time went", shares)
 
 
 def _events(history: History) -> Html | None:
