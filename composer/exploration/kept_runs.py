@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,7 +41,7 @@ class KeptRun:
     stage: Literal["noise", "confirmation"]
     outcome: Trajectory | Failure
 
-    @property
+    @functools.cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """At most 500 evaluations, chosen so that minima and maxima of the metric stay; none of a run that failed."""
         if isinstance(self.outcome, Failure):

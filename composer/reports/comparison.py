@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer._html import save_document
 from composer.history.history import History
 from composer.reports.differences import Row, censored_row, row
 from composer.reports.measures import best_value, throughput, throughput_unit, time_to_target
@@ -87,10 +88,7 @@ class RunComparison:
         Raises:
             MissingConditionalImportError: plotly is not installed.
         """
-        path = Path(path)
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(self.to_html(), encoding="utf-8")
-        new.replace(path)
+        save_document(self.to_html(), Path(path))
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison in JSON types."""
