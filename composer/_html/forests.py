@@ -9,6 +9,7 @@ from typing import Any
 
 from composer._html.markup import Html
 from composer._html.plots import plot, plot_text
+from composer._text import shortened
 
 __all__ = ["ForestRow", "ForestStyle", "forest"]
 
@@ -110,7 +111,7 @@ def forest(
         "yaxis": {
             # Rows are numbered: two labels may be equal.
             "tickvals": list(range(len(rows))),
-            "ticktext": [plot_text(_shortened(row.label)) for row in rows],
+            "ticktext": [plot_text(shortened(row.label, _LABEL_LENGTH)) for row in rows],
             "range": [len(rows) - 0.4, -0.6],
             "automargin": True,
             "fixedrange": True,
@@ -173,12 +174,6 @@ def _trace(
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
-
-
-def _shortened(label: str) -> str:
-    """Return a label without its middle, which would take the room of the plot."""
-    half = _LABEL_LENGTH // 2
-    return label if len(label) <= _LABEL_LENGTH else f"{label[: half - 1]}…{label[-half:]}"
 
 
 def _line(reference: float) -> dict[str, Any]:

@@ -138,11 +138,7 @@ def _comparisons(exploration: Exploration) -> Iterator[tuple[str, PairedRuns]]:
 
 def _more_columns(exploration: Exploration) -> list[str]:
     has_target = exploration.plan.goal.target is not None
-    return (
-        ["at the target, before and after", "seconds saved", "metric after equal time"]
-        if has_target
-        else ["samples a second"]
-    )
+    return ["at the target", "seconds saved", "metric, equal time"] if has_target else ["samples a second"]
 
 
 def _pairs_row(what: str, one: PairedRuns) -> list[str]:
@@ -150,7 +146,7 @@ def _pairs_row(what: str, one: PairedRuns) -> list[str]:
     cells = [what, _interval(one.effect, signed=is_signed), f"{one.p_value:.2g}", str(one.num_pairs)]
     if one.times is None:
         return [*cells, f"{one.throughput:.3g} times as many" if math.isfinite(one.throughput) else ""]
-    reached = f"{one.times.reached_before} and {one.times.reached_after} of {one.num_pairs}"
+    reached = f"{one.times.reached_before}, then {one.times.reached_after} of {one.num_pairs}"
     return [*cells, reached, _interval(one.times.saved), _interval(one.quality, signed=True)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer._html import ForestRow, ForestStyle, Html, forest, plot, plot_text
-from composer._text import plural
+from composer._text import plural, shortened
 from composer.exploration.attribution import Attribution
 from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.goal import Goal
@@ -15,7 +15,7 @@ from composer.exploration.halving import HeatResult, Standing
 from composer.exploration.kept_runs import KeptRun
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE, Variant
-from composer.reports.curves import shortened, switch
+from composer.reports.curves import switch
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import Decision
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from composer._html import Html, plot, plot_text
+from composer._text import shortened
 from composer.core.run_event import RunEvent
 from composer.history.downsample import downsample
 from composer.history.history import History
@@ -17,7 +18,7 @@ from composer.history.series import Series
 from composer.reports.groups import Group
 from composer.reports.run_clock import AXES, RunClock
 
-__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "shortened", "switch"]
+__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "switch"]
 
 COLORS: Final = (
     "#3b82f6",
@@ -295,17 +296,3 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
         }
         for step, kind in list(steps)[-_MOST_LINES:]
     ]
-
-
-def shortened(text: str, length: int) -> str:
-    """Return a text without its middle if it is too long, since names differ at their ends.
-
-    Args:
-        text: The text.
-        length: The largest number of characters.
-
-    >>> shortened("runs/night/log", 8)
-    'runs…log'
-    """
-    half = length // 2
-    return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"

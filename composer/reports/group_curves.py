@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from composer._html import Html, plot, plot_text
+from composer._text import shortened
 from composer.history.downsample import downsample
 from composer.history.series import Series
-from composer.reports.curves import COLORS, packed, shortened, switch
+from composer.reports.curves import COLORS, packed, switch
 from composer.reports.run_clock import AXES
 from composer.reports.run_groups import RunGroup
 from composer.statistics.band import mean_band

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from composer._html import Html, axis_switch, document, section, table, tag
-from composer._text import plural
+from composer._text import plural, shortened
 from composer.core.metric_direction import larger_is_better
 from composer.history.history import History
 from composer.reports.checkpoints import Checkpoint, checkpoints, load_lines
-from composer.reports.curves import curve_figure, event_marks, shortened
+from composer.reports.curves import curve_figure, event_marks
 from composer.reports.formatting import duration, flat, number
 from composer.reports.groups import groups
 from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
