@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from composer._html import save_document
 from composer.history.history import History
 from composer.reports.differences import Row, censored_row, row
 from composer.reports.measures import best_value, throughput, throughput_unit, time_to_target
@@ -88,6 +87,8 @@ class RunComparison:
         Raises:
             MissingConditionalImportError: plotly is not installed.
         """
+        from composer._html import save_document
+
         save_document(self.to_html(), Path(path))
 
     def to_json(self) -> dict[str, Any]:
