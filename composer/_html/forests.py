@@ -102,7 +102,7 @@ def forest(
         "hovermode": "closest",
         "xaxis": {
             "tickangle": 0,
-            "nticks": 8,
+            "nticks": 5,
             **axis,
             "range": ends,
             "zeroline": False,
