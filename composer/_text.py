@@ -23,6 +23,7 @@ __all__ = [
     "plural",
     "positive",
     "printable",
+    "shortened",
     "word_set",
 ]
 
@@ -251,6 +252,20 @@ def plural(n: int, noun: str) -> str:
     ('1 rank', '3 ranks')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text without its middle if it is too long, since names differ at their ends.
+
+    Args:
+        text: The text.
+        length: The largest number of characters.
+
+    >>> shortened("runs/night/log", 8)
+    'runs…log'
+    """
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"
 
 
 def as_integer(value: object) -> int | None:

@@ -89,6 +89,31 @@
     }
   }
 
+  // Changes the x axis of a plot; its traces stay hidden, pale or visible as they are.
+  function onAxis(plot, name) {
+    if (!plot.axes) return;
+    plot.first ??= { x: plot.data.map((trace) => trace.x), y: plot.data.map((trace) => trace.y), xaxis: plot.layout.xaxis, shapes: plot.layout.shapes };
+    const axis = { ...plot.first, ...plot.axes[name] };
+    plot.data.forEach((trace, index) => {
+      for (const key of ["x", "y"]) {
+        const values = axis[key][index];
+        trace[key] = Number.isInteger(values) ? axis[key][values] : values;
+      }
+    });
+    const change = () => ({ xaxis: { ...structuredClone(axis.xaxis), autorange: true }, shapes: axis.shapes });
+    plot.layout = { ...plot.layout, ...change() };
+    if (drawn().includes(plot)) return Plotly.react(plot.canvas, plot.data, { ...plot.canvas.layout, ...change() });
+  }
+
+  for (const button of document.querySelectorAll(".axes button")) {
+    button.addEventListener("click", async () => {
+      for (const other of document.querySelectorAll(".axes button")) {
+        other.setAttribute("aria-pressed", String(other.dataset.axis === button.dataset.axis));
+      }
+      for (const plot of plots) await onAxis(plot, button.dataset.axis);
+    });
+  }
+
   // What is folded away has no width to be drawn in.
   async function show(some) {
     for (const plot of some) {

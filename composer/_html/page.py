@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from importlib import resources
+from pathlib import Path
 
 from composer._html.markup import Html, markup, tag
 from composer._html.plots import library, needs_library
 
-__all__ = ["asset", "document", "section", "table"]
+__all__ = ["asset", "document", "save_document", "section", "table"]
 
 # The browser refuses every request, even if a script or style asked for one. Pictures of plots are saved as blobs.
 _POLICY = (
@@ -49,6 +50,24 @@ def document(title: str, *content: Html, footer: object = None) -> str:
     page = tag("html", tag("head", head), tag("body", tag("main", body, end), *scripts), lang="en")
     # File names that are not UTF-8 contain surrogates, with which the page could not be written.
     return f"<!doctype html>\n{page}\n".encode(errors="backslashreplace").decode()
+
+
+def save_document(text: str, path: Path) -> None:
+    """Write a document to a file, which is replaced when the new one is complete.
+
+    Args:
+        text: The document.
+        path: The file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_document(document("Report"), Path(folder, "report.html"))
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['report.html']
+    """
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def section(title: str, *content: object) -> Html:

@@ -13,7 +13,7 @@ from composer._html.markup import Html, tag
 from composer._lazy import import_extra
 from composer._secrets.masking import mask_text
 
-__all__ = ["check_plots", "library", "needs_library", "plot", "plot_text"]
+__all__ = ["axis_switch", "check_plots", "library", "needs_library", "plot", "plot_text"]
 
 # Within a script element these would end it, or begin a comment.
 _IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -34,7 +34,13 @@ def check_plots(purpose: str) -> None:
     import_extra("plotly", "report", purpose)
 
 
-def plot(label: str, traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], height: int = 420) -> Html:
+def plot(
+    label: str,
+    traces: Sequence[Mapping[str, Any]],
+    layout: Mapping[str, Any],
+    height: int = 420,
+    axes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Html:
     """Return the element that a browser draws a figure into; colors of text, lines and background follow its theme.
 
     Args:
@@ -42,6 +48,8 @@ def plot(label: str, traces: Sequence[Mapping[str, Any]], layout: Mapping[str, A
         traces: The ``data`` of a figure of plotly.js. Names and texts must come from :func:`plot_text`.
         layout: Its ``layout``.
         height: Its height in CSS pixels.
+        axes: Other x axes, for :func:`axis_switch`, by name: ``x``, one for each trace, or the index of a trace that
+            has the same; ``y`` likewise, if it differs; the layout of the ``xaxis``; and ``shapes``.
 
     Raises:
         ValueError: A number is not finite: write None where a value is missing.
@@ -49,7 +57,8 @@ def plot(label: str, traces: Sequence[Mapping[str, Any]], layout: Mapping[str, A
     >>> plot("Loss", [{"y": [1, 2]}], {}).count("<script")
     1
     """
-    data = json.dumps({"data": list(traces), "layout": dict(layout)}, allow_nan=False).translate(_IN_SCRIPT)
+    figure = {"data": list(traces), "layout": dict(layout), **({"axes": axes} if axes else {})}
+    data = json.dumps(figure, allow_nan=False).translate(_IN_SCRIPT)
     return tag(
         "figure",
         tag("script", Html(data), type="application/json"),
@@ -57,6 +66,24 @@ def plot(label: str, traces: Sequence[Mapping[str, Any]], layout: Mapping[str, A
         tag("figcaption", label),
         class_=_CLASS,
     )
+
+
+def axis_switch(axes: Sequence[str]) -> Html | None:
+    """Return buttons that choose the x axis of all plots that have it; None if there is nothing to choose.
+
+    Args:
+        axes: The axes that the plots have, the one that is shown first.
+
+    >>> axis_switch(["step"]) is None, axis_switch(["step", "seconds"]).count("<button")
+    (True, 2)
+    """
+    if len(axes) < 2:
+        return None
+    buttons = [
+        tag("button", name, type="button", data_axis=name, aria_pressed="true" if name == axes[0] else "false")
+        for name in axes
+    ]
+    return tag("p", "x axis: ", *buttons, class_="axes", role="group", aria_label="x axis")
 
 
 def plot_text(value: object) -> str:

@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 
 def _report(given: argparse.Namespace) -> None:
-    from composer._html import check_plots
+    from composer._html import check_plots, save_document
     from composer.history import History
     from composer.reports import run_report
     from composer.reports.run_time import find_ledger, seconds_by_category
@@ -67,9 +67,7 @@ def _report(given: argparse.Namespace) -> None:
     folder = run if run.is_dir() else run.absolute().parent
     ledger = find_ledger(history, folder)
     times = None if ledger is None else seconds_by_category(ledger)
-    new = page.with_name(f".{page.name}.new")
-    new.write_text(run_report(history, time_by_category=times, folder=folder), encoding="utf-8")
-    new.replace(page)
+    save_document(run_report(history, time_by_category=times, folder=folder), page)
     sys.stdout.write(f"{page}\n")
     if given.open:
         webbrowser.open(page.absolute().as_uri())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from composer._html import Html, plot, plot_text
+from composer._html import ForestRow, ForestStyle, Html, forest, plot, plot_text
 
 if TYPE_CHECKING:
     from composer.diagnosis.report import Tried
@@ -28,7 +28,12 @@ _HANDLERS = ("#1fa3b5", "#d2605a", "#a77b3b", "#b06ad0", "#7f8f35", "#d685b4", "
 _LAST = {"logging": "#c96f92", "evaluation": "#a5789c", "saving": "#94715c", "rest": "#8d949c"}
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 _NAME_LENGTH = 34
-_PAYS, _NOISE, _INEXACT = "#2f9e75", "#8d949c", "#d9902f"
+_NOISE = "#8d949c"
+_STYLES = {
+    "pays": ForestStyle("pays", "#2f9e75", "circle"),
+    "inexact": ForestStyle("pays, changes numbers", "#d9902f", "diamond"),
+    "noise": ForestStyle("does not pay", _NOISE, "circle-open", thickness=2.0),
+}
 
 
 def part_name(part: str) -> str:
@@ -119,55 +124,28 @@ def gains(tried: Sequence[Tried], noise: Ratio | None) -> Html | None:
     >>> gains([], None) is None
     True
     """
-    shown = [(one, one.ratio) for one in reversed(tried) if one.ratio is not None]
-    if not shown:
+    rows = [
+        ForestRow(
+            "together" if "+" in one.remedy.name else one.remedy.name,
+            "noise" if not one.pays else "pays" if one.is_exact else "inexact",
+            _percent(one.ratio.value),
+            _percent(one.ratio.low),
+            _percent(one.ratio.high),
+            str(one.ratio),
+        )
+        for one in tried
+        if one.ratio is not None
+    ]
+    if not rows:
         return None
-    labels = [plot_text(_label(one)) for one, _ in shown]
-    values = [_percent(ratio.value) for _, ratio in shown]
-    shades = [_NOISE if not one.pays else _PAYS if one.is_exact else _INEXACT for one, _ in shown]
-    whiskers = {
-        "type": "data",
-        "symmetric": False,
-        "array": [_percent(ratio.high) - value for (_, ratio), value in zip(shown, values, strict=True)],
-        "arrayminus": [value - _percent(ratio.low) for (_, ratio), value in zip(shown, values, strict=True)],
-        "color": _NOISE,
-        "thickness": 2,
-        "width": 5,
-    }
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": values,
-        "y": labels,
-        "error_x": whiskers,
-        "customdata": [plot_text(ratio) for _, ratio in shown],
-        "marker": {
-            "size": 11,
-            "color": shades,
-            "symbol": ["diamond" if "+" in one.remedy.name else "circle" for one, _ in shown],
-        },
-        "hovertemplate": "%{y}<br>%{customdata}<extra></extra>",
-    }
-    layout = {
-        "showlegend": False,
-        "hovermode": "closest",
-        "xaxis": {"title": {"text": "faster by, %"}, "zeroline": True, "zerolinewidth": 2, "ticksuffix": " %"},
-        "yaxis": {"type": "category", "automargin": True, "fixedrange": True},
-        "margin": {"l": 20, "r": 20, "t": 35, "b": 50},
-        "shapes": [] if noise is None else [_band(noise)],
-    }
-    return plot(
-        "Gain of each remedy with its 95 % interval; the band is the noise", [trace], layout, 140 + 34 * len(shown)
-    )
+    caption = "Gain of each remedy with its 95 % interval; the band is the noise"
+    axis = {"title": {"text": "faster by, %"}, "ticksuffix": " %"}
+    return forest(caption, rows, _STYLES, axis, reference=0.0, shapes=[] if noise is None else [_band(noise)])
 
 
 def _shortened(name: str) -> str:
     """Return a name that leaves room for the plot beside the legend."""
     return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
-
-
-def _label(one: Tried) -> str:
-    return "together" if "+" in one.remedy.name else one.remedy.name
 
 
 def _percent(ratio: float) -> float:

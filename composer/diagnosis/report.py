@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from composer._html import save_document
 from composer.diagnosis.advice import advise
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.durations import milliseconds
@@ -202,7 +203,7 @@ class Report:
         ... )  # doctest: +SKIP
         """
         path = Path(path)
-        path.write_text(self.to_html(path.parent), encoding="utf-8")
+        save_document(self.to_html(path.parent), path)
 
     def __str__(self) -> str:
         """The report as text."""

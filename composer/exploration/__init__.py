@@ -14,6 +14,7 @@ The modules, in reading order:
 - ``curves``: the time to a target, and how far a run is ahead of the baseline at equal time.
 - ``halving``, ``race``: tune the baseline, find methods that seem to pay, and combine them.
 - ``paired_runs``, ``confirmation``: pairs of runs with fresh seeds decide what pays.
+- ``kept_runs``: the runs that were compared, to be drawn.
 - ``attribution``: what each part of a confirmed combination contributes.
 - ``exploration``, ``recipe``: the result, and the lines to paste.
 - ``trial_runner``: the runner of real programs, of which each run is a trial, or several that go on from each other.

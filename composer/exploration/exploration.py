@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from composer._text import plural, printable
 from composer.exploration.attribution import Attribution
+from composer.exploration.halving import HeatResult
+from composer.exploration.kept_runs import KeptRun
 from composer.exploration.paired_runs import PairedRuns, interval_json
 from composer.exploration.planning import Plan, clock
 from composer.exploration.recipe import as_python, as_yaml
@@ -83,6 +85,8 @@ class Exploration:
         costs: Wall seconds by stage.
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
+        runs: The A/A runs, and the pairs of runs of the confirmation.
+        heats: Each successive halving of the race.
 
     >>> from composer.exploration.goal import Goal
     >>> goal = Goal("accuracy", True, target=0.9)
@@ -108,6 +112,8 @@ class Exploration:
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
     break_even: float | None = None
     command: str = ""
+    runs: tuple[KeptRun, ...] = ()
+    heats: tuple[HeatResult, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -165,6 +171,8 @@ class Exploration:
             "search_cost": self.search_cost,
             "break_even": self.break_even,
             "command": self.command,
+            "runs": [one.to_json(self.plan.goal) for one in self.runs],
+            "heats": [one.to_json() for one in self.heats],
         }
 
     def __str__(self) -> str:
@@ -184,13 +192,22 @@ class Exploration:
             lines += ["", "Write:", *(f"  {line}".rstrip() for line in self.python.splitlines())]
         spent = ", ".join(f"{stage} {clock(seconds)}" for stage, seconds in self.costs.items())
         lines += ["", f"Cost: {spent}; the search took {self.search_cost:.1f} trainings of the baseline."]
-        if self.found and self.plan.goal.target is not None:
-            lines.append(
-                "It does not save this time in any number of trainings."
-                if self.break_even is None
-                else f"It has saved this time after {plural(math.ceil(self.break_even), 'training')}."
-            )
+        lines += [self.saving] if self.saving else []
         return "\n".join([*lines, *([f"Repeat: {self.command}"] if self.command else [])])
+
+    @property
+    def headline(self) -> list[str]:
+        """The recipe and how much it gains, and what was not confirmed, a line each."""
+        return [line.strip() for line in self._headline()]
+
+    @property
+    def saving(self) -> str:
+        """After how many trainings the recipe has saved the time of the search; empty if that is not its purpose."""
+        if not self.found or self.plan.goal.target is None:
+            return ""
+        if self.break_even is None:
+            return "It does not save this time in any number of trainings."
+        return f"It has saved this time after {plural(math.ceil(self.break_even), 'training')}."
 
     @property
     def _unit(self) -> str:

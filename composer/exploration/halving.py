@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference
 from composer.exploration.runner import Failure, Request
 from composer.exploration.variant import Variant
 
-__all__ = ["Heat", "Rung", "Standing", "rungs_within"]
+__all__ = ["Heat", "HeatResult", "Rung", "RungResult", "Standing", "rungs_within"]
 
 # Shares of the longest time with which the first rung may begin, and shares of the variants that go on.
 _SHARES = (0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15)
@@ -61,6 +62,54 @@ class Standing:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class RungResult:
+    """How variants stood at a rung, and which were kept.
+
+    Args:
+        seconds: Seconds of training.
+        standings: The standings there, the best first.
+        kept: The variants that went on to the next rung; of the last rung, those that are left.
+
+    >>> RungResult(10.0, (Standing(Variant("EMA"), 0.1, 10.0, 1),), ()).dropped
+    ['EMA']
+    """
+
+    seconds: float
+    standings: tuple[Standing, ...]
+    kept: tuple[Variant, ...]
+
+    @property
+    def dropped(self) -> list[str]:
+        """Names of the variants that were not kept."""
+        return [one.variant.name for one in self.standings if one.variant not in self.kept]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rung in JSON types; the gain of a variant that failed is null."""
+        gains = {one.variant.name: one.gain if math.isfinite(one.gain) else None for one in self.standings}
+        return {"seconds": self.seconds, "gains": gains, "dropped": self.dropped}
+
+
+@dataclass(frozen=True)
+class HeatResult:
+    """One successive halving.
+
+    Args:
+        stage: What its cost counted for, such as "tuning" or "methods".
+        rungs: What came of each rung.
+
+    >>> HeatResult("methods", ()).to_json()
+    {'stage': 'methods', 'rungs': []}
+    """
+
+    stage: str
+    rungs: tuple[RungResult, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it in JSON types."""
+        return {"stage": self.stage, "rungs": [one.to_json() for one in self.rungs]}
+
+
 class Heat:
     """Variants that are compared with one reference.
 
@@ -90,6 +139,7 @@ class Heat:
         self.noise = noise
         self.seeds = seeds
         self.standings: dict[Variant, Standing] = {}
+        self._results: list[HeatResult] = []
 
     def fits(self, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> bool:
         """Return whether there is time to measure variants.
@@ -147,7 +197,7 @@ class Heat:
             variants: The variants.
             rungs: The rungs, the shortest first.
         """
-        racing, dropped = list(variants), list[Standing]()
+        racing, dropped, results = list(variants), list[Standing](), list[RungResult]()
         for number, rung in enumerate(rungs):
             if not racing or not self.fits(racing, rung.seconds):
                 break
@@ -156,9 +206,18 @@ class Heat:
             least = -_BEHIND * self.noise(rung.seconds)
             kept = [one.variant for one in found[:following] if one.gain > least or number + 1 == len(rungs)]
             dropped = [one for one in found if one.variant not in kept] + dropped
+            running = tuple(one.variant for one in found if one.variant in kept and math.isfinite(one.gain))
+            results.append(RungResult(rung.seconds, tuple(found), running))
             racing = kept
+        if results:
+            self._results.append(HeatResult(stage, tuple(results)))
         left = sorted((self.standings[one] for one in racing if one in self.standings), key=lambda one: -one.gain)
         return left + dropped
+
+    def take_results(self) -> list[HeatResult]:
+        """Return what came of each successive halving since this was last called."""
+        found, self._results = self._results, []
+        return found
 
     def _requests(self, variants: Sequence[Variant], seconds: float, num_runs: int) -> list[Request]:
         stop = self.reference.goal.target is not None
@@ -188,7 +247,7 @@ def rungs_within(
     """
     starts = [share * longest for share in _SHARES if share * longest >= shortest] or [min(shortest, longest)]
     for taken in range(number, 0, -1):
-        ladders = [_ladder(taken, start, longest, kept) for start in starts for kept in _KEPT]
+        ladders = [_ladder(taken, start, longest, kept) for start in starts if start < longest for kept in _KEPT]
         fitting = [rungs for rungs in [[Rung(longest, taken)], *ladders] if _cost(rungs, cost_of) <= allowance]
         if fitting:
             most = max(_cost(rungs, cost_of) for rungs in fitting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from composer._text import positive
 from composer.exploration.attribution import Attribution, attribute, break_even
@@ -12,6 +12,7 @@ from composer.exploration.confirmation import Arms, confirm
 from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.goal import Goal
 from composer.exploration.halving import Standing
+from composer.exploration.kept_runs import KeptRun
 from composer.exploration.paired_runs import PairedRuns
 from composer.exploration.planning import Plan, baseline_runs, make_plan
 from composer.exploration.race import Race, race, replaced
@@ -131,7 +132,21 @@ def search(
         costs=dict(budgeted.stages),
         break_even=_break_even(arms, recipe, budgeted.spent),
         command=command,
+        runs=tuple(_kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe])),
+        heats=raced.heats,
     )
+
+
+def _kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Variant]) -> Iterator[KeptRun]:
+    """Yield the A/A runs, and those of the confirmation with the program as it is and some variants."""
+    for seed, run in enumerate(noise):
+        yield KeptRun(BASELINE, seed, "noise", run)
+    for variant in dict.fromkeys([BASELINE, *variants]):
+        for number in range(arms.plan.pairs):
+            request = arms.request(variant, number)
+            known = arms.runner.known(variant, request.seed, request.split)
+            if known is not None:
+                yield KeptRun(variant, request.seed, "confirmation", known)
 
 
 def _without_idle_parts(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, Standing, rungs_within
+from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
@@ -41,6 +41,7 @@ class Race:
         left_out: Variants that were not tried, with the reason.
         seconds: Seconds of training of the tuned baseline to the target, or of the goal.
         references: The runs of the baselines.
+        heats: Each successive halving; single methods are named without the tuned baseline.
 
     >>> Race(BASELINE, None, (), {}, 10.0).winner is None
     True
@@ -52,6 +53,7 @@ class Race:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     seconds: float = 0.0
     references: tuple[Reference, ...] = ()
+    heats: tuple[HeatResult, ...] = ()
 
     def noise(self, seconds: float) -> tuple[float, int]:
         """Return the standard deviation of the gain of a run, and its degrees of freedom.
@@ -106,6 +108,7 @@ class _Search:
         self.long = _LONG * self.seconds
         self.tuned = BASELINE
         self.left_out: dict[str, str] = {}
+        self.heats: list[HeatResult] = []
         self._noise: dict[tuple[int, float], float] = {}
 
     def noise(self, seconds: float) -> float:
@@ -132,7 +135,8 @@ class _Search:
             winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
         standings = [*singles, *before]
         self.runner.up_to(math.inf)
-        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, tuple(self.references))
+        references, heats = tuple(self.references), tuple(self.heats)
+        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, references, heats)
 
     def tune(self) -> list[Standing]:
         """Tune the baseline, and return how learning rates and batch sizes stand."""
@@ -220,6 +224,7 @@ class _Search:
             self.left_out[one.name] = "there was no time for it within the budget"
         names = {self.with_tuned(one): one for one in taken}
         found = self.heat.halve(stage, list(names), rungs)
+        self.heats += [_renamed_heat(one, names) for one in self.heat.take_results()]
         return [_renamed(one, names[one.variant]) for one in found]
 
     def combine(self, singles: Sequence[Standing]) -> Variant | None:
@@ -268,6 +273,7 @@ class _Search:
         if not rungs:
             return winner
         found = self.heat.halve("combinations", variants[: rungs[0].number], rungs)
+        self.heats += self.heat.take_results()
         best = found[0]
         if best.gain <= self.heat.at(winner, best.seconds).gain:
             return winner
@@ -332,3 +338,16 @@ def _joined(one: Variant, other: Variant) -> Variant | None:
 def _renamed(standing: Standing, variant: Variant) -> Standing:
     """A standing of a method on the tuned baseline, as that of the method."""
     return Standing(variant, standing.gain, standing.seconds, standing.num_runs, standing.error)
+
+
+def _renamed_heat(heat: HeatResult, names: Mapping[Variant, Variant]) -> HeatResult:
+    """A race of methods on the tuned baseline, as that of the methods."""
+    rungs = [
+        RungResult(
+            rung.seconds,
+            tuple(_renamed(one, names[one.variant]) for one in rung.standings),
+            tuple(names[one] for one in rung.kept),
+        )
+        for rung in heat.rungs
+    ]
+    return HeatResult(heat.stage, tuple(rungs))

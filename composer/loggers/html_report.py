@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from composer._html import check_plots
+from composer._html import check_plots, save_document
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
 from composer.history.live import LiveHistory
@@ -180,8 +180,6 @@ class HTMLReport(LoggerDestination):
         history, clock = history_of(state, logger), state.clock
         clock.write()
         ledger = find_ledger(history) or Ledger([Segment(clock.segment, clock.started, clock.seconds())])
-        new = path.with_name(f".{path.name}.new")
         page = run_report(history, time_by_category=seconds_by_category(ledger), images=self._images)
-        new.write_text(page, encoding="utf-8")
-        new.replace(path)
+        save_document(page, path)
         self._run_file.upload(state, logger)

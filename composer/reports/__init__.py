@@ -4,8 +4,9 @@ The modules, in reading order:
 
 - ``page``: the page of one run, from its history.
 - ``curves``: figures of its metrics over the steps, with events; ``groups`` chooses which metrics share a figure.
+- ``run_clock``: samples, tokens and seconds of its steps, for other x axes.
 - ``checkpoints``: the best checkpoint, and the lines that load it.
-- ``run_time``: the ledger of the run, for where its time went.
+- ``run_time``: the ledger of the run, for where its time went; ``time_shares`` draws it.
 - ``logged``: sections of tables, matrices and images that were logged.
 - ``png``: write images as PNG.
 - ``comparison``: runs or groups of seeds side by side; ``run_groups`` groups runs, ``targets`` names the metric,

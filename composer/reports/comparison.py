@@ -88,10 +88,9 @@ class RunComparison:
         Raises:
             MissingConditionalImportError: plotly is not installed.
         """
-        path = Path(path)
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(self.to_html(), encoding="utf-8")
-        new.replace(path)
+        from composer._html import save_document
+
+        save_document(self.to_html(), Path(path))
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison in JSON types."""

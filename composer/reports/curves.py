@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from composer._html import Html, plot, plot_text
+from composer._text import shortened
 from composer.core.run_event import RunEvent
 from composer.history.downsample import downsample
 from composer.history.history import History
 from composer.history.series import Series
 from composer.reports.groups import Group
+from composer.reports.run_clock import AXES, RunClock
 
-__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "shortened", "switch"]
+__all__ = ["COLORS", "curve_figure", "event_marks", "packed", "switch"]
 
 COLORS: Final = (
     "#3b82f6",
@@ -54,7 +56,13 @@ _WINDOW = 0.02
 
 
 def curve_figure(
-    history: History, group: Group, marks: Sequence[dict[str, Any]], points: int, *, shows_events: bool = False
+    history: History,
+    group: Group,
+    marks: Sequence[dict[str, Any]],
+    points: int,
+    clock: RunClock,
+    *,
+    shows_events: bool = False,
 ) -> Html:
     """Return the figure of a group of metrics.
 
@@ -63,33 +71,36 @@ def curve_figure(
         group: The metrics.
         marks: The traces of :func:`event_marks`.
         points: The largest number of points of each metric.
+        clock: The clock of the run, for other x axes than the step.
         shows_events: Whether the legend names the events.
 
     >>> loss = Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))
     >>> group = Group("loss", ["loss"], ["loss"], is_main=True)
-    >>> curve_figure(History("night", {"loss": loss}), group, [], points=100).count("<figure")
+    >>> history = History("night", {"loss": loss})
+    >>> curve_figure(history, group, [], 100, RunClock(history)).count("<figure")
     1
     """
     series = [history.series[name] for name in group.names]
     traces: list[dict[str, Any]] = []
     smooth: list[dict[str, Any]] = []
+    steps: list[np.ndarray] = []
+    smoothed: list[int] = []
     for number, (one, label) in enumerate(zip(series, group.labels, strict=True)):
         color = COLORS[number % len(COLORS)]
         kept = downsample(one.values, points)
         traces.append(_trace(one, kept, one.values, label, color))
+        steps.append(one.step[kept])
         if len(one) >= 100:
+            smoothed.append(number)
             extra = _trace(one, kept, _smoothed(one.values), f"{label}, smooth", color)
             smooth.append({**extra, "visible": False, "line": {"color": color, "width": 2.5}})
     raw = len(traces)
     traces += smooth
+    anchor = {"anchor": "y2"} if marks else {}
     layout: dict[str, Any] = {
         "meta": "linked",
         "hovermode": "closest",
-        "xaxis": {
-            "title": {"text": "step"},
-            "tickformat": ",d",
-            "autorangeoptions": {"include": [history.first_step, history.last_step]},
-        },
+        "xaxis": {**_x_axis("step", history, clock), **anchor},
         "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.1 if marks else 0, 1], "automargin": True},
         "showlegend": True,
         "margin": {"l": 65, "r": 10, "t": 72, "b": 50},
@@ -98,9 +109,37 @@ def curve_figure(
     if marks:
         traces += [{**mark, "showlegend": shows_events} for mark in marks]
         layout["yaxis2"] = {"domain": [0, 0.07], "range": [-1, 1], "fixedrange": True, "visible": False}
-        layout["xaxis"]["anchor"] = "y2"
         layout["shapes"] = _lines(history.events)
-    return plot(group.title, traces, layout, 400 if group.is_main else 340)
+    at = [*steps, *smoothed, *(np.array(mark["x"]) for mark in marks)]
+    axes = _axes(history, clock, at, layout.get("shapes", []), anchor)
+    return plot(group.title, traces, layout, 400 if group.is_main else 340, axes)
+
+
+def _x_axis(unit: str, history: History, clock: RunClock) -> dict[str, Any]:
+    """Return the x axis, which is that of the whole run."""
+    ends = np.array([history.first_step, history.last_step])
+    ends = ends if unit == "step" else clock.at(ends, unit)
+    return {**AXES[unit], "autorangeoptions": {"include": ends.tolist()}}
+
+
+def _axes(
+    history: History,
+    clock: RunClock,
+    steps: Sequence[np.ndarray | int],
+    shapes: Sequence[dict[str, Any]],
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the positions of all traces on each other axis; an index stands for those of another trace."""
+    return {
+        unit: {
+            "x": [one if isinstance(one, int) else packed(clock.at(one, unit)) for one in steps],
+            "xaxis": {**_x_axis(unit, history, clock), **given},
+            "shapes": [
+                shape | {end: clock.at(np.array([shape[end]]), unit).item() for end in ("x0", "x1")} for shape in shapes
+            ],
+        }
+        for unit in clock.units
+    }
 
 
 def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
@@ -131,7 +170,7 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "yaxis": "y2",
                 "text": [plot_text(shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},
-                "hovertemplate": "step %{x:,d}<br>%{text}<extra></extra>",
+                "hovertemplate": "%{xaxis.title.text} %{x}<br>%{text}<extra></extra>",
                 "cliponaxis": False,
             }
         )
@@ -149,7 +188,7 @@ def _trace(series: Series, kept: np.ndarray, values: np.ndarray, name: str, colo
         "y": packed(values[kept]),
         "line": {"color": color, "width": 1.5},
         "marker": {"size": 5},
-        "hovertemplate": "%{meta}<br>step %{x:,d}: %{y:.6~g}<extra></extra>",
+        "hovertemplate": "%{meta}<br>%{xaxis.title.text} %{x}: %{y:.6~g}<extra></extra>",
     }
 
 
@@ -257,17 +296,3 @@ def _lines(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
         }
         for step, kind in list(steps)[-_MOST_LINES:]
     ]
-
-
-def shortened(text: str, length: int) -> str:
-    """Return a text without its middle if it is too long, since names differ at their ends.
-
-    Args:
-        text: The text.
-        length: The largest number of characters.
-
-    >>> shortened("runs/night/log", 8)
-    'runs…log'
-    """
-    half = length // 2
-    return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"

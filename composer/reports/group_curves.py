@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from composer._html import Html, plot, plot_text
+from composer._text import shortened
 from composer.history.downsample import downsample
 from composer.history.series import Series
-from composer.reports.curves import COLORS, packed, shortened, switch
+from composer.reports.curves import COLORS, packed, switch
+from composer.reports.run_clock import AXES
 from composer.reports.run_groups import RunGroup
 from composer.statistics.band import mean_band
 
-__all__ = ["aligned", "group_figure", "pareto_figure"]
+__all__ = ["aligned", "common_axes", "group_figure", "pareto_figure"]
 
 # Common points of a band; each is the mean over a bucket if the runs have more.
 _POINTS: Final = 500
@@ -32,7 +34,7 @@ def aligned(curves: Sequence[Series], unit: str, points: int = _POINTS) -> tuple
 
     Args:
         curves: The curves.
-        unit: "step" or "seconds".
+        unit: "step", "sample", "token" or "seconds".
         points: The largest number of times.
 
     >>> one = Series("loss", np.array([0, 10]), np.array([1.0, 0.0]))
@@ -70,7 +72,7 @@ def group_figure(
     Args:
         groups: The groups.
         metric: Full name of the metric.
-        unit: "step" or "seconds".
+        unit: "step", with which other axes can be chosen by :func:`.axis_switch`, or "seconds".
         title: What it shows.
         points: The largest number of points of a line, at least 10.
         height: Its height in CSS pixels.
@@ -85,27 +87,57 @@ def group_figure(
     ... )
     (1, None)
     """
-    traces: list[tuple[str, dict[str, Any]]] = []
-    has_positive = False
-    for index, group in enumerate(groups):
-        curves = [run.series[metric] for run in group.runs if len(run.series.get(metric, ()))]
-        curves = [curve for curve in curves if getattr(curve, unit) is not None]
-        has_positive = has_positive or any(bool((curve.values > 0).any()) for curve in curves)
-        color = COLORS[index % len(COLORS)]
-        traces += _lines(group, curves, unit, color, points)
+    traces = _traces(groups, metric, unit, points)
     if not traces:
         return None
-    axis = {"step": {"title": {"text": "step"}, "tickformat": ",d"}, "seconds": {"title": {"text": "seconds trained"}}}
+    parts = [part for part, _ in traces]
+    curves = [run.series[metric] for group in groups for run in group.runs if metric in run.series]
+    has_positive = any(bool((curve.values > 0).any()) for curve in curves)
     layout: dict[str, Any] = {
         "meta": "linked" if unit == "step" else "alone",
         "hovermode": "closest",
-        "xaxis": axis[unit],
+        "xaxis": dict(AXES[unit]),
         "yaxis": {"title": {"text": plot_text(shortened(metric.removeprefix("metrics/"), 60))}, "automargin": True},
         "showlegend": True,
         "margin": {"l": 65, "r": 10, "t": 72, "b": 50},
-        "updatemenus": _switches([part for part, _ in traces], has_positive),
+        "updatemenus": _switches(parts, has_positive),
     }
-    return plot(title, [trace for _, trace in traces], layout, height)
+    axes: dict[str, Any] = {}
+    for other in common_axes(groups, metric)[1:] if unit == "step" else []:
+        moved = _traces(groups, metric, other, points)
+        # Runs that overlap in steps need not overlap in time.
+        if [part for part, _ in moved] == parts:
+            axes[other] = {key: [trace[key] for _, trace in moved] for key in ("x", "y")} | {"xaxis": AXES[other]}
+    return plot(title, [trace for _, trace in traces], layout, height, axes)
+
+
+def common_axes(groups: Sequence[RunGroup], metric: str) -> list[str]:
+    """Return the x axes that all runs have for a metric: "step", and "sample", "token" and "seconds" where logged.
+
+    Args:
+        groups: The groups.
+        metric: Full name of the metric.
+
+    >>> common_axes([], "loss")
+    ['step', 'sample', 'token', 'seconds']
+    """
+    curves = [run.series[metric] for group in groups for run in group.runs if metric in run.series]
+    times = {unit: [getattr(curve, unit) for curve in curves] for unit in AXES}
+    return [
+        unit
+        for unit, found in times.items()
+        if unit == "step" or all(one is not None and bool((one > 0).any()) for one in found)
+    ]
+
+
+def _traces(groups: Sequence[RunGroup], metric: str, unit: str, points: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return the traces of all groups on an axis."""
+    traces: list[tuple[str, dict[str, Any]]] = []
+    for index, group in enumerate(groups):
+        curves = [run.series[metric] for run in group.runs if len(run.series.get(metric, ()))]
+        curves = [curve for curve in curves if getattr(curve, unit) is not None]
+        traces += _lines(group, curves, unit, COLORS[index % len(COLORS)], points)
+    return traces
 
 
 def pareto_figure(
@@ -212,7 +244,7 @@ def _line(group: str, label: str, times: np.ndarray, values: np.ndarray, color: 
         "y": packed(values),
         "line": {"color": color, "width": 2},
         "marker": {"size": 5},
-        "hovertemplate": "%{meta}<br>%{x:,.6~g}: %{y:.6~g}<extra></extra>",
+        "hovertemplate": "%{meta}<br>%{xaxis.title.text} %{x}: %{y:.6~g}<extra></extra>",
     }
 
 

@@ -9,25 +9,26 @@ from typing import Final
 
 import numpy as np
 
-from composer._html import Html, document, plot, plot_text, section, table, tag
-from composer._text import plural
+from composer._html import Html, axis_switch, document, section, table, tag
+from composer._text import plural, shortened
 from composer.core.metric_direction import larger_is_better
 from composer.history.history import History
 from composer.reports.checkpoints import Checkpoint, checkpoints, load_lines
-from composer.reports.curves import curve_figure, event_marks, shortened
+from composer.reports.curves import curve_figure, event_marks
 from composer.reports.formatting import duration, flat, number
 from composer.reports.groups import groups
 from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
+from composer.reports.run_clock import RunClock
+from composer.reports.time_shares import time_shares
 
 __all__ = ["run_report"]
 
-# A page stays under 6 MB: 2 MB of plotly.js and 16 bytes a point.
-_MOST_POINTS: Final = 150_000
+# A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes.
+_MOST_POINTS: Final = 90_000
 _POINTS_OF_ONE: Final = 5_000
 _MOST_SERIES: Final = 400
 _MOST_EVENTS: Final = 200
 _ENDS: Final = {"end": "Finished", "interruption": "Interrupted", "error": "Failed", "stop": "Stopped early"}
-_SHADES: Final = ("#3b82f6", "#e67e22", "#2ca58d", "#c2477f", "#8b6fd6", "#b59a1e", "#5fa8d3", "#d1584f", "#8d949c")
 
 
 def run_report(
@@ -39,7 +40,7 @@ def run_report(
 ) -> str:
     """Return the page of a run, an HTML document that needs no network.
 
-    Curves have up to 5,000 points each, chosen so that minima and maxima stay, and fewer if there are more than 30.
+    Curves have up to 5,000 points each, chosen so that minima and maxima stay, and fewer if there are more than 18.
 
     Args:
         history: The run.
@@ -135,18 +136,22 @@ def _curves(history: History) -> Iterator[Html]:
     marks = event_marks(history.events)
     points = min(_POINTS_OF_ONE, _MOST_POINTS // min(len(known), _MOST_SERIES))
     first = found[0]
+    clock = RunClock(history)
     main = [
-        curve_figure(history, group, marks, points, shows_events=group is first) for group in found if group.is_main
+        curve_figure(history, group, marks, points, clock, shows_events=group is first)
+        for group in found
+        if group.is_main
     ]
-    others = [curve_figure(history, group, [], points) for group in found if not group.is_main]
+    others = [curve_figure(history, group, [], points, clock) for group in found if not group.is_main]
+    switch = axis_switch(["step", *clock.units])
     if main:
         usage = "Drag to zoom, in all curves at once; double-click to zoom out. Click a name to hide a curve."
-        yield section("Curves", tag("p", usage, class_="note"), *main)
+        yield section("Curves", tag("p", usage, class_="note"), switch, *main)
     if others:
         titles = tag(
             "summary", f"{plural(len(others), 'more figure')}: {_listed([g.title for g in found if not g.is_main])}"
         )
-        yield section("Other metrics", tag("details", titles, *others, open=not main))
+        yield section("Other metrics", None if main else switch, tag("details", titles, *others, open=not main))
     left_out = len(known) - _MOST_SERIES
     if left_out > 0:
         yield tag("p", f"{left_out:,} more metrics are not shown; History.read(run) has them.", class_="note")
@@ -154,47 +159,8 @@ def _curves(history: History) -> Iterator[Html]:
 
 def _time(seconds: Mapping[str, float] | None) -> Html | None:
     """Return where the time went, as a bar and a table."""
-    total = sum((seconds or {}).values())
-    if not seconds or total <= 0:
-        return None
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plot_text(name),
-            "meta": plot_text(name),
-            "x": [value],
-            "y": [""],
-            "marker": {"color": _shade(number)},
-            "hovertemplate": f"%{{meta}}: {value / total:.1%}<extra></extra>",
-        }
-        for number, (name, value) in enumerate(seconds.items())
-    ]
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-        "yaxis": {"visible": False, "fixedrange": True},
-        "showlegend": False,
-        "margin": {"l": 10, "r": 10, "t": 35, "b": 50},
-    }
-    most = max(seconds.values())
-    rows = [
-        (name, duration(value), f"{value / total:.1%}", _bar(value / most, number))
-        for number, (name, value) in enumerate(seconds.items())
-    ]
-    return section(
-        "Where the time went",
-        plot("Seconds of the run by category", traces, layout, 190),
-        table("Time by category", ["category", "time", "share", ""], rows, right=(1, 2)),
-    )
-
-
-def _shade(number: int) -> str:
-    return _SHADES[number % len(_SHADES)]
-
-
-def _bar(part: float, number: int) -> Html:
-    return tag("span", class_="bar", style=f"--part:{part:.4f};background:{_shade(number)}")
+    shares = time_shares(seconds or {}, "Seconds of the run by category", "category")
+    return None if shares is None else section("Where the time went", shares)
 
 
 def _events(history: History) -> Html | None:

@@ -60,6 +60,12 @@ def test_the_better_ones_go_on_and_failures_are_kept_with_their_error() -> None:
     assert found[0].gain == pytest.approx(math.log(1.5), abs=0.12)
     (lost,) = (one for one in found if one.variant.name == "Lost")
     assert (lost.gain, lost.error, lost.seconds) == (-math.inf, "out of memory", 20.0)
+    (result,) = race.take_results()
+    assert [(rung.seconds, len(rung.standings)) for rung in result.rungs] == [(20.0, 7), (40.0, 3), (70.0, 2)]
+    assert {"Lost", "Bad"} <= {*result.rungs[0].dropped}
+    assert result.to_json()["rungs"][0]["gains"]["Lost"] is None
+    assert result.rungs[2].dropped == []
+    assert race.take_results() == []
     assert race.at(found[0].variant, 20.0).seconds == 20.0
     assert race.standings[found[0].variant].seconds == 70.0
 

@@ -8,8 +8,11 @@ import pytest
 
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
+from composer.exploration.kept_runs import KeptRun
 from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError
+from composer.exploration.runner import Failure
+from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import BASELINE, Variant
 from tests.exploration.measure import WORLDS, accepted
 from tests.exploration.simulation import GOAL, Effect, Simulation, method, placebos, tuning
@@ -62,6 +65,45 @@ def test_the_report_says_it_all_and_is_safe_to_print(found: Exploration) -> None
     report = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert report["recipe"]["changes"][-2:] == ["algorithms+=Good()", "algorithms+=Help()"]
     assert report["verdicts"][0]["decision"] == "pays"
+
+
+def test_the_runs_that_count_and_the_race_are_kept(found: Exploration) -> None:
+    number = found.plan.pairs
+    confirmed = [one for one in found.runs if one.stage == "confirmation"]
+    assert [one.seed for one in found.runs if one.stage == "noise"] == [0, 1, 2]
+    assert {one.variant for one in confirmed} >= {BASELINE, found.tuned, found.recipe}
+    winner = [one for one in confirmed if one.variant == found.recipe]
+    assert [one.seed for one in winner] == list(range(1000, 1000 + number))
+    times = {name: [one.reached(GOAL) for one in confirmed if one.variant == kind] for name, kind in
+             (("tuned", found.tuned), ("recipe", found.recipe))}  # fmt: skip
+    assert found.result is not None
+    assert found.result.times is not None
+    logs = [math.log(before / after) for before, after in zip(times["tuned"], times["recipe"], strict=True)]
+    assert found.result.times.ratio is not None
+    counted = found.result.num_pairs  # the attribution trains the pairs that the confirmation did not need
+    assert math.exp(sum(logs[:counted]) / counted) == pytest.approx(found.result.times.ratio.value)
+    assert [heat.stage for heat in found.heats][:2] == ["tuning", "methods"]
+    first = found.heats[1].rungs[0]
+    assert {one.variant for one in first.standings} == {one for one in VARIANTS if one.kind in ("method", "placebo")}
+    assert "Fails" in first.dropped
+    report = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert report["runs"][-1]["reached"] == found.runs[-1].reached(GOAL)
+    assert len(report["runs"][0]["seconds"]) == len(found.runs[0].evaluations) > 10
+    assert "Fails" in report["heats"][1]["rungs"][0]["dropped"]
+
+
+def test_long_runs_are_kept_with_minima_and_maxima_in_compact_form() -> None:
+    values = [0.001 * n for n in range(900)]
+    values[400], values[401] = 5.0, math.nan
+    curve = tuple(Evaluation(n + 1.0, n, n, value) for n, value in enumerate(values))
+    kept = KeptRun(BASELINE, 0, "noise", Trajectory(curve, 900.0, 900))
+    report = kept.to_json(GOAL)
+    assert len(report["values"]) <= 500
+    assert max(one for one in report["values"] if one is not None) == 5.0
+    assert None in report["values"]
+    assert report["trained"] == 900.0
+    failed = KeptRun(BASELINE, 0, "confirmation", Failure("out of memory")).to_json(GOAL)
+    assert (failed["seconds"], failed["trained"], failed["error"]) == ([], None, "out of memory")
 
 
 def test_without_an_effect_what_is_there_is_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
@@ -191,6 +192,23 @@ def test_names_are_text_on_the_terminal_and_the_page() -> None:
     assert all("<" not in name for name in names)
 
 
+def test_curves_have_the_x_axes_that_all_runs_have() -> None:
+    pytest.importorskip("plotly")
+    runs = [seeded_run(f"run {seed}", 0.1, seed) for seed in range(3)]
+    page = compare_runs(*runs, metric="Accuracy").to_html()
+    assert re.findall(r'data-axis="(\w+)"', page) == ["step", "sample", "seconds"]
+    figures = re.findall(r'<figure class="plot"><script type="application/json">(.*?)</script>', page, re.DOTALL)
+    first = next(json.loads(figure) for figure in figures if '"axes"' in figure)
+    mean = next(at for at, trace in enumerate(first["data"]) if "mean of 3" in trace.get("meta", ""))
+    x, y = (np.frombuffer(base64.b64decode(first["axes"]["sample"][key][mean]["bdata"]), "f4") for key in ("x", "y"))
+    assert x.tolist() == [32 * step for step in range(20, 201, 20)]
+    on_steps = np.frombuffer(base64.b64decode(first["data"][mean]["y"]["bdata"]), "f4")
+    np.testing.assert_array_equal(y, on_steps)
+    without = dataclasses.replace(runs[0].series["metrics/eval/Accuracy"], sample=None, seconds=None)
+    runs[0].series["metrics/eval/Accuracy"] = without
+    assert "data-axis" not in compare_runs(*runs, metric="Accuracy").to_html()
+
+
 def test_a_page_of_many_runs_is_under_6_mb() -> None:
     pytest.importorskip("plotly")
     steps = np.arange(2000)
@@ -238,8 +256,16 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         assert page.evaluate(f"{curves}.layout.yaxis.type") == "log"
         page.evaluate(f"Plotly.Fx.hover({curves}, [{{curveNumber: 4, pointNumber: 1}}])")
         assert f"{HOSTILE}, mean of 3" in page.locator(".hoverlayer").nth(1).text_content()
+        # Another x axis, also of what is folded away; what was switched on stays.
+        page.locator(".axes button", has_text="sample").click()
+        wait_until(page, f"{curves}.layout.xaxis.title.text === 'sample'")
+        assert page.evaluate(f"{curves}._fullData[4].x[0]") == 640
+        assert page.evaluate(shown) == ([True, True, False, False, True] + [True] * 3) * 2
+        page.evaluate(f"Plotly.Fx.hover({curves}, [{{curveNumber: 4, pointNumber: 1}}])")
+        wait_until(page, f"{curves}.querySelector('.hoverlayer').textContent.includes('sample 1,280: ')")
         page.locator("details:has(figure) summary").click()
         wait_until(page, "document.querySelectorAll('details .js-plotly-plot').length > 0")
+        assert page.evaluate("document.querySelector('details .canvas').layout.xaxis.title.text") == "sample"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

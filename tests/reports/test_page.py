@@ -55,6 +55,23 @@ def test_everything_is_on_the_page() -> None:
     assert numbers(loss["data"][0]["x"]).tolist() == list(range(400))
 
 
+def test_other_x_axes_are_those_that_the_log_has() -> None:
+    page = run_report(history_with())
+    assert re.findall(r'data-axis="(\w+)"', page) == ["step", "seconds"]
+    loss = figures(page)[0]
+    seconds = loss["axes"]["seconds"]
+    np.testing.assert_allclose(numbers(seconds["x"][0]), 0.1 * np.arange(400), rtol=1e-6)
+    # Smooth curves have the positions of theirs.
+    assert seconds["x"][2:4] == [0, 1]
+    assert len(seconds["x"]) == len(loss["data"])
+    np.testing.assert_allclose(numbers(seconds["x"][4]), [10.0, 20.0, 30.0, 40.0], rtol=1e-6)
+    assert [round(shape["x0"], 3) for shape in seconds["shapes"]] == [20.0, 20.2]
+    steps = np.array([0, 10])
+    one = {"a": Series("a", steps, np.zeros(2), sample=32.0 * steps, token=np.zeros(2))}
+    assert re.findall(r'data-axis="(\w+)"', run_report(History("a", one))) == ["step", "sample"]
+    assert "data-axis" not in run_report(History("a", {"a": Series("a", steps, np.zeros(2))}))
+
+
 def test_smooth_curves_leave_gaps_out() -> None:
     values = np.ones(1000)
     values[500] = np.nan
@@ -140,6 +157,19 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         ranges = f"{layouts}.filter((one) => one.meta === 'linked')"
         wait_until(page, f"{ranges}.every((one) => one.xaxis.range[0] === 110 && one.xaxis.range[1] === 190)")
         assert page.evaluate(f"{ranges}.length") == 6
+        # Another x axis is that of all, also of the events and of what is folded away.
+        page.locator(".axes button", has_text="seconds").click()
+        wait_until(page, f"{ranges}.every((one) => one.xaxis.title.text === 'seconds trained')")
+        # 400 steps of 0.1 s, and each line of the legend is where it was.
+        wait_until(page, f"{ranges}.every((one) => one.xaxis.range[1] < 50 && one.xaxis.range[1] > 39)")
+        page.evaluate("Plotly.Fx.hover(document.querySelector('.canvas'), [{curveNumber: 1, pointNumber: 2}])")
+        wait_until(page, "document.querySelector('.hoverlayer').textContent.includes('seconds trained 0.2: 1')")
+        assert page.evaluate("document.querySelector('.canvas')._fullData[4].x[3]") == pytest.approx(40)
+        assert page.evaluate("document.querySelector('.canvas').layout.shapes[0].x0") == pytest.approx(20, abs=0.1)
+        page.evaluate("Plotly.relayout(document.querySelector('.canvas'), {'xaxis.range': [10, 20]})")
+        page.locator(".axes button", has_text="step").click()
+        wait_until(page, f"{ranges}.every((one) => one.xaxis.range[1] > 390)")
+        assert page.locator('.axes button[aria-pressed="true"]').inner_text() == "step"
         # The switches.
         page.locator(".updatemenu-button").nth(0).click()
         visible = "document.querySelector('.canvas').data.slice(0, 4).map((one) => one.visible)"
@@ -151,8 +181,12 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, height: int, scheme: 
         # What is folded away is drawn when it is opened.
         folded = page.locator("details:has(figure)")
         assert folded.locator(".js-plotly-plot").count() == 0
+        page.locator(".axes button", has_text="seconds").click()
         folded.locator("summary").click()
         wait_until(page, "document.querySelectorAll('details .js-plotly-plot').length === 3")
+        late = "document.querySelector('details .canvas')._fullLayout.xaxis"
+        assert page.evaluate(f"{late}.title.text") == "seconds trained"
+        assert page.evaluate(f"{late}.range[1]") < 50
         assert folded.locator(".canvas").first.bounding_box()["width"] > 300
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
