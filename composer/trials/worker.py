@@ -189,7 +189,7 @@ def _fail(folder: Path, error: BaseException, calls: int) -> Never:
         why = f"The program exited with {error.code!r}" + (
             " during Trainer.fit." if calls else " before it called Trainer.fit."
         )
-        why += _last_words(folder / LOG_FILE) if error.code else ""
+        why += _last_words(folder / LOG_FILE) if error.code and isinstance(error.code, int) else ""
     else:
         text = str(error).strip()
         why = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
