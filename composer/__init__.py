@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp as Timestamp
     from composer.diagnosis.doctor import doctor as doctor
     from composer.estimation.estimate import estimate as estimate
+    from composer.exploration.explore import explore as explore
     from composer.reports.comparison import compare_runs as compare_runs
     from composer.trainer import Trainer as Trainer
     from composer.verification.verify import verify as verify
@@ -74,6 +75,7 @@ else:
             "devices": "composer.devices",
             "doctor": "composer.diagnosis.doctor",
             "estimate": "composer.estimation.estimate",
+            "explore": "composer.exploration.explore",
             "functional": "composer.functional",
             "loggers": "composer.loggers",
             "loss": "composer.loss",

@@ -50,11 +50,11 @@ def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
-    from composer.cli import blame, checkpoint, compare, doctor, env, estimate, fork, replay, report, verify
+    from composer.cli import blame, checkpoint, compare, doctor, env, estimate, explore, fork, replay, report, verify
 
     parser = CommandParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (checkpoint, env, estimate, verify, doctor, replay, blame, fork, report, compare):
+    for command in (checkpoint, env, estimate, verify, doctor, explore, replay, blame, fork, report, compare):
         command.add_to(commands)
     chosen: CommandParser = commands.choices[arguments[0]]
     given = chosen.parse(arguments[1:])

@@ -14,7 +14,7 @@ from composer.cli.usage import CommandParser, usage_errors
 if TYPE_CHECKING:
     from composer.trials.target import Target
 
-__all__ = ["add_program_options", "add_program_parser", "print_report", "target_of"]
+__all__ = ["add_program_options", "add_program_parser", "print_report", "target_of", "write_report"]
 
 _CONTINUES = "keep the results in this folder; running the same command again continues with what is left"
 
@@ -92,13 +92,33 @@ def target_of(given: argparse.Namespace) -> Target:
 class _Report(Protocol):
     """What these commands print."""
 
-    @property
-    def ok(self) -> bool: ...
-
     def to_json(self) -> Mapping[str, Any]: ...
 
 
-def print_report(report: _Report, as_json: bool) -> None:
+class _Judged(_Report, Protocol):
+    """A report that says whether all is well."""
+
+    @property
+    def ok(self) -> bool: ...
+
+
+def write_report(report: _Report, as_json: bool) -> None:
+    """Print a report that judges nothing.
+
+    Args:
+        report: The report.
+        as_json: Whether to print it as JSON.
+
+    >>> write_report(composer.explore(["train.py"], target="Accuracy>=0.9"), as_json=True)  # doctest: +SKIP
+    """
+    if as_json:
+        json.dump(report.to_json(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(f"{report}\n")
+
+
+def print_report(report: _Judged, as_json: bool) -> None:
     """Print a report.
 
     Args:
@@ -110,10 +130,6 @@ def print_report(report: _Report, as_json: bool) -> None:
 
     >>> print_report(composer.verify(["train.py"]), as_json=True)  # doctest: +SKIP
     """
-    if as_json:
-        json.dump(report.to_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(f"{report}\n")
+    write_report(report, as_json)
     if not report.ok:
         raise SystemExit(1)

@@ -2,6 +2,8 @@
 
 The modules, in reading order:
 
+- ``explore``: the call for a program, from its facts to the report.
+- ``goal_options``, ``choice``: the goal and the methods to try, as a user names them.
 - ``goal``: what a run is to reach, such as ``MulticlassAccuracy>=0.96`` as soon as possible.
 - ``variant``: a named set of changes to the program, such as a method or another learning rate.
 - ``trajectory``: what a run has reached after which time.
@@ -19,6 +21,8 @@ The modules, in reading order:
 - ``held_out``: the halves of the evaluation data.
 - ``program_facts``, ``method_rows``, ``space``: what is known of a program, and the variants that may apply to it.
 - ``screening``, ``screening_probe``: what a step of each variant costs, measured in turn with the unchanged run.
+- ``screening_stage``: which variants are screened, for how long, and the records of it.
+- ``progress``, ``command``: what is said meanwhile, and the command that repeats it.
 - ``durations``: times such as "10m".
 """
 
@@ -29,6 +33,7 @@ from composer._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "CHOICES": "composer.exploration.choice",
         "BaselineError": "composer.exploration.planning",
         "Evaluation": "composer.exploration.trajectory",
         "Exploration": "composer.exploration.exploration",
@@ -40,6 +45,7 @@ __getattr__, __dir__, __all__ = attach(
         "Runner": "composer.exploration.runner",
         "Trajectory": "composer.exploration.trajectory",
         "Variant": "composer.exploration.variant",
+        "explore": "composer.exploration.explore",
         "search": "composer.exploration.method_search",
     },
 )

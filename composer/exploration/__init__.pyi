@@ -1,6 +1,8 @@
 """Names for type checkers; made by `python -m tests.stubs` from the table in the module."""
 
+from composer.exploration.choice import CHOICES
 from composer.exploration.exploration import Exploration, MethodVerdict
+from composer.exploration.explore import explore
 from composer.exploration.goal import Goal
 from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError, Plan
@@ -9,6 +11,7 @@ from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import Variant
 
 __all__ = [
+    "CHOICES",
     "BaselineError",
     "Evaluation",
     "Exploration",
@@ -20,5 +23,6 @@ __all__ = [
     "Runner",
     "Trajectory",
     "Variant",
+    "explore",
     "search",
 ]

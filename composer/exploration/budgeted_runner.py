@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from composer.exploration.goal import Goal
 from composer.exploration.runner import Failure, Request, Runner, Split
@@ -23,6 +23,7 @@ class BudgetedRunner:
         runner: What trains.
         goal: The goal; a run that has reached its target is not asked to go on.
         budget: Wall seconds of all runs together; infinite by default.
+        asked: Called before each run with its stage, the run, and the wall seconds spent so far.
 
     Attributes:
         spent: Wall seconds of all runs so far.
@@ -42,13 +43,19 @@ class BudgetedRunner:
     (6.0, False)
     """
 
-    def __init__(self, runner: Runner, goal: Goal, budget: float = math.inf) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        goal: Goal,
+        budget: float = math.inf,
+        asked: Callable[[str, Request, float], None] | None = None,
+    ) -> None:
         self.goal = goal
         self.budget = budget
         self.limit = budget
         self.spent = 0.0
         self.stages: dict[str, float] = {}
-        self._runner = runner
+        self._runner, self._asked = runner, asked
         self._outcomes: dict[tuple[Variant, int, Split], Trajectory | Failure] = {}
         self._segments: list[tuple[float, float]] = []
 
@@ -102,18 +109,31 @@ class BudgetedRunner:
             stage: What the cost counts for.
             requests: The runs.
         """
-        asked = [request for request in dict.fromkeys(requests) if self.missing(request)]
-        for request, outcome in zip(asked, self._runner.train(asked) if asked else [], strict=True):
+        for request in dict.fromkeys(requests):
+            if not self.missing(request):
+                continue
+            if self._asked is not None:
+                self._asked(stage, request, self.spent)
+            (outcome,) = self._runner.train([request])
             key = request.variant, request.seed, request.split
             known = self._outcomes.get(key)
             cost = max(outcome.cost - (known.cost if known is not None else 0.0), 0.0)
             if isinstance(outcome, Trajectory):
                 done = known.seconds if isinstance(known, Trajectory) else 0.0
                 self._segments.append((max(outcome.seconds - done, 0.0), cost))
-            self.spent += cost
-            self.stages[stage] = self.stages.get(stage, 0.0) + cost
+            self.charge(stage, cost)
             self._outcomes[key] = outcome
         return [self._outcomes[request.variant, request.seed, request.split] for request in requests]
+
+    def charge(self, stage: str, seconds: float) -> None:
+        """Account for a cost.
+
+        Args:
+            stage: What it counts for.
+            seconds: Wall seconds.
+        """
+        self.spent += seconds
+        self.stages[stage] = self.stages.get(stage, 0.0) + seconds
 
     def known(self, variant: Variant, seed: int, split: Split = "selection") -> Trajectory | Failure | None:
         """Return what is known of a run; None if it was never asked for.

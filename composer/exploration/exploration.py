@@ -12,6 +12,7 @@ from composer.exploration.attribution import Attribution
 from composer.exploration.paired_runs import PairedRuns, interval_json
 from composer.exploration.planning import Plan, clock
 from composer.exploration.recipe import as_python, as_yaml
+from composer.exploration.screening import Screened
 from composer.exploration.variant import BASELINE, Variant
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import Decision
@@ -77,6 +78,8 @@ class Exploration:
         verdicts: One for each method that was tried.
         attribution: What each part of the winner contributes.
         refused: Variants that cannot be used or were not tried, with the reason.
+        screened: What a step of each method costs in time and memory, as far as it was measured.
+        notes: What else a reader should know, such as that the program fixes its own seed.
         costs: Wall seconds by stage.
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
@@ -100,6 +103,8 @@ class Exploration:
     verdicts: tuple[MethodVerdict, ...] = ()
     attribution: Attribution | None = None
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    screened: tuple[Screened, ...] = ()
+    notes: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
     break_even: float | None = None
     command: str = ""
@@ -111,8 +116,8 @@ class Exploration:
 
     @property
     def search_cost(self) -> float:
-        """Cost of the search, in trainings of the baseline: the A/A runs, tuning, methods and combinations."""
-        stages = ("noise", "tuning", "methods", "combinations")
+        """Cost of the search, in trainings of the baseline: all but the confirmation and the attribution."""
+        stages = ("noise", "screening", "tuning", "methods", "combinations")
         return sum(self.costs.get(stage, 0.0) for stage in stages) / self.plan.cost
 
     @property
@@ -153,6 +158,8 @@ class Exploration:
             "verdicts": [one.to_json() for one in self.ranked],
             "attribution": None if self.attribution is None else self.attribution.to_json(),
             "refused": dict(self.refused),
+            "screened": [one.to_json() for one in self.screened],
+            "notes": list(self.notes),
             "plan": self.plan.to_json(),
             "costs": {stage: round(seconds, 1) for stage, seconds in self.costs.items()},
             "search_cost": self.search_cost,
@@ -165,11 +172,14 @@ class Exploration:
         lines = [*self._headline(), "", *str(self.plan).splitlines()]
         if self.verdicts:
             lines += ["", f"Methods ({self._unit}, with 95 % intervals):"]
-            lines += [_verdict_line(one) for one in self.ranked]
+            steps = {one.variant.name: f"; {one}" for one in self.screened if one.is_usable}
+            lines += [f"{_verdict_line(one)}{steps.get(one.variant.name, '')}" for one in self.ranked]
         lines += self._interaction()
         if self.refused:
             lines += ["", "Not tried:"]
             lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in self.refused.items()]
+        if self.notes:
+            lines += ["", *(f"Note: {printable(note)}" for note in self.notes)]
         if self.found:
             lines += ["", "Write:", *(f"  {line}".rstrip() for line in self.python.splitlines())]
         spent = ", ".join(f"{stage} {clock(seconds)}" for stage, seconds in self.costs.items())

@@ -10,7 +10,7 @@ from composer._text import printable
 from composer.core.metric_direction import require_direction
 from composer.exploration.durations import as_seconds
 
-__all__ = ["Goal"]
+__all__ = ["Goal", "as_share"]
 
 _TARGET = re.compile(r"\s*(?P<metric>[^<>=\s][^<>=]*?)\s*(?P<relation>>=|<=)\s*(?P<value>[^<>=\s]+)\s*")
 
@@ -104,13 +104,7 @@ class Goal:
         >>> Goal.within("0.5%", "MulticlassAccuracy", final=0.98).target
         0.9751
         """
-        number = share.strip().removesuffix("%")
-        try:
-            percent = float(number) if share.strip().endswith("%") else math.nan
-        except ValueError:
-            percent = math.nan
-        if not 0 <= percent < 100:
-            raise ValueError(f"within must be a percentage such as 0.5%, below 100%; got {share!r}.")
+        percent = as_share(share)
         if not math.isfinite(final):
             raise ValueError(f"The final {metric} of the unchanged run is {final}, so that nothing is near it.")
         maximize = _direction(metric, maximize)
@@ -135,6 +129,27 @@ class Goal:
         if self.target is None:
             return f"{metric} after {self.seconds:g} s"
         return f"{metric}{'>=' if self.maximize else '<='}{self.target:g}"
+
+
+def as_share(share: str) -> float:
+    """Return the number of a percentage.
+
+    Args:
+        share: The percentage, such as "0.5%".
+
+    Raises:
+        ValueError: It is none, or 100 % or more.
+
+    >>> as_share("0.5%")
+    0.5
+    """
+    try:
+        percent = float(share.strip().removesuffix("%")) if share.strip().endswith("%") else math.nan
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < 100:
+        raise ValueError(f"within must be a percentage such as 0.5%, below 100%; got {share!r}.")
+    return percent
 
 
 def _direction(metric: str, maximize: bool | None) -> bool:

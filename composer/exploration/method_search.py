@@ -14,10 +14,11 @@ from composer.exploration.goal import Goal
 from composer.exploration.halving import Standing
 from composer.exploration.paired_runs import PairedRuns
 from composer.exploration.planning import Plan, baseline_runs, make_plan
-from composer.exploration.race import TUNED_KINDS, Race, race, replaced
-from composer.exploration.runner import Runner
+from composer.exploration.race import Race, race, replaced
+from composer.exploration.runner import Request, Runner
+from composer.exploration.screening_stage import Screening
 from composer.exploration.trajectory import Trajectory
-from composer.exploration.variant import BASELINE, Variant
+from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant
 from composer.statistics._special import special
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import SMALLEST_EFFECT, Decision
@@ -33,15 +34,18 @@ def search(
     budget: float = math.inf,
     pairs: int = 8,
     refused: Mapping[str, str] | None = None,
-    say: Callable[[str], None] | None = None,
+    screening: Callable[[Plan, Sequence[Trajectory], Sequence[Variant]], Screening] | None = None,
+    planned: Callable[[Plan], None] | None = None,
+    asked: Callable[[str, Request, float], None] | None = None,
     command: str = "",
 ) -> Exploration:
     """Return which of some variants pay.
 
     1. A/A runs of the baseline say how much runs spread, what can be told, and how long it takes (:class:`.Plan`).
-    2. A race proposes a tuned baseline and a combination of methods (:func:`.race`).
-    3. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`).
-    4. Each part of a confirmed combination is left out in turn (:func:`.attribute`). Parts that do not pay are removed
+    2. Screening leaves out variants that cannot be used, if there is one (:class:`.ScreeningStage`).
+    3. A race proposes a tuned baseline and a combination of methods (:func:`.race`).
+    4. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`).
+    5. Each part of a confirmed combination is left out in turn (:func:`.attribute`). Parts that do not pay are removed
        if what is left is confirmed as well.
 
     What is done depends on nothing but the outcomes of runs, so that a search that is repeated with a runner that
@@ -54,7 +58,9 @@ def search(
         budget: Wall seconds of all runs together.
         pairs: Number of pairs of the confirmation at most, at least 6.
         refused: Variants that cannot be used, with the reason, for the report.
-        say: Called with the plan before the search begins.
+        screening: Called with the plan, the A/A runs and the variants; returns which can be used.
+        planned: Called with the plan before the search begins.
+        asked: Called before each run with its stage, the run, and the wall seconds spent so far.
         command: The command or call that repeats the search, for the report.
 
     Raises:
@@ -86,13 +92,17 @@ def search(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"variants must have different names; {twice[0]!r} is there {names.count(twice[0])} times.")
-    budgeted = BudgetedRunner(runner, goal, positive("budget", budget))
+    budgeted = BudgetedRunner(runner, goal, positive("budget", budget), asked)
     runs = baseline_runs(budgeted)
     tried = [one for one in variants if one.kind not in TUNED_KINDS]
     plan = make_plan(budgeted, runs, len(tried), pairs)
-    if say is not None:
-        say(str(plan))
-    raced = race(budgeted, plan, runs, variants)
+    if planned is not None:
+        planned(plan)
+    screened = Screening(tuple(variants))
+    if screening is not None and budgeted.spent < plan.search:
+        screened = screening(plan, runs, variants)
+        budgeted.charge("screening", screened.seconds)
+    raced = race(budgeted, plan, runs, screened.variants)
     arms = Arms(budgeted, plan)
     claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
     claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
@@ -115,7 +125,9 @@ def search(
         rejected=tuple(one for one in confirmed if not one.pays),
         verdicts=tuple(_verdicts(raced, found, attribution, plan)),
         attribution=attribution,
-        refused={**(refused or {}), **raced.left_out},
+        refused={**(refused or {}), **screened.refused, **raced.left_out},
+        screened=screened.screened,
+        notes=screened.notes,
         costs=dict(budgeted.stages),
         break_even=_break_even(arms, recipe, budgeted.spent),
         command=command,

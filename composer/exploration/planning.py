@@ -17,7 +17,16 @@ from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE
 from composer.statistics.power import Prospect, prospect
 
-__all__ = ["SEARCH_COST", "BaselineError", "Plan", "baseline_runs", "clock", "make_plan"]
+__all__ = [
+    "LEAST_PAIRS",
+    "SEARCH_COST",
+    "BaselineError",
+    "Plan",
+    "baseline_runs",
+    "clock",
+    "final_quality",
+    "make_plan",
+]
 
 # The search takes at most so many trainings of the baseline, the A/A runs included.
 SEARCH_COST = 15.0
@@ -25,7 +34,7 @@ SEARCH_COST = 15.0
 _LEAST_SEARCH = 6.0
 # With more than this, the attribution has the first claim to what is left.
 _USUAL_SEARCH = 12.0
-_LEAST_PAIRS = 6
+LEAST_PAIRS = 6
 # Spread of runs that are equal as far as can be seen.
 _LEAST_SPREAD = 1e-3
 # Evaluations until the target below which times are interpolated over long distances.
@@ -34,7 +43,7 @@ _FEW = 8
 _SAFE = 0.8
 
 
-class BaselineError(ValueError):
+class BaselineError(RuntimeError):
     """The baseline fails, or does not reach the target.
 
     >>> raise BaselineError("No run of the baseline reached accuracy>=0.99.")
@@ -146,7 +155,7 @@ class Plan:
                 f"{clock(self.total)} in all."
             )
         else:
-            needed = (_LEAST_SEARCH + 2 * _LEAST_PAIRS) * self.cost
+            needed = (_LEAST_SEARCH + 2 * LEAST_PAIRS) * self.cost
             lines.append(
                 f"The search among {methods} takes at most {clock(self.search)}. The budget of {clock(self.budget)} "
                 f"does not suffice to confirm what it finds; that takes about {clock(needed)} in all."
@@ -193,10 +202,50 @@ def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]
     return runs
 
 
+def final_quality(runner: BudgetedRunner, num_runs: int = 3) -> float:
+    """Train the baseline to its end with different seeds, and return the mean of its last values of the metric.
+
+    Args:
+        runner: What trains.
+        num_runs: The number of runs; fewer if the budget ends before, but at least two.
+
+    Raises:
+        BaselineError: A run fails, or was never evaluated.
+
+    >>> from composer.exploration.trajectory import Evaluation
+    >>> class Simulation:
+    ...     spent = 0.0
+    ...
+    ...     def train(self, requests):
+    ...         return [Trajectory((Evaluation(1.0, 1, 1, 0.5 + one.seed),), 2.0, 2) for one in requests]
+    >>> final_quality(BudgetedRunner(Simulation(), Goal("accuracy", True, seconds=math.inf)))
+    1.5
+    """
+    found: list[float] = []
+    seconds = 0.0
+    for seed in range(num_runs):
+        if len(found) > 1 and not runner.fits([seconds]):
+            break
+        (outcome,) = runner.train("noise", [Request(BASELINE, seed, None, stop_at_target=False)])
+        if isinstance(outcome, Failure):
+            raise BaselineError(f"The program fails as it is: {outcome.error}")
+        if outcome.last is None:
+            raise BaselineError("The baseline was never evaluated: pass a shorter eval_interval to the Trainer.")
+        found.append(outcome.last)
+        seconds = outcome.seconds
+    return fmean(found)
+
+
 def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     """Raise an error that says what to write if the last run is of no use."""
     last = runs[-1]
     known = [one.value for one in last.evaluations if math.isfinite(one.value)]
+    if len(known) == 1 and goal.is_reached(known[0].value):
+        raise BaselineError(
+            f"The baseline has {printable(goal.metric)} = {known[0].value:.4g} at its first evaluation, after "
+            f"{known[0].seconds:.3g} s of training: choose a target that is harder to reach than {goal}, or pass a "
+            "shorter eval_interval to the Trainer."
+        )
     if len(known) < 2:
         raise BaselineError(
             f"The baseline was evaluated {plural(len(last.evaluations), 'time')} in {last.seconds:.3g} s, and at least "
@@ -248,8 +297,8 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     """
     if len(runs) < 2:
         raise ValueError(f"runs must hold at least 2 A/A runs, but got {len(runs)}; a budget for one tells nothing.")
-    if pairs < _LEAST_PAIRS:
-        raise ValueError(f"pairs must be at least {_LEAST_PAIRS}, but got {pairs}; fewer tell no gain from noise.")
+    if pairs < LEAST_PAIRS:
+        raise ValueError(f"pairs must be at least {LEAST_PAIRS}, but got {pairs}; fewer tell no gain from noise.")
     goal = runner.goal
     times = [time or run.seconds for run, time in zip(runs, Reference(goal, tuple(runs)).times, strict=True)]
     qualities = [float(run.last or 0.0) for run in runs]
@@ -261,7 +310,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     cost = fmean(run.cost for run in runs)
     fitting = [
         number
-        for number in range(pairs - pairs % 2, _LEAST_PAIRS - 1, -2)
+        for number in range(pairs - pairs % 2, LEAST_PAIRS - 1, -2)
         if runner.budget >= (_LEAST_SEARCH + 2 * number) * cost
     ]
     chosen = fitting[0] if fitting else 0

@@ -6,8 +6,8 @@ import contextlib
 import gc
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ from composer.core.metric_direction import larger_is_better
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.trees import ensure_tuple
+from composer.trials.assignments import Assignment
 from composer.trials.probe import Finished, Probe
 from composer.warnings import NoEffectWarning
 
@@ -61,6 +62,8 @@ class ProgramFacts:
         block: Class of the blocks that the model repeats; empty if there is none.
         metrics: Names of the metrics of evaluators, and whether larger values are better (None if unknown).
         without_effect: Warnings of the program itself about what has no effect.
+        invalid: Assignments that cannot be read or created, with the error.
+        sources: Hashes of the source files of the program, by path.
 
     >>> ProgramFacts.from_json({"device": "cpu", "metrics": [["eval/Loss", False]]}).metrics
     (('eval/Loss', False),)
@@ -85,6 +88,8 @@ class ProgramFacts:
     block: str = ""
     metrics: tuple[tuple[str, bool | None], ...] = ()
     without_effect: tuple[str, ...] = ()
+    invalid: tuple[tuple[str, str], ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProgramFacts:
@@ -94,7 +99,8 @@ class ProgramFacts:
             value: The result of its trial.
         """
         given: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
-        given["metrics"] = tuple((name, direction) for name, direction in value.get("metrics", ()))
+        for pairs in ("metrics", "invalid"):
+            given[pairs] = tuple((one, two) for one, two in value.get(pairs, ()))
         return cls(**given)
 
 
@@ -103,13 +109,15 @@ class FactsProbe(Probe):
 
     Args:
         folder: Folder of the trial.
+        assignments: Assignments to check. They may name classes that the program defines.
 
     >>> Trial("facts", target, FACTS_PROBE)  # doctest: +SKIP
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, assignments: Sequence[str] = ()) -> None:
         super().__init__(folder)
         gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
+        self._assignments = assignments
         self._schedules: list[str] = []
         self._found: dict[str, Any] = {}
         self._warned: list[str] = []
@@ -135,6 +143,7 @@ class FactsProbe(Probe):
             "is_compiled": trainer._run.forward_and_loss is not None,  # pyright: ignore[reportPrivateUsage]
             "fixed_schedule": next(iter(self._schedules), ""),
             "without_effect": self._warned,
+            "invalid": [[text, error] for text in self._assignments if (error := _error_of(text))],
         }
 
     def result(self) -> Mapping[str, Any]:
@@ -183,6 +192,15 @@ class _FirstStep(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         raise Finished
+
+
+def _error_of(assignment: str) -> str:
+    """Return why an assignment cannot be read or created."""
+    try:
+        Assignment.parse(assignment)
+    except Exception as error:  # the class may be the user's
+        return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+    return ""
 
 
 def _batch_facts(batch: Any) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from composer.exploration.halving import Heat, Standing, rungs_within
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
-from composer.exploration.variant import BASELINE, Variant, combined
+from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant, combined
 
 __all__ = ["Race", "race", "replaced"]
 
-TUNED_KINDS = ("learning_rate", "batch_size")
 # Share of the baseline's time after which single variants and combinations are compared, and learning rates again.
 _LONG, _SHORT = 0.6, 0.35
 # The same share where methods take part that help late.

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from composer import algorithms
 from composer._text import printable
 
-__all__ = ["as_python", "as_yaml"]
+__all__ = ["Change", "as_python", "as_yaml", "parse_change"]
 
 _FORM = re.compile(
     r"\s*(?P<name>[A-Za-z_]\w*)(?P<rest>(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)\s*(?P<value>.*?)\s*", re.DOTALL
@@ -17,8 +18,18 @@ _FORM = re.compile(
 
 
 @dataclass(frozen=True)
-class _Change:
-    """One assignment in parts: ``name.rest operator value``."""
+class Change:
+    """One assignment in parts: ``name.rest operator value``.
+
+    Args:
+        name: The argument of the trainer.
+        rest: The attribute or key of its value, with the dot; empty for the argument itself.
+        operator: "=", "+=" or "-=".
+        value: The value as text.
+
+    >>> parse_change("optimizers.lr=0.1")
+    Change(name='optimizers', rest='.lr', operator='=', value='0.1')
+    """
 
     name: str
     rest: str
@@ -45,7 +56,7 @@ def as_python(changes: Sequence[str]) -> str:
         precision='amp_bf16',
     )
     """
-    parsed = [_parsed(change) for change in changes]
+    parsed = [parse_change(change) for change in changes]
     names = sorted({name for one in parsed if one.name == "algorithms" for name in _classes(one.value)})
     lines = [f"from composer.algorithms import {', '.join(names)}", ""] if names else []
     lines += ["Trainer(", "    ...,"]
@@ -72,7 +83,7 @@ def as_yaml(changes: Sequence[str]) -> str:
       lr: 0.02
     precision: "amp_bf16"
     """
-    parsed = [_parsed(change) for change in changes]
+    parsed = [parse_change(change) for change in changes]
     lines: list[str] = []
     for name in dict.fromkeys(one.name for one in parsed):
         own = [one for one in parsed if one.name == name]
@@ -91,14 +102,25 @@ def as_yaml(changes: Sequence[str]) -> str:
     return "\n".join(lines) if lines else "# nothing to change"
 
 
-def _parsed(change: str) -> _Change:
+def parse_change(change: str) -> Change:
+    """Return the parts of an assignment, without creating what it names.
+
+    Args:
+        change: The assignment, see :class:`.Assignment`.
+
+    Raises:
+        ValueError: It has another form.
+
+    >>> parse_change("algorithms+=EMA()").value
+    'EMA()'
+    """
     match = _FORM.fullmatch(change)
     if match is None or not match["value"]:
         raise ValueError(f"A change has the form NAME=VALUE, NAME+=VALUE or NAME-=VALUE; got {change!r}.")
-    return _Change(match["name"], match["rest"], match["operator"], match["value"])
+    return Change(match["name"], match["rest"], match["operator"], match["value"])
 
 
-def _argument(name: str, changes: Sequence[_Change]) -> list[str]:
+def _argument(name: str, changes: Sequence[Change]) -> list[str]:
     """The lines of an argument of the trainer."""
     last = changes[-1]
     if not last.rest and last.operator == "=":
@@ -133,9 +155,9 @@ def _python(text: str) -> str:
 
 
 def _classes(text: str) -> set[str]:
-    """The names without a module that a value calls."""
+    """The algorithms of this library that a value calls; other names without a module are the program's own."""
     calls = (part.func for part in ast.walk(_node(text)) if isinstance(part, ast.Call))
-    return {called.id for called in calls if isinstance(called, ast.Name)}
+    return {called.id for called in calls if isinstance(called, ast.Name)} & {*algorithms.__all__}
 
 
 def _entry(text: str) -> str:

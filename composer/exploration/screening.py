@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
@@ -15,11 +15,11 @@ from composer.trials import Study, Target, Trial
 from composer.trials.interleave import Contest
 from composer.trials.workspace import Workspace, threads_each
 
-__all__ = ["Screened", "program_facts", "screen"]
+__all__ = ["ROUNDS", "STEPS", "Screened", "num_together", "program_facts", "screen"]
 
 _AGAIN = "again"
 # Blocks of each variant, and steps of each; the unchanged run takes part twice.
-_ROUNDS, _STEPS = 5, 8
+ROUNDS, STEPS = 5, 8
 # Variants that are in memory at the same time.
 _TOGETHER, _TOGETHER_ON_ACCELERATOR = 6, 2
 
@@ -54,9 +54,33 @@ class Screened:
         memory = self.memory if math.isfinite(self.memory) else None
         return {"name": self.variant.name, "speed": speed, "memory": memory, "error": self.error}
 
+    @classmethod
+    def from_json(cls, variant: Variant, value: Mapping[str, Any]) -> Screened:
+        """Return what :meth:`to_json` described.
+
+        Args:
+            variant: The variant.
+            value: What it returned.
+        """
+        speed = None if value["speed"] is None else Ratio(*value["speed"])
+        return cls(variant, speed, math.nan if value["memory"] is None else value["memory"], value["error"])
+
+    def __str__(self) -> str:
+        """The cost of a step in time and memory, as changes; or why the variant cannot be used."""
+        if self.speed is None:
+            return self.error
+        memory = f", memory {self.memory - 1:+.0%}" if math.isfinite(self.memory) else ""
+        return f"step {1 / self.speed.value - 1:+.0%}{memory}"
+
 
 def program_facts(
-    target: Target, workspace: Workspace, *, ranks: int = 1, changes: Sequence[str] = (), time_limit: float = 600.0
+    target: Target,
+    workspace: Workspace,
+    *,
+    ranks: int = 1,
+    changes: Sequence[str] = (),
+    time_limit: float = 600.0,
+    assignments: Sequence[str] = (),
 ) -> ProgramFacts:
     """Train one step of a program, and return the facts about it.
 
@@ -66,6 +90,7 @@ def program_facts(
         ranks: Number of processes.
         changes: Assignments that hold for all runs.
         time_limit: Seconds after which the trial is ended.
+        assignments: Assignments to check, see :attr:`.ProgramFacts.invalid`.
 
     Raises:
         RuntimeError: The program does not train; the error has its traceback.
@@ -76,12 +101,19 @@ def program_facts(
     """
     threads = threads_each(ranks) if ranks > 1 else 0
     trial = Trial(
-        "facts", target, FACTS_PROBE, changes=tuple(changes), ranks=ranks, time_limit=time_limit, threads=threads
+        "facts",
+        target,
+        FACTS_PROBE,
+        {"assignments": list(assignments)},
+        tuple(changes),
+        ranks=ranks,
+        time_limit=time_limit,
+        threads=threads,
     )
     record = Study(workspace.folder, server=workspace.server).run([trial])["facts"]
     if not record.is_completed:
         raise RuntimeError(f"The program does not train: {record.error}\n{record.details}")
-    return ProgramFacts.from_json(record.result)
+    return replace(ProgramFacts.from_json(record.result), sources=record.sources)
 
 
 def screen(
@@ -93,9 +125,12 @@ def screen(
     ranks: int = 1,
     changes: Sequence[str] = (),
     time_limit: float = 300.0,
-    progress: Callable[[Screened], None] | None = None,
+    rounds: int = ROUNDS,
+    steps: int = STEPS,
 ) -> list[Screened]:
-    """Measure 40 steps of each variant in turn with the unchanged run, without evaluations.
+    """Measure some steps of each variant in turn with the unchanged run, without evaluations.
+
+    Variants train blocks of steps in turn, :func:`num_together` at a time.
 
     A step is one of the optimizer: with another batch size, it trains another number of samples.
 
@@ -106,8 +141,9 @@ def screen(
         workspace: Folder for the trials, and what forks the processes.
         ranks: Number of processes of a run.
         changes: Assignments that hold for all runs.
-        time_limit: Seconds that a variant may take to start, or for a block of eight steps.
-        progress: Called with each result.
+        time_limit: Seconds that a variant may take to start, or for a block.
+        rounds: Number of blocks of each variant, at least 2.
+        steps: Number of steps of a block.
 
     Raises:
         RuntimeError: The unchanged run does not train.
@@ -116,7 +152,7 @@ def screen(
     ...     screen(Target("script", "train.py"), space_of(facts).variants, facts, where)[0].is_usable
     True
     """
-    together = _TOGETHER if facts.device == "cpu" else _TOGETHER_ON_ACCELERATOR
+    together = num_together(facts)
     found: list[Screened] = []
     for begin in range(0, len(variants), together):
         part = variants[begin : begin + together]
@@ -130,23 +166,31 @@ def screen(
                 (*changes, *variant.changes),
                 ranks=ranks,
                 # A trial is ended by the contest, or by this process.
-                time_limit=time_limit * (_ROUNDS + 2) * len(arms),
+                time_limit=time_limit * (rounds + 2) * len(arms),
                 threads=threads_each(ranks) if ranks > 1 else 0,
             )
             for name, variant in arms.items()
         }
-        with Contest(workspace.folder, trials, workspace.server, steps=_STEPS, limit=time_limit) as contest:
+        with Contest(workspace.folder, trials, workspace.server, steps=STEPS, limit=time_limit) as contest:
             racing = [name for name in trials if name not in contest.failed]
-            for _ in range(_ROUNDS):
+            for _ in range(rounds):
                 racing = contest.play(racing)
             if not {"base", _AGAIN} <= {*racing}:
                 raise RuntimeError(f"The program does not train: {contest.failed.get('base') or contest.failed}")
-            measured = [_screened(contest, name, arms[name]) for name in list(arms)[2:]]
-        for each in measured:
-            if progress is not None:
-                progress(each)
-        found += measured
+            found += [_screened(contest, name, arms[name]) for name in list(arms)[2:]]
     return found
+
+
+def num_together(facts: ProgramFacts) -> int:
+    """Return how many variants are in memory at the same time.
+
+    Args:
+        facts: The facts of the program.
+
+    >>> num_together(ProgramFacts(device="cuda"))
+    2
+    """
+    return _TOGETHER if facts.device == "cpu" else _TOGETHER_ON_ACCELERATOR
 
 
 def _screened(contest: Contest, name: str, variant: Variant) -> Screened:

@@ -19,10 +19,11 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.interval import IntervalSchedule, create_interval_scheduler
 from composer.core.logger import Logger
-from composer.core.metric_names import MetricName, find_metric
+from composer.core.metric_names import MetricName
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.exploration.goal import Goal
+from composer.exploration.goal_options import evaluated_metric
 from composer.exploration.held_out import keep_half
 from composer.exploration.runner import Split
 from composer.exploration.training_clock import TrainingClock
@@ -259,22 +260,7 @@ def resolve_metric(state: State, name: str) -> MetricName:
     Traceback (most recent call last):
     ValueError: metric='accuracy': this run has no metrics. Pass eval_dataloader, and a model with get_metrics.
     """
-    known: dict[str, Mapping[str, Any]] = {one.label: state.eval_metrics.get(one.label, {}) for one in state.evaluators}
-    try:
-        return find_metric(known, name)
-    except ValueError as error:
-        losses = [
-            MetricName(label, one)
-            for label, metrics in known.items()
-            for one in metrics
-            if "loss" in one.lower() or "crossentropy" in one.lower()
-        ]
-        if name == "loss" and len(losses) == 1:
-            return losses[0]
-        told = str(error).replace("monitor=", "metric=", 1)
-        if name == "loss":
-            told += " The loss of training does not compare methods that change it."
-        raise ValueError(told) from None
+    return evaluated_metric({one.label: state.eval_metrics.get(one.label, {}) for one in state.evaluators}, name)
 
 
 def _evaluations(state: State, schedule: IntervalSchedule) -> float:

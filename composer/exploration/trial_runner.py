@@ -16,6 +16,7 @@ from composer.exploration.runner import Failure, Request, Split
 from composer.exploration.training_probe import CHECKPOINT_FILE
 from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.trials import ForkServer, Record, Study, Target, Trial
+from composer.trials.study import Display
 from composer.trials.workspace import Workspace, threads_each
 
 __all__ = ["PROBE", "TrialRunner"]
@@ -37,6 +38,8 @@ class TrialRunner:
         ranks: Number of processes of a run.
         time_limit: Wall seconds after which a run is ended: it fails.
         changes: Assignments that hold for all runs, the baseline's too.
+        first_seed: Is added to the seeds of all runs.
+        display: Shows which trials run.
 
     Raises:
         ValueError: ``time_limit`` is not positive.
@@ -58,11 +61,13 @@ class TrialRunner:
         ranks: int = 1,
         time_limit: float = 86400.0,
         changes: Sequence[str] = (),
+        first_seed: int = 0,
+        display: Display | None = None,
     ) -> None:
-        self._target, self._goal, self._ranks = target, goal, ranks
+        self._target, self._goal, self._ranks, self._first_seed = target, goal, ranks, first_seed
         self._time_limit, self._changes = positive("time_limit", time_limit), tuple(changes)
         server: ForkServer | None = workspace.server
-        self._study = Study(workspace.folder, server=server, keep_failures=True)
+        self._study = Study(workspace.folder, server=server, keep_failures=True, display=display)
         self._runs: dict[tuple[tuple[str, ...], int, Split], _Run] = {}
         self._starts: dict[int, tuple[str, str]] = {}  # of the baseline, by seed
         self._notes: dict[str, None] = {}
@@ -76,6 +81,14 @@ class TrialRunner:
     def notes(self) -> list[str]:
         """What a reader of the results should know, such as that the program fixes its own seed."""
         return [*self._notes, *self._seed_notes()]
+
+    def aim_at(self, goal: Goal) -> None:
+        """Replace the goal. Runs that have trained to their end are not repeated.
+
+        Args:
+            goal: A goal of the same metric.
+        """
+        self._goal = goal
 
     def train(self, requests: Sequence[Request]) -> list[Trajectory | Failure]:
         """Run requests one after the other, and return their outcomes in this order.
@@ -130,9 +143,9 @@ class TrialRunner:
         return run.last["can_go_on"] and (self._study.folder / run.trials[-1].name / CHECKPOINT_FILE).exists()
 
     def _trial(self, request: Request, last: Trial | None) -> Trial:
-        goal = self._goal
+        goal, seed = self._goal, self._first_seed + request.seed
         arguments: Mapping[str, Any] = {
-            "seed": request.seed,
+            "seed": seed,
             "metric": goal.metric,
             "maximize": goal.maximize,
             "target": goal.target if request.stop_at_target else None,
@@ -144,7 +157,7 @@ class TrialRunner:
         told = json.dumps([arguments, changes, self._target.fingerprint, self._ranks], sort_keys=True)
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", request.variant.name)[:_LONGEST_NAME]
         return Trial(
-            f"{name}-{request.seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}",
+            f"{name}-{seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}",
             self._target,
             PROBE,
             arguments,

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BASELINE", "Kind", "Variant", "combined"]
+__all__ = ["BASELINE", "TUNED_KINDS", "Kind", "Variant", "combined"]
 
 Kind = Literal["baseline", "method", "learning_rate", "batch_size", "precision", "compile", "placebo", "combination"]
+
+# What the baseline is tuned by; all else is a method.
+TUNED_KINDS: tuple[Kind, ...] = ("learning_rate", "batch_size")
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,15 @@ class _Overrides(TrainerOverrides):
 
     def __init__(self, trial: Trial, probe: Probe, path: Path) -> None:
         self._trial, self._probe, self._path = trial, probe, path
-        self._changes = tuple(Assignment.parse(text) for text in trial.changes)
         self._absent: dict[int, set[str]] = {}  # names of the arguments that a trainer is not given
         self._fitting = False
         self.calls = 0
         probe.finish = self._finish
+
+    @functools.cached_property
+    def _changes(self) -> tuple[Assignment, ...]:
+        """The changes; they are created with the first trainer, when classes that the program defines are there."""
+        return tuple(Assignment.parse(text) for text in self._trial.changes)
 
     def init(self, trainer: Trainer, init: Callable[..., None], arguments: dict[str, Any]) -> None:
         changed = assignments.apply(self._changes, isolated(arguments, self._trial.name))

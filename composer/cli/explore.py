@@ -1,0 +1,154 @@
+"""``composer explore``: find out which methods pay on a training program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer.cli.program_command import add_program_options, add_program_parser, target_of, write_report
+from composer.cli.usage import CommandParser, running_trials, usage_errors
+
+if TYPE_CHECKING:
+    from composer.trials.target import Target
+
+__all__ = ["add_to"]
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser.
+
+    Args:
+        commands: What ``add_subparsers`` of the parser returned.
+
+    >>> commands = CommandParser().add_subparsers()
+    >>> add_to(commands)
+    >>> given = commands.choices["explore"].parse(["--target", "Accuracy>=0.9", "train.py", "--lr", "0.1"])
+    >>> given.target, given.program
+    ('Accuracy>=0.9', ['train.py', '--lr', '0.1'])
+    """
+    command = add_program_parser(
+        commands,
+        "explore",
+        "Find out which methods, learning rate, batch size and settings make a training script faster or better, and "
+        "which do not: by short runs first, and then by pairs of runs with fresh seeds on evaluation data that nothing "
+        "was selected by. The plan is printed first: what can be told from noise, and how long it takes.",
+        "0 if the program was explored, whatever was found, 1 if the script fails or does not reach the target, 2 if "
+        "the command line is wrong, 130 after Ctrl-C, after which the same command continues.",
+    )
+    _add_goal(command)
+    command.add_argument(
+        "--budget", metavar="TIME", help="wall time of all runs together, such as 2h (default: what the plan takes)"
+    )
+    command.add_argument(
+        "--pairs", type=int, default=8, metavar="N", help="pairs of runs that confirm, at least 6 (default 8)"
+    )
+    command.add_argument(
+        "--methods", metavar="NAME,...", help="names of the methods to try, see --list (default: all), or none"
+    )
+    command.add_argument("--without", metavar="NAME,...", help="names of what to leave out, see --list")
+    command.add_argument("--list", action="store_true", help="list the methods")
+    command.add_argument(
+        "--try",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="try this as well, such as 'algorithms+=MyMethod()' with a class of the script; repeatable",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change an argument of the Trainer in all runs, such as max_duration=5ep; repeatable",
+    )
+    command.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes of a run (default 1)")
+    command.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="added to the seeds of all runs, to repeat with others"
+    )
+    command.add_argument(
+        "--time-limit", default="1d", metavar="TIME", help="wall time after which a run counts as failed (default 1d)"
+    )
+    add_program_options(
+        command,
+        "keep the records of runs in this folder; the same command continues there, also after a crash (default: "
+        "explore- with the name of the script)",
+    )
+    command.set_defaults(run=_explore)
+
+
+def _add_goal(command: CommandParser) -> None:
+    """Add the options of which one must be given."""
+    goal = command.add_mutually_exclusive_group()
+    goal.add_argument(
+        "--target", metavar="METRIC>=VALUE", help="to reach this value as soon as possible; or METRIC<=VALUE"
+    )
+    goal.add_argument(
+        "--quality-at", metavar="TIME", help="to have the best --metric after this time of training, such as 10m"
+    )
+    goal.add_argument(
+        "--within",
+        metavar="PERCENT",
+        help="to come so near to the final --metric of the unchanged program as soon as possible, such as 0.5%%",
+    )
+    command.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="the metric of --quality-at and --within (default: the only one that is evaluated)",
+    )
+
+
+def _explore(given: argparse.Namespace) -> None:
+    from composer._text import one_of
+    from composer.exploration.choice import CHOICES, TUNING
+    from composer.exploration.explore import explore
+
+    if given.list:
+        sys.stdout.write("\n".join([*CHOICES, *(f"{name} (only for --without)" for name in TUNING), ""]))
+        return
+    with usage_errors():
+        methods = (
+            None if given.methods is None else [one_of("--methods", each, CHOICES) for each in _names(given.methods)]
+        )
+        without = [one_of("--without", each, (*CHOICES, *TUNING)) for each in _names(given.without or "")]
+    target = target_of(given)
+    folder = _folder(target) if given.folder is None else given.folder
+    _say(f"the records of runs are kept in {folder}; the same command continues there")
+    with running_trials(folder):
+        found = explore(
+            target,
+            target=given.target,
+            quality_at=given.quality_at,
+            within=given.within,
+            metric=given.metric,
+            budget=given.budget,
+            pairs=given.pairs,
+            methods=methods,
+            without=without,
+            extra=given.extra,
+            changes=given.set,
+            ranks=given.ranks,
+            seed=given.seed,
+            folder=folder,
+            time_limit=given.time_limit,
+            progress=_say,
+        )
+    write_report(found, given.json)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip() not in ("", "none")]
+
+
+def _folder(target: Target) -> str:
+    """Return the folder for records in which the same command finds them again."""
+    name = target.name.rpartition(".")[2] if target.kind == "module" else Path(target.name).stem
+    return f"explore-{name}"
+
+
+def _say(text: str) -> None:
+    """Show on stderr what runs."""
+    sys.stderr.write(f"composer explore: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,191 @@
+"""The screening of an exploration: within a share of its time, and from records where they are there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from composer._text import plural
+from composer.exploration.planning import Plan
+from composer.exploration.program_facts import ProgramFacts
+from composer.exploration.screening import ROUNDS, STEPS, Screened, num_together, screen
+from composer.exploration.screening_probe import SCREENING_PROBE
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import TUNED_KINDS, Variant
+from composer.trials import Record, Target, Trial
+from composer.trials.records import Records
+from composer.trials.worker import hash_of
+from composer.trials.workspace import Workspace
+
+__all__ = ["Screening", "ScreeningStage"]
+
+_FILE = "screening.jsonl"
+# Share of the search that screening may take, and of a run of the baseline that the steps of a variant may.
+_SHARE, _STEPS_SHARE = 0.2, 0.05
+# Seconds that a variant may take to start, if a run of the baseline takes less.
+_LEAST_LIMIT = 20.0
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What screening found out.
+
+    Args:
+        variants: What can be used: of groups, the ones whose steps are the fastest come first.
+        refused: What cannot be used, with the reason.
+        screened: The cost of a step of each variant that was measured.
+        seconds: Wall seconds.
+        notes: What the reader should know.
+
+    >>> Screening((Variant("EMA"),)).seconds
+    0.0
+    """
+
+    variants: tuple[Variant, ...]
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    screened: tuple[Screened, ...] = ()
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+class ScreeningStage:
+    """Screens the variants of a program: the first of each group, and the next one where that cannot be used.
+
+    The records are kept in the folder of the trials, so that a search that is repeated sees the same costs.
+
+    Args:
+        target: The program.
+        facts: The facts of the program.
+        workspace: Folder of the records, and what forks the processes.
+        ranks: Number of processes of a run.
+        changes: Assignments that hold for all runs.
+        time_limit: Seconds that a variant may take to start at most.
+        say: Called with what is measured.
+
+    >>> ScreeningStage(Target("script", "train.py"), ProgramFacts(), where)(
+    ...     plan, runs, variants
+    ... )  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        facts: ProgramFacts,
+        workspace: Workspace,
+        *,
+        ranks: int = 1,
+        changes: Sequence[str] = (),
+        time_limit: float = 300.0,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._target, self._facts, self._workspace, self._ranks = target, facts, workspace, ranks
+        self._changes, self._time_limit, self._say = tuple(changes), time_limit, say
+        self._records = Records(workspace.folder / _FILE)
+
+    def __call__(self, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Screening:
+        """Screen variants.
+
+        Args:
+            plan: The plan, which says how much time there is.
+            runs: The A/A runs.
+            variants: The variants. Learning rates and batch sizes are not screened: they apply as they are.
+        """
+        rounds, steps = _size(plan.seconds, fmean(run.seconds / max(run.batches, 1) for run in runs))
+        limit = min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
+        found: dict[Variant, Screened] = {}
+        seconds, notes = 0.0, list[str]()
+        together = num_together(self._facts)
+        while part := _next(variants, found)[:together]:
+            if seconds >= _SHARE * plan.search:
+                break
+            self._say(f"screening: {', '.join(one.name for one in part)}")
+            try:
+                record = self._screened(part, rounds, steps, limit)
+            except RuntimeError as error:
+                notes.append(f"Steps could not be measured in turn: {str(error).splitlines()[0]}")
+                break
+            seconds += record.seconds
+            for variant, value in zip(part, record.result["screened"], strict=True):
+                found[variant] = Screened.from_json(variant, value)
+        left = len(_next(variants, found))
+        if left and not notes:
+            notes.append(f"There was no time to measure the steps of {plural(left, 'method')} before the race.")
+        return Screening(*_ordered(variants, found), tuple(found.values()), seconds, tuple(notes))
+
+    def _screened(self, variants: Sequence[Variant], rounds: int, steps: int, limit: float) -> Record:
+        """Return the record of some variants that are screened together."""
+        key = self._key(variants, rounds, steps, limit)
+        known = self._records.get(key)
+        if known is not None and _is_same(known):
+            return known
+        began = time.monotonic()
+        found = screen(
+            self._target,
+            variants,
+            self._facts,
+            self._workspace,
+            ranks=self._ranks,
+            changes=self._changes,
+            time_limit=limit,
+            rounds=rounds,
+            steps=steps,
+        )
+        result = {"screened": [one.to_json() for one in found]}
+        seconds = time.monotonic() - began
+        record = Record("screening", key, "completed", seconds, result=result, sources=dict(self._facts.sources))
+        self._records.add(record)
+        return record
+
+    def _key(self, variants: Sequence[Variant], *size: float) -> str:
+        trials = [
+            Trial("screen", self._target, SCREENING_PROBE, {}, (*self._changes, *one.changes), ranks=self._ranks)
+            for one in variants
+        ]
+        told = [[one.key for one in trials], size, self._facts.without_effect]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
+
+
+def _size(seconds: float, step: float) -> tuple[int, int]:
+    """Numbers of blocks and of steps of a block, so that screening a variant takes a small part of a run."""
+    number = _STEPS_SHARE * seconds / step
+    steps = STEPS if number >= 2 * STEPS else STEPS // 2
+    return min(max(int(number / steps), 2), ROUNDS), steps
+
+
+def _next(variants: Sequence[Variant], found: Mapping[Variant, Screened]) -> list[Variant]:
+    """The variants to screen now: of each group the first one, if those before it cannot be used."""
+    groups: dict[str, list[Variant]] = {}
+    for one in variants:
+        if one.kind not in TUNED_KINDS:
+            groups.setdefault(one.group or one.name, []).append(one)
+    first = [next((one for one in group if not _is_refused(found.get(one))), None) for group in groups.values()]
+    return [one for one in first if one is not None and one not in found]
+
+
+def _ordered(
+    variants: Sequence[Variant], found: Mapping[Variant, Screened]
+) -> tuple[tuple[Variant, ...], dict[str, str]]:
+    """What can be used, and why the rest cannot. If there is no time for all, the slowest steps are left out."""
+    usable = [one for one in variants if not _is_refused(found.get(one))]
+    speeds: dict[str, float] = {}
+    for one in usable:
+        screened = found.get(one)
+        speed = 1.0 if screened is None or screened.speed is None else screened.speed.value
+        speeds.setdefault(one.group or one.name, speed)
+    usable.sort(key=lambda one: -speeds[one.group or one.name])
+    return tuple(usable), {one.name: found[one].error for one in variants if _is_refused(found.get(one))}
+
+
+def _is_refused(screened: Screened | None) -> bool:
+    """Whether a variant cannot be used; one for which memory did not suffice may fit when it trains alone."""
+    return screened is not None and not screened.is_usable and "out of memory" not in screened.error.lower()
+
+
+def _is_same(record: Record) -> bool:
+    """Whether the sources of the program are those of a record."""
+    return all(hash_of(Path(path)) == known for path, known in record.sources.items())
