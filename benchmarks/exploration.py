@@ -56,6 +56,7 @@ def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
         extra=PLACEBOS,
         seed=_SEEDS * repetition,
         folder=folder,
+        clock="cpu",
         progress=lambda line: print(f"    {line}", file=sys.stderr, flush=True),
     )
     print(found, flush=True)
@@ -105,7 +106,7 @@ def head_to_head(
     arms = Variant("Optuna", tuple(optunas), "combination"), Variant("explore", tuple(ours), "combination")
     first = _FRESH + _SEEDS * repetition
     with workspace(folder, [PROBE]) as where:
-        runner = TrialRunner(Target.of(PROGRAMS[name]), goal, where)
+        runner = TrialRunner(Target.of(PROGRAMS[name]), goal, where, clock="cpu")
         runs: tuple[list[Any], list[Any]] = [], []
         for number in range(_PAIRS):
             requests = [Request(one, first + number, limit, split="confirmation") for one in arms]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from composer.trials.probe import Finished
 
 __all__ = ["Best", "Problem", "study"]
 
-_RATE, _OFF = "optimizers.lr", "off"
+_RATE, _OFF, _SPENT = "optimizers.lr", "off", "cpu_seconds"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Best:
         trials: Number of trials.
         pruned: How many of them were pruned.
         failed: How many failed.
-        spent: Wall seconds of all trials.
+        spent: CPU seconds of all trials.
     """
 
     variant: Variant
@@ -74,7 +75,7 @@ class _Report(Callback):
         from optuna import TrialPruned
 
         curve = self._watch.curve
-        value, seconds = curve.values[-1], curve.wall[-1]
+        value, seconds = curve.values[-1], curve.cpu[-1]
         if self._goal.is_reached(value):
             self.reached = seconds
             raise Finished
@@ -107,7 +108,7 @@ def study(problem: Problem, budget: float, seed: int, file: Path) -> Best:
 
     Args:
         problem: What is searched.
-        budget: Wall seconds of all trials; the last one may take longer.
+        budget: CPU seconds of all trials; the last one may take longer.
         seed: Of the sampler.
         file: Journal of the study, which goes on with it.
     """
@@ -125,9 +126,13 @@ def study(problem: Problem, budget: float, seed: int, file: Path) -> Best:
     )
     if not found.trials:
         found.enqueue_trial(_unchanged(problem))
-    left = budget - _spent(found)
-    if left > 0:
-        found.optimize(lambda trial: _objective(problem, trial), timeout=left, catch=(Exception,))
+    if _spent(found) < budget:
+
+        def stop(study: Any, trial: Any) -> None:
+            if _spent(study) >= budget:
+                study.stop()
+
+        found.optimize(lambda trial: _timed(problem, trial), catch=(Exception,), callbacks=[stop])
     best = found.best_trial
     states = [one.state.name for one in found.trials]
     changes = _changes(problem, best.params)
@@ -137,8 +142,17 @@ def study(problem: Problem, budget: float, seed: int, file: Path) -> Best:
 
 
 def _spent(found: Any) -> float:
-    """Wall seconds of the trials that have ended."""
-    return sum(one.duration.total_seconds() for one in found.trials if one.duration is not None)
+    """CPU seconds of the trials that have ended."""
+    return sum(one.user_attrs.get(_SPENT, 0.0) for one in found.trials)
+
+
+def _timed(problem: Problem, trial: Any) -> float:
+    """The objective, which notes its CPU seconds."""
+    begin = time.process_time()
+    try:
+        return _objective(problem, trial)
+    finally:
+        trial.set_user_attr(_SPENT, time.process_time() - begin)
 
 
 def _objective(problem: Problem, trial: Any) -> float:

@@ -15,6 +15,7 @@ from composer.exploration.planning import Plan
 from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.screening import ROUNDS, STEPS, Screened, num_together, screen
 from composer.exploration.screening_probe import SCREENING_PROBE
+from composer.exploration.training_clock import Clock
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import TUNED_KINDS, Variant
 from composer.trials import Record, Target, Trial
@@ -65,6 +66,7 @@ class ScreeningStage:
         ranks: Number of processes of a run.
         changes: Assignments that hold for all runs.
         time_limit: Seconds that a variant may take to start at most.
+        clock: What seconds are counted in.
         say: Called with what is measured.
 
     >>> ScreeningStage(Target("script", "train.py"), ProgramFacts(), where)(
@@ -81,10 +83,12 @@ class ScreeningStage:
         ranks: int = 1,
         changes: Sequence[str] = (),
         time_limit: float = 300.0,
+        clock: Clock = "wall",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._target, self._facts, self._workspace, self._ranks = target, facts, workspace, ranks
         self._changes, self._time_limit, self._say = tuple(changes), time_limit, say
+        self._clock: Clock = clock
         self._records = Records(workspace.folder / _FILE)
 
     def __call__(self, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Screening:
@@ -96,7 +100,8 @@ class ScreeningStage:
             variants: The variants. Learning rates and batch sizes are not screened: they apply as they are.
         """
         rounds, steps = _size(plan.seconds, fmean(run.seconds / max(run.batches, 1) for run in runs))
-        limit = min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
+        # A host that is loaded may take any time for the seconds of a CPU clock.
+        limit = self._time_limit if self._clock == "cpu" else min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
         found: dict[Variant, Screened] = {}
         seconds, notes = 0.0, list[str]()
         together = num_together(self._facts)
@@ -134,9 +139,10 @@ class ScreeningStage:
             time_limit=limit,
             rounds=rounds,
             steps=steps,
+            clock=self._clock,
         )
         result = {"screened": [one.to_json() for one in found]}
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - began if self._clock == "wall" else sum(one.cpu_seconds for one in found)
         record = Record("screening", key, "completed", seconds, result=result, sources=dict(self._facts.sources))
         self._records.add(record)
         return record
@@ -146,7 +152,7 @@ class ScreeningStage:
             Trial("screen", self._target, SCREENING_PROBE, {}, (*self._changes, *one.changes), ranks=self._ranks)
             for one in variants
         ]
-        told = [[one.key for one in trials], size, self._facts.without_effect]
+        told = [[one.key for one in trials], size, self._facts.without_effect, self._clock]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
 
 
