@@ -66,9 +66,9 @@ def add_to(commands: Any) -> None:
 
 def _compare(given: argparse.Namespace) -> None:
     from composer._html import check_plots
+    from composer.core.metric_target import MetricTarget
     from composer.diagnosis.step_trace import output_file
     from composer.reports.comparison import compare_runs
-    from composer.reports.targets import Target
 
     with usage_errors():
         groups = _groups(given.group)
@@ -76,7 +76,7 @@ def _compare(given: argparse.Namespace) -> None:
         if number < 2:
             raise ValueError(f"a comparison takes at least two runs, but {number or 'none'} was given.")
         if given.target is not None:
-            Target.parse(given.target)
+            MetricTarget.parse(given.target)
         page = None if given.output is None else output_file("--output", given.output)
         for run in [*given.runs, *(run for some in groups.values() for run in some)]:
             _check(run)

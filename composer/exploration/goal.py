@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from composer._text import printable
 from composer.core.metric_direction import require_direction
+from composer.core.metric_target import MetricTarget
 from composer.exploration.durations import as_seconds
+from composer.statistics.crossing import reaches
 
 __all__ = ["Goal", "as_share"]
-
-_TARGET = re.compile(r"\s*(?P<metric>[^<>=\s][^<>=]*?)\s*(?P<relation>>=|<=)\s*(?P<value>[^<>=\s]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,8 @@ class Goal:
         >>> Goal.parse("LanguagePerplexity<=12").maximize
         False
         """
-        match = _TARGET.fullmatch(text)
-        try:
-            if match is None:
-                raise ValueError
-            value = float(match["value"])
-            if not math.isfinite(value):
-                raise ValueError
-        except ValueError:
-            raise ValueError(
-                f"A target has the form METRIC>=VALUE or METRIC<=VALUE, such as MulticlassAccuracy>=0.96; got {text!r}."
-            ) from None
-        return cls(match["metric"], match["relation"] == ">=", target=value)
+        target = MetricTarget.parse(text)
+        return cls(target.metric, target.mode == "max", target=target.value)
 
     @classmethod
     def quality_at(cls, time: str | float, metric: str, maximize: bool | None = None) -> Goal:
@@ -111,7 +100,7 @@ class Goal:
         return cls(metric, maximize, target=final + abs(final) * percent / 100 * (-1 if maximize else 1))
 
     def is_reached(self, value: float) -> bool:
-        """Return whether a value of the metric reaches the target; False without one.
+        """Return whether a value of the metric reaches the target, see :func:`.reaches`; False without one.
 
         Args:
             value: The value.
@@ -119,9 +108,7 @@ class Goal:
         >>> Goal("loss", False, target=1.0).is_reached(0.9)
         True
         """
-        if self.target is None:
-            return False
-        return value >= self.target if self.maximize else value <= self.target
+        return self.target is not None and reaches(value, self.target, "max" if self.maximize else "min")
 
     def __str__(self) -> str:
         """The goal as people write it."""

@@ -240,10 +240,10 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     """Raise an error that says what to write if the last run is of no use."""
     last = runs[-1]
     known = [one.value for one in last.evaluations if math.isfinite(one.value)]
-    if len(known) == 1 and goal.is_reached(known[0].value):
+    if len(known) == 1 and goal.is_reached(known[0]) and not last.is_complete:
         raise BaselineError(
-            f"The baseline has {printable(goal.metric)} = {known[0].value:.4g} at its first evaluation, after "
-            f"{known[0].seconds:.3g} s of training: choose a target that is harder to reach than {goal}, or pass a "
+            f"The baseline has {printable(goal.metric)} = {known[0]:.4g} at its first evaluation, after "
+            f"{last.seconds:.3g} s of training: choose a target that is harder to reach than {goal}, or pass a "
             "shorter eval_interval to the Trainer."
         )
     if len(known) < 2:

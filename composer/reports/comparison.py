@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer.core.metric_target import MetricTarget
 from composer.history.history import History
 from composer.reports.differences import Row, censored_row, row
 from composer.reports.measures import best_value, throughput, throughput_unit, time_to_target
 from composer.reports.pareto import pareto_front
 from composer.reports.remarks import remarks
 from composer.reports.run_groups import Run, RunGroup, facts_of, read_groups, seed_of, settings_of
-from composer.reports.targets import Target, choose_metric, common_metrics, direction, is_evaluation
+from composer.reports.targets import choose_metric, common_metrics, direction, is_evaluation
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -55,7 +56,7 @@ class RunComparison:
     groups: Sequence[RunGroup]
     metric: str
     larger_is_better: bool | None
-    target: Target | None
+    target: MetricTarget | None
     rows: Sequence[Row]
     settings: Mapping[str, Sequence[str]]
     facts: Mapping[str, Sequence[str]]
@@ -161,7 +162,7 @@ def compare_runs(
     """
     found = read_groups(runs, groups or {})
     every = [run for group in found for run in group.runs]
-    goal = None if target is None else Target.parse(target)
+    goal = None if target is None else MetricTarget.parse(target)
     name = choose_metric(every, metric if metric is not None or goal is None else goal.metric)
     if goal is not None and choose_metric(every, goal.metric) != name:
         raise ValueError(f"metric={metric!r} and target={target!r} name different metrics. Give one of them.")
@@ -183,7 +184,7 @@ def compare_runs(
 
 
 def _rows(
-    groups: Sequence[RunGroup], runs: Sequence[History], metric: str, larger: bool | None, target: Target | None
+    groups: Sequence[RunGroup], runs: Sequence[History], metric: str, larger: bool | None, target: MetricTarget | None
 ) -> list[Row]:
     def measured(value: Callable[[History], float | None]) -> list[list[float | None]]:
         return [[value(run) for run in group.runs] for group in groups]
@@ -196,7 +197,7 @@ def _rows(
     if target is not None:
         crossings = [[time_to_target(run.series[metric], target) for run in group.runs] for group in groups]
         seeds = [[seed_of(run) for run in group.runs] for group in groups]
-        rows.append(censored_row(f"time to {label} {target}", crossings, seeds))
+        rows.append(censored_row(f"time to {label} {target.condition}", crossings, seeds))
     unit = throughput_unit(list(runs))
     if unit is not None:
         rows.append(row("throughput", f"{unit}s/s", True, measured(lambda run: throughput(run, unit))))

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from composer.core.metric_target import MetricTarget
 from composer.history.history import History
 from composer.history.series import Series
-from composer.reports.targets import Target
-from composer.statistics.crossing import Crossing, first_crossing
+from composer.statistics.crossing import Crossing, first_crossing, in_float32
 
 __all__ = ["best_value", "throughput", "throughput_unit", "time_to_target"]
 
@@ -30,7 +30,7 @@ def best_value(series: Series, mode: str) -> float:
     return float(values.max() if mode == "max" else values.min())
 
 
-def time_to_target(series: Series, target: Target) -> Crossing | None:
+def time_to_target(series: Series, target: MetricTarget) -> Crossing | None:
     """Return when a metric first reached a target, in seconds of training; None if the log has no times.
 
     Args:
@@ -39,7 +39,7 @@ def time_to_target(series: Series, target: Target) -> Crossing | None:
 
     >>> seconds = np.array([10.0, 20.0])
     >>> accuracy = Series("accuracy", np.array([1, 2]), np.array([0.5, 0.9]), seconds=seconds)
-    >>> time_to_target(accuracy, Target("accuracy", 0.7, "max")).time
+    >>> time_to_target(accuracy, MetricTarget("accuracy", 0.7, "max")).time
     15.0
     """
     if series.seconds is None:
@@ -54,6 +54,7 @@ def time_to_target(series: Series, target: Target) -> Crossing | None:
     if not len(times):
         return None
     reached = values >= target.value if target.mode == "max" else values <= target.value
+    reached |= values == in_float32(target.value)
     # The rest of a long curve does not matter.
     last = int(reached.argmax()) if reached.any() else len(times) - 1
     part = slice(max(0, last - 1), last + 1)

@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 
 from composer._text import plural
+from composer.core.metric_target import MetricTarget
 from composer.history.history import History
 from composer.reports.run_groups import RunGroup, seed_of, settings_of
-from composer.reports.targets import Target, common_metrics
+from composer.reports.targets import common_metrics
 
 __all__ = ["remarks"]
 
 
 def remarks(
-    groups: Sequence[RunGroup], runs: Sequence[History], metric: str, larger: bool | None, target: Target | None
+    groups: Sequence[RunGroup], runs: Sequence[History], metric: str, larger: bool | None, target: MetricTarget | None
 ) -> list[str]:
     """Return what a reader should know before believing a difference, a clause each.
 

@@ -1,66 +1,17 @@
-"""A value that a metric is to reach, and which metric of several runs a name means."""
+"""Which metric of several runs a name means, and whether larger values of it are better."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from composer._text import did_you_mean, first_of
 from composer.core.metric_direction import larger_is_better
 from composer.core.metric_names import find_metric
 from composer.history.history import History
 
-__all__ = ["Target", "choose_metric", "common_metrics", "direction", "is_evaluation"]
+__all__ = ["choose_metric", "common_metrics", "direction", "is_evaluation"]
 
-_FORM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<relation>>=|<=)\s*(?P<value>[^<>=]+?)\s*")
 _LOGGED = "metrics/"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A value that a metric is to reach.
-
-    Attributes:
-        metric: Name of the metric, with or without the label of its data.
-        value: The value.
-        mode: "max" if larger values are better, "min" if smaller ones are.
-
-    >>> Target.parse("MulticlassAccuracy>=0.96")
-    Target(metric='MulticlassAccuracy', value=0.96, mode='max')
-    """
-
-    metric: str
-    value: float
-    mode: str
-
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        """Return the target that a text describes: ``METRIC>=VALUE`` or ``METRIC<=VALUE``.
-
-        Args:
-            text: The text.
-
-        Raises:
-            ValueError: It has another form.
-
-        >>> Target.parse("eval/CrossEntropy <= 0.5").mode
-        'min'
-        """
-        match = _FORM.fullmatch(text)
-        try:
-            value = math.nan if match is None else float(match["value"])
-        except ValueError:
-            value = math.nan
-        if match is None or not math.isfinite(value):
-            raise ValueError(
-                f"target must be METRIC>=VALUE or METRIC<=VALUE, such as MulticlassAccuracy>=0.96; got {text!r}."
-            )
-        return cls(match["metric"], value, "max" if match["relation"] == ">=" else "min")
-
-    def __str__(self) -> str:
-        return f"{'>=' if self.mode == 'max' else '<='} {self.value:g}"
 
 
 def common_metrics(runs: Sequence[History]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from composer._text import one_of
 from composer.statistics._arguments import at_least, real
 
-__all__ = ["Crossing", "first_crossing"]
+__all__ = ["Crossing", "first_crossing", "in_float32", "reaches"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def first_crossing(
 
         t = t0 + (t1 - t0) (target - v0) / (v1 - v0)          v0 before the target, v1 at it or beyond
 
-    A metric that is NaN has not reached the target, and nothing is interpolated from NaN or infinity: the time is then
-    that of the evaluation.
+    What counts as the target is said by :func:`reaches`. A metric that is NaN has not reached it, and nothing is
+    interpolated from NaN or infinity: the time is then that of the evaluation.
 
     Args:
         times: Seconds of the evaluations, ascending.
@@ -90,7 +91,7 @@ def first_crossing(
         [sign * sum(curve[last - width : last]) / width for last in range(width, len(curve) + 1)],
     )
     limit = float(times[-1])
-    number = next((number for number, value in enumerate(curve) if value >= sign * goal), None)
+    number = next((number for number, value in enumerate(curve) if reaches(sign * value, goal, mode)), None)
     if number is None:
         return Crossing(None, limit, math.inf, at_first=False, limit=limit)
     if number == 0:
@@ -100,6 +101,35 @@ def first_crossing(
     # The share is NaN or 0 beside a value that is not finite.
     time = min(low + (high - low) * share, high) if share > 0 else high
     return Crossing(time, low, high, at_first=False, limit=limit)
+
+
+def reaches(value: float, target: float, mode: str = "max") -> bool:
+    """Return whether a value reaches a target: it is the target or better, or the target in float32.
+
+    Metrics are computed in float32: 95 of 100 right answers are 0.949999988, which is to reach 0.95.
+
+    Args:
+        value: The value.
+        target: The target.
+        mode: ``"max"`` if larger values are better, ``"min"`` if smaller ones are.
+
+    >>> reaches(float(torch.tensor(95) / 100), 0.95), reaches(0.9499999, 0.95)
+    (True, False)
+    """
+    return (value >= target if mode == "max" else value <= target) or value == in_float32(target)
+
+
+def in_float32(value: float) -> float:
+    """Return a number rounded to float32, or as it is beyond the range of float32.
+
+    Args:
+        value: The number.
+
+    >>> in_float32(0.95)
+    0.949999988079071
+    """
+    rounded = ctypes.c_float(value).value
+    return rounded if math.isfinite(rounded) else value
 
 
 def _checked(times: Sequence[float], values: Sequence[float], start: float) -> tuple[list[float], list[float]]:

@@ -66,6 +66,7 @@ class Target:
             fit: Which call of ``fit`` is meant.
 
         Raises:
+            TypeError: It is a string: whether it is one word or several is not known.
             ValueError: No script is given.
             FileNotFoundError: The script or module does not exist.
 
@@ -74,6 +75,8 @@ class Target:
         """
         if isinstance(program, Target):
             return program
+        if isinstance(program, str):
+            raise TypeError(f"program must be a list of words such as ['train.py', '--lr', '0.1']; got {program!r}.")
         return cls.from_function(program, fit) if callable(program) else cls.from_command(program, fit)
 
     @classmethod

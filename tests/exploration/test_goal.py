@@ -60,5 +60,5 @@ def test_durations_that_are_none(text: str | float) -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_target_is_a_finite_number(value: str) -> None:
-    with pytest.raises(ValueError, match="A target has the form"):
+    with pytest.raises(ValueError, match="target must be METRIC>=VALUE"):
         Goal.parse(f"MulticlassAccuracy>={value}")

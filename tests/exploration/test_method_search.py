@@ -128,7 +128,7 @@ def test_any_budget_is_kept_and_has_a_result(trainings: float) -> None:
 def test_the_plan_is_stated_before_the_time_is_spent() -> None:
     simulation = Simulation(EFFECTS)
     said: list[tuple[int, str]] = []
-    search(simulation, GOAL, VARIANTS, say=lambda text: said.append((simulation.runs, text)))
+    search(simulation, GOAL, VARIANTS, planned=lambda plan: said.append((simulation.runs, str(plan))))
     assert [runs for runs, _ in said] == [3]
     assert "The search among 9 methods takes at most" in said[0][1]
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from composer.core.metric_target import MetricTarget
 from composer.history import Series
 from composer.reports.group_curves import aligned
 from composer.reports.measures import time_to_target
-from composer.reports.targets import Target
 from composer.statistics import mean_band
 
 
@@ -54,10 +54,13 @@ def test_the_band_of_means() -> None:
 
 def test_time_to_a_target_with_evaluations_at_the_same_time() -> None:
     curve = series([1, 2, 2, 3], [0.2, 0.6, 0.8, 0.9], [1.0, 2.0, 2.0, np.nan])
-    found = time_to_target(curve, Target("x", 0.5, "max"))
+    found = time_to_target(curve, MetricTarget("x", 0.5, "max"))
     assert found is not None
     assert (found.time, found.low, found.high, found.limit) == (1.5, 1.0, 2.0, 2.0)
-    missed = time_to_target(curve, Target("x", 0.1, "min"))
+    rounded = time_to_target(series([1, 2], [0.5, float(np.float32(0.95))], [1.0, 2.0]), MetricTarget("x", 0.95, "max"))
+    assert rounded is not None
+    assert rounded.is_reached
+    missed = time_to_target(curve, MetricTarget("x", 0.1, "min"))
     assert missed is not None
     assert (missed.time, missed.limit) == (None, 2.0)
-    assert time_to_target(series([1], [0.5]), Target("x", 0.5, "max")) is None
+    assert time_to_target(series([1], [0.5]), MetricTarget("x", 0.5, "max")) is None

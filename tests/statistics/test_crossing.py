@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.statistics.crossing import Crossing, first_crossing
+from composer.statistics.crossing import Crossing, first_crossing, in_float32, reaches
 
 CURVE = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=12)
 
@@ -108,3 +109,18 @@ def test_a_straight_line_is_crossed_where_it_is_however_it_is_sampled(
 def test_bad_arguments_are_named(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         first_crossing(*arguments)
+
+
+@given(st.floats(-1e6, 1e6), st.sampled_from(["max", "min"]))
+def test_a_metric_in_float32_reaches_the_target_that_it_equals(target: float, mode: str) -> None:
+    value = float(np.float32(target))
+    assert reaches(value, target, mode)
+    assert first_crossing([1.0, 2.0], [-1e9 if mode == "max" else 1e9, value], target, mode).time == pytest.approx(2.0)
+    step = -math.inf if mode == "max" else math.inf
+    assert not reaches(float(np.nextafter(np.float32(target), np.float32(step))), target, mode)
+
+
+def test_beyond_the_range_of_float32_numbers_are_compared_as_they_are() -> None:
+    assert in_float32(1e300) == 1e300
+    assert not reaches(math.inf, 1e300, "min")
+    assert not reaches(math.nan, 0.5)
