@@ -1,9 +1,9 @@
 """Four training programs on real data that `composer explore` is measured with, each a function that returns a trainer.
 
-- ``digits``: 5,000 digits of MNIST, a small convolutional network; accuracy.
+- ``digits``: digits of MNIST, a small convolutional network; cross-entropy.
 - ``book``: the King James Bible as characters, a small transformer; cross-entropy.
 - ``spelling``: words of the CMU pronouncing dictionary, a small transformer from letters to sounds; accuracy.
-- ``speech``: the Japanese vowels of nine speakers, a network of convolutions over time; cross-entropy, since 370
+- ``speech``: the Japanese vowels of nine speakers, a network of convolutions over time; cross-entropy, since few
   utterances give a coarse accuracy.
 
 The evaluation data have been seen by no training; explore divides them into a part to choose and a part to report on.
@@ -44,8 +44,10 @@ def digits() -> Trainer:
     """Three convolutions on 3,000 digits."""
     data = splits_of_digits()
     model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    return _trainer(model, data["train"], data["validation"], optimizer, batch_size=64, steps=210, interval=15)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    # Few images suffice, since all runs are evaluated on the same ones; more would take more time than training.
+    held_out = Table(data["validation"][list(range(500))])
+    return _trainer(model, data["train"], held_out, optimizer, batch_size=64, steps=140, interval=7)
 
 
 def book() -> Trainer:
@@ -67,23 +69,23 @@ def spelling() -> Trainer:
 def speech() -> Trainer:
     """Convolutions over the time of a spoken vowel, of which the speaker is to be found."""
     module = nn.Sequential(
-        *(nn.Conv1d(12, 160, 5, padding=2), nn.BatchNorm1d(160), nn.ReLU()),
-        *(nn.Conv1d(160, 160, 5, padding=2), nn.BatchNorm1d(160), nn.ReLU()),
-        *(nn.Conv1d(160, 320, 5, padding=2), nn.BatchNorm1d(320), nn.ReLU()),
-        *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(320, 9)),
+        *(nn.Conv1d(12, 256, 5, padding=2), nn.BatchNorm1d(256), nn.ReLU()),
+        *(nn.Conv1d(256, 256, 5, padding=2), nn.BatchNorm1d(256), nn.ReLU()),
+        *(nn.Conv1d(256, 512, 5, padding=2), nn.BatchNorm1d(512), nn.ReLU()),
+        *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(512, 9)),
     )
     model = ComposerClassifier(module, num_classes=9, train_metrics={})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
     train, held_out = _vowels()
-    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=240, interval=16)
+    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=96, interval=6)
 
 
 PROGRAMS: dict[str, Callable[[], Trainer]] = {"digits": digits, "book": book, "spelling": spelling, "speech": speech}
 TARGETS = {
-    "digits": "MulticlassAccuracy>=0.97",
+    "digits": "CrossEntropy<=0.3",
     "book": "CrossEntropy<=2.35",
     "spelling": "MaskedAccuracy>=0.65",
-    "speech": "CrossEntropy<=0.08",
+    "speech": "CrossEntropy<=0.3",
 }
 
 

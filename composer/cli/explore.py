@@ -121,7 +121,14 @@ def _explore(given: argparse.Namespace) -> None:
         without = [one_of("--without", each, (*CHOICES, *TUNING)) for each in _names(given.without or "")]
     target = target_of(given)
     folder = _folder(target) if given.folder is None else given.folder
-    _say(f"the records of runs are kept in {folder}; the same command continues there")
+    begun: list[str] = []
+
+    def say(text: str) -> None:
+        if not begun:
+            _say(f"the records of runs are kept in {folder}; the same command continues there")
+        begun.append(text)
+        _say(text)
+
     with running_trials(folder):
         found = explore(
             target,
@@ -140,7 +147,7 @@ def _explore(given: argparse.Namespace) -> None:
             folder=folder,
             time_limit=given.time_limit,
             clock=given.clock,
-            progress=_say,
+            progress=say,
         )
     write_report(found, given.json)
 

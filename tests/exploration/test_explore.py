@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from composer.cli.main import main
 from composer.exploration.exploration import Exploration
 from composer.exploration.explore import explore
 from composer.exploration.planning import BaselineError
@@ -56,7 +58,7 @@ def explored(folder: Path, program: Target | None = None, study: str = "study", 
 
 
 def test_a_program_is_explored_and_the_records_give_the_same_result(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[str] = []
     then = folder / "then"
@@ -99,6 +101,9 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
     lines.clear()
     assert explored(folder, progress=lines.append).to_json() == found.to_json()
     assert not [line for line in lines if "seed" in line]
+
+    assert main(["explore", "--json", f"--folder={folder / 'study'}", *shlex.split(found.command)[2:]]) == 0
+    assert json.loads(capsys.readouterr().out) == report
 
 
 @pytest.mark.slow
