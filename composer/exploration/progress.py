@@ -37,8 +37,9 @@ class Progress:
         Args:
             text: The text.
         """
-        for line in text.splitlines() if self._say is not None else ():
-            self._say(printable(line))
+        if self._say is not None:
+            for line in text.splitlines():
+                self._say(printable(line))
 
     def planned(self, plan: Plan) -> None:
         """Show the plan.

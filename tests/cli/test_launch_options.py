@@ -95,6 +95,7 @@ def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -
             "estimate",
             "verify",
             "doctor",
+            "explore",
             "replay",
             "blame",
             "fork",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,9 @@ CHOICE: dict[str, Any] = {"methods": [], "without": ["learning rate", "batch siz
 @pytest.fixture(autouse=True)
 def _shared_server(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """All explorations fork from the server of the session: to start one takes a second."""
-    from contextlib import contextmanager
 
-    @contextmanager
-    def shared(folder: Path, probes: object, threads: int = 0) -> Iterator[Workspace]:
+    @contextlib.contextmanager
+    def shared(folder: Path, probes: object, threads: int = 0) -> Generator[Workspace]:
         yield Workspace(Path(folder), server)
 
     monkeypatch.setattr("composer.exploration.explore.workspace", shared)
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def explored(folder: Path, program: Target | None = None, study: str = "study", **arguments: Any) -> Exploration:
-    given = {"target": TARGET, "folder": folder / study, "pairs": 6, **CHOICE, **arguments}
+    given: dict[str, Any] = {"target": TARGET, "folder": folder / study, "pairs": 6, **CHOICE, **arguments}
     return explore(learner(folder) if program is None else program, **given)
 
 
