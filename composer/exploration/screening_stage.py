@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ _FILE = "screening.jsonl"
 _SHARE, _STEPS_SHARE = 0.2, 0.05
 # Seconds that a variant may take to start, if a run of the baseline takes less.
 _LEAST_LIMIT = 20.0
+# Logarithms of speeds that differ by less are equal.
+_EQUAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,8 @@ def _ordered(
         screened = found.get(one)
         speed = 1.0 if screened is None or screened.speed is None else screened.speed.value
         speeds.setdefault(one.group or one.name, speed)
-    usable.sort(key=lambda one: -speeds[one.group or one.name])
+    # Steps whose difference is noise are equal, and keep their order.
+    usable.sort(key=lambda one: -round(math.log(speeds[one.group or one.name]) / _EQUAL))
     return tuple(usable), {one.name: found[one].error for one in variants if _is_refused(found.get(one))}
 
 
