@@ -71,6 +71,12 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--time-limit", default="1d", metavar="TIME", help="wall time after which a run counts as failed (default 1d)"
     )
+    command.add_argument(
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
+        help="count seconds of wall time, or of CPU time where other processes use the CPU as well (default wall)",
+    )
     add_program_options(
         command,
         "keep the records of runs in this folder; the same command continues there, also after a crash (default: "
@@ -140,6 +146,7 @@ def _explore(given: argparse.Namespace) -> None:
             seed=given.seed,
             folder=folder,
             time_limit=given.time_limit,
+            clock=given.clock,
             progress=say,
         )
     write_report(found, given.json)

@@ -42,7 +42,7 @@ class Choice:
 
     >>> space = Choice(methods=["EMA"], without=["batch size"]).space(ProgramFacts(learning_rates=(0.1,)))
     >>> [one.name for one in space.variants]
-    ["EMA(half_life='1000ba', update_interval='1ba')", 'lr x0.5', 'lr x2', 'lr x4']
+    ["EMA(half_life='1000ba', update_interval='1ba')", 'lr x2', 'lr x0.5', 'lr x4']
     """
 
     methods: Sequence[str] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from composer._text import positive
+from composer._text import one_of, positive
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.choice import Choice, check_changes
 from composer.exploration.command import command_of
@@ -21,6 +21,7 @@ from composer.exploration.progress import Progress
 from composer.exploration.screening import program_facts
 from composer.exploration.screening_probe import SCREENING_PROBE
 from composer.exploration.screening_stage import ScreeningStage
+from composer.exploration.training_clock import CLOCKS, Clock
 from composer.exploration.trial_runner import PROBE, TrialRunner
 from composer.exploration.variant import Variant
 from composer.statistics._arguments import at_least
@@ -53,6 +54,7 @@ def explore(
     folder: str | Path | None = None,
     time_limit: str | float = _DAY,
     fit: int = 1,
+    clock: Clock = "wall",
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
     """Return which methods, learning rate, batch size and settings pay on a program, and which do not.
@@ -85,6 +87,8 @@ def explore(
             uses a temporary one.
         time_limit: Wall time after which a run is ended and counts as failed.
         fit: Which call of ``fit`` of the program is meant, from 1.
+        clock: What seconds are counted in, those of the budget too: "wall", or "cpu" for the CPU time of the training
+            process, without data workers. On a CPU that other processes use as well, it repeats far better.
         progress: Called with lines: the plan, then what runs and how much time is left.
 
     Returns:
@@ -109,9 +113,19 @@ def explore(
     at_least("pairs", pairs, LEAST_PAIRS)
     seconds = math.inf if budget is None else as_seconds("budget", budget)
     limit = as_seconds("time_limit", time_limit)
+    one_of("clock", clock, CLOCKS)
     special()
     settings = _Settings(
-        Target.of(program, fit), goal, choice, seconds, pairs, tuple(changes), positive("ranks", ranks), seed, limit
+        Target.of(program, fit),
+        goal,
+        choice,
+        seconds,
+        pairs,
+        tuple(changes),
+        positive("ranks", ranks),
+        seed,
+        limit,
+        clock,
     )
     threads = threads_each(ranks) if ranks > 1 else 0
     with workspace(folder, [PROBE, FACTS_PROBE, SCREENING_PROBE], threads) as where:
@@ -131,6 +145,7 @@ class _Settings:
     ranks: int
     seed: int
     time_limit: float
+    clock: Clock
 
     def explored(self, where: Workspace, progress: Progress) -> Exploration:
         """Explore in a workspace."""
@@ -146,6 +161,7 @@ class _Settings:
             changes=self.changes,
             first_seed=self.seed,
             display=progress,
+            clock=self.clock,
         )
         if self.options.is_relative:
             goal = self.options.near(goal, final_quality(BudgetedRunner(runner, goal, self.budget, progress.asked)))
@@ -157,6 +173,7 @@ class _Settings:
             ranks=self.ranks,
             changes=self.changes,
             time_limit=self.time_limit,
+            clock=self.clock,
             say=progress.say,
         )
         found = search(
@@ -204,5 +221,6 @@ class _Settings:
             "ranks": None if self.ranks == 1 else self.ranks,
             "seed": self.seed or None,
             "fit": None if self.target.fit == 1 else self.target.fit,
+            "clock": None if self.clock == "wall" else self.clock,
         }
         return command_of(self.target, given)

@@ -22,6 +22,8 @@ _LONG, _SHORT = 0.6, 0.35
 _LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
 _TUNING, _METHODS = 0.35, 0.6
+# Share of the search for the first runs of the tuning, also if little is left for those that decide about it.
+_LEAST_TUNING = 0.2
 # Gains below are not worth a change.
 _WORTH = math.log(1.03)
 # What a run must be better, in standard deviations of the gain of a run, to be preferred.
@@ -142,7 +144,8 @@ class _Search:
         """Tune the baseline, and return how learning rates and batch sizes stand."""
         # What is chosen is trained to the target with the other seeds.
         reserve = self.runner.cost_of(self.seconds) * (len(self.given.runs) - 1)
-        found = self.halved("tuning", self.tuners, self.runner.left * _TUNING - reserve, _LONG * self.seconds)
+        allowance = max(self.runner.left * _TUNING - reserve, self.runner.left * _LEAST_TUNING)
+        found = self.halved("tuning", self.tuners, allowance, _LONG * self.seconds)
         chosen: list[Standing] = []
         for one in found:
             groups = [other.variant.group for other in chosen]
@@ -199,7 +202,8 @@ class _Search:
         others = [one for one in self.methods if one not in first.values()]
         allowance = self.runner.left * _METHODS
         last = _LATE * self.seconds
-        reserve = 1.2 * self.runner.cost_of(last) * min(len(late), 2)
+        # There are few late methods, and each costs two of the others.
+        reserve = min(1.2 * self.runner.cost_of(last) * min(len(late), 2), allowance / 3)
         found = self.halved("methods", early, allowance - reserve, longest)
         found += self.halved("methods", late, reserve, last, shortest=last)
         found = self.ordered(found)

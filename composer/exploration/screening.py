@@ -9,6 +9,7 @@ from typing import Any
 
 from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
 from composer.exploration.screening_probe import SCREENING_PROBE
+from composer.exploration.training_clock import Clock
 from composer.exploration.variant import BASELINE, Variant
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trials import Study, Target, Trial
@@ -33,6 +34,7 @@ class Screened:
         speed: How many times as fast a step is as one of the unchanged run; None if the variant cannot be used.
         memory: Peak memory as a multiple of that of the unchanged run; NaN if it is not known.
         error: Why it cannot be used.
+        cpu_seconds: CPU time of its steps and its start, with its share of those of the unchanged runs.
 
     >>> Screened(Variant("BlurPool"), None, math.nan, "no convolution").is_usable
     False
@@ -42,6 +44,7 @@ class Screened:
     speed: Ratio | None
     memory: float = math.nan
     error: str = ""
+    cpu_seconds: float = 0.0
 
     @property
     def is_usable(self) -> bool:
@@ -52,7 +55,13 @@ class Screened:
         """Return it in JSON types."""
         speed = None if self.speed is None else [self.speed.value, self.speed.low, self.speed.high]
         memory = self.memory if math.isfinite(self.memory) else None
-        return {"name": self.variant.name, "speed": speed, "memory": memory, "error": self.error}
+        return {
+            "name": self.variant.name,
+            "speed": speed,
+            "memory": memory,
+            "error": self.error,
+            "cpu_seconds": self.cpu_seconds,
+        }
 
     @classmethod
     def from_json(cls, variant: Variant, value: Mapping[str, Any]) -> Screened:
@@ -63,7 +72,8 @@ class Screened:
             value: What it returned.
         """
         speed = None if value["speed"] is None else Ratio(*value["speed"])
-        return cls(variant, speed, math.nan if value["memory"] is None else value["memory"], value["error"])
+        memory = math.nan if value["memory"] is None else value["memory"]
+        return cls(variant, speed, memory, value["error"], value["cpu_seconds"])
 
     def __str__(self) -> str:
         """The cost of a step in time and memory, as changes; or why the variant cannot be used."""
@@ -127,6 +137,7 @@ def screen(
     time_limit: float = 300.0,
     rounds: int = ROUNDS,
     steps: int = STEPS,
+    clock: Clock = "wall",
 ) -> list[Screened]:
     """Measure some steps of each variant in turn with the unchanged run, without evaluations.
 
@@ -144,6 +155,7 @@ def screen(
         time_limit: Seconds that a variant may take to start, or for a block.
         rounds: Number of blocks of each variant, at least 2.
         steps: Number of steps of a block.
+        clock: What seconds of steps are counted in.
 
     Raises:
         RuntimeError: The unchanged run does not train.
@@ -162,7 +174,7 @@ def screen(
                 f"screen-{name}",
                 target,
                 SCREENING_PROBE,
-                {"expected": list(facts.without_effect)},
+                {"expected": list(facts.without_effect), "clock": clock},
                 (*changes, *variant.changes),
                 ranks=ranks,
                 # A trial is ended by the contest, or by this process.
@@ -195,10 +207,12 @@ def num_together(facts: ProgramFacts) -> int:
 
 def _screened(contest: Contest, name: str, variant: Variant) -> Screened:
     """Return the result of a variant, compared with both unchanged runs."""
+    shared = (contest.cpu_seconds["base"] + contest.cpu_seconds[_AGAIN]) / (len(contest.cpu_seconds) - 2 or 1)
+    spent = contest.cpu_seconds.get(name, 0.0) + shared
     if name in contest.failed:
-        return Screened(variant, None, error=contest.failed[name])
+        return Screened(variant, None, error=contest.failed[name], cpu_seconds=spent)
     seconds = contest.seconds()
     pairs = zip(seconds["base"], seconds[_AGAIN], strict=True)
     speed = paired_ratio([math.sqrt(one * two) for one, two in pairs], seconds[name])
     memory, base = contest.memory.get(name, 0), contest.memory.get("base", 0)
-    return Screened(variant, speed, memory / base if memory and base else math.nan)
+    return Screened(variant, speed, memory / base if memory and base else math.nan, cpu_seconds=spent)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import rng
+from composer.exploration.training_clock import CLOCKS, Clock
 from composer.trainer.arguments import as_evaluators
 from composer.trials.block_steps import Blocks
 from composer.trials.endless import endless, without_ending_schedules
@@ -32,12 +33,14 @@ class ScreeningProbe(Probe):
     Args:
         folder: Folder of the trial, with the tokens.
         expected: Warnings of the unchanged program about what has no effect; others are errors.
+        clock: What seconds of steps are counted in.
 
     >>> Trial("screen-BlurPool", target, SCREENING_PROBE)  # doctest: +SKIP
     """
 
-    def __init__(self, folder: Path, expected: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, expected: Sequence[str] = (), clock: Clock = "wall") -> None:
         super().__init__(folder)
+        self._clock = CLOCKS[clock]
         gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
         rng.seed_all(0)
         warnings.filterwarnings("error", category=NoEffectWarning)
@@ -47,7 +50,7 @@ class ScreeningProbe(Probe):
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer without end and without evaluation, with the blocks."""
         changed = _without_evaluations({**arguments, "seed": 0})
-        changed["callbacks"] = [Blocks(self.folder), *(arguments["callbacks"] or ())]
+        changed["callbacks"] = [Blocks(self.folder, self._clock), *(arguments["callbacks"] or ())]
         return changed
 
     def fit(self, trainer: Trainer, fit: Callable[..., None], arguments: dict[str, Any]) -> None:

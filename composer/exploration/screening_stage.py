@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from composer.exploration.planning import Plan
 from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.screening import ROUNDS, STEPS, Screened, num_together, screen
 from composer.exploration.screening_probe import SCREENING_PROBE
+from composer.exploration.training_clock import Clock
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import TUNED_KINDS, Variant
 from composer.trials import Record, Target, Trial
@@ -29,6 +31,8 @@ _FILE = "screening.jsonl"
 _SHARE, _STEPS_SHARE = 0.2, 0.05
 # Seconds that a variant may take to start, if a run of the baseline takes less.
 _LEAST_LIMIT = 20.0
+# Logarithms of speeds that differ by less are equal.
+_EQUAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class ScreeningStage:
         ranks: Number of processes of a run.
         changes: Assignments that hold for all runs.
         time_limit: Seconds that a variant may take to start at most.
+        clock: What seconds are counted in.
         say: Called with what is measured.
 
     >>> ScreeningStage(Target("script", "train.py"), ProgramFacts(), where)(
@@ -81,10 +86,12 @@ class ScreeningStage:
         ranks: int = 1,
         changes: Sequence[str] = (),
         time_limit: float = 300.0,
+        clock: Clock = "wall",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._target, self._facts, self._workspace, self._ranks = target, facts, workspace, ranks
         self._changes, self._time_limit, self._say = tuple(changes), time_limit, say
+        self._clock: Clock = clock
         self._records = Records(workspace.folder / _FILE)
 
     def __call__(self, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Screening:
@@ -96,7 +103,8 @@ class ScreeningStage:
             variants: The variants. Learning rates and batch sizes are not screened: they apply as they are.
         """
         rounds, steps = _size(plan.seconds, fmean(run.seconds / max(run.batches, 1) for run in runs))
-        limit = min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
+        # A host that is loaded may take any time for the seconds of a CPU clock.
+        limit = self._time_limit if self._clock == "cpu" else min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
         found: dict[Variant, Screened] = {}
         seconds, notes = 0.0, list[str]()
         together = num_together(self._facts)
@@ -134,9 +142,10 @@ class ScreeningStage:
             time_limit=limit,
             rounds=rounds,
             steps=steps,
+            clock=self._clock,
         )
         result = {"screened": [one.to_json() for one in found]}
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - began if self._clock == "wall" else sum(one.cpu_seconds for one in found)
         record = Record("screening", key, "completed", seconds, result=result, sources=dict(self._facts.sources))
         self._records.add(record)
         return record
@@ -146,7 +155,7 @@ class ScreeningStage:
             Trial("screen", self._target, SCREENING_PROBE, {}, (*self._changes, *one.changes), ranks=self._ranks)
             for one in variants
         ]
-        told = [[one.key for one in trials], size, self._facts.without_effect]
+        told = [[one.key for one in trials], size, self._facts.without_effect, self._clock]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
 
 
@@ -177,7 +186,8 @@ def _ordered(
         screened = found.get(one)
         speed = 1.0 if screened is None or screened.speed is None else screened.speed.value
         speeds.setdefault(one.group or one.name, speed)
-    usable.sort(key=lambda one: -speeds[one.group or one.name])
+    # Steps whose difference is noise are equal, and keep their order.
+    usable.sort(key=lambda one: -round(math.log(speeds[one.group or one.name]) / _EQUAL))
     return tuple(usable), {one.name: found[one].error for one in variants if _is_refused(found.get(one))}
 
 

@@ -14,7 +14,8 @@ from composer.exploration.variant import Kind, Variant
 __all__ = ["Space", "methods", "space_of"]
 
 # Runs begin to gain from larger ones, but a batch of one sample is another method.
-_RATES, _SIZES = (0.5, 2.0, 4.0), (0.5, 2.0)
+# The most likely ones come first, for searches that have time for a few only.
+_RATES, _SIZES = (2.0, 0.5, 4.0), (0.5, 2.0)
 _PRECISIONS = ("amp_bf16", "amp_fp16", "amp_fp8", "bf16", "fp16")
 
 
@@ -42,7 +43,7 @@ def space_of(facts: ProgramFacts) -> Space:
 
     >>> space = space_of(ProgramFacts(learning_rates=(0.1,)))
     >>> [one.changes for one in space.variants if one.kind == "learning_rate"]
-    [('optimizers.lr=0.05',), ('optimizers.lr=0.2',), ('optimizers.lr=0.4',)]
+    [('optimizers.lr=0.2',), ('optimizers.lr=0.05',), ('optimizers.lr=0.4',)]
     >>> space.refused["BlurPool"]
     'the model has no 2-D convolution'
     """

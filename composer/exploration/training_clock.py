@@ -5,11 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from composer.exploration.trajectory import Evaluation
 
-__all__ = ["TrainingClock"]
+__all__ = ["CLOCKS", "Clock", "TrainingClock"]
+
+# What seconds are counted in: wall time, or CPU time of the process, which other load on the host hardly changes.
+Clock = Literal["wall", "cpu"]
+CLOCKS: Mapping[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 # Number of steps at the beginning of which some may be slow, as those that compile.
 _FIRST = 5

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from composer.exploration.goal import Goal
 from composer.exploration.goal_options import evaluated_metric
 from composer.exploration.held_out import keep_half
 from composer.exploration.runner import Split
-from composer.exploration.training_clock import TrainingClock
+from composer.exploration.training_clock import CLOCKS, Clock, TrainingClock
 from composer.trainer.arguments import as_evaluators
 from composer.trainer.batch_loading import is_at_end
 from composer.trainer.evaluate import evaluate_if_due
@@ -64,6 +65,7 @@ class TrainingProbe(Probe):
         seconds: Seconds of training after which to stop, with those of earlier trials; None for none.
         split: Which half of the evaluation data to evaluate on.
         previous: Name of the trial to go on from; empty to begin.
+        clock: What seconds of training are counted in.
 
     >>> Trial("run", target, "composer.exploration.training_probe:TrainingProbe")  # doctest: +SKIP
     """
@@ -78,6 +80,7 @@ class TrainingProbe(Probe):
         seconds: float | None = None,
         split: Split = "selection",
         previous: str = "",
+        clock: Clock = "wall",
     ) -> None:
         super().__init__(folder)
         gc.unfreeze()  # the fork server hides what it has imported from the garbage collector
@@ -85,6 +88,7 @@ class TrainingProbe(Probe):
         self._split: Split = split
         self._goal = None if target is None else Goal(metric, maximize, target=target)
         self._seconds, self._previous = seconds, folder.parent / previous if previous else None
+        self._clock: Clock = clock
         self._notes: list[str] = []
         self._halves: list[Any] = []
         self._result: dict[str, Any] = {}
@@ -99,7 +103,7 @@ class TrainingProbe(Probe):
         if not self.is_meant:
             fit(**arguments)
             return
-        recorder = _Recorder(trainer, self._metric, self._goal, self._seconds)
+        recorder = _Recorder(trainer, self._metric, self._goal, self._seconds, self._clock)
         if recorder.has_trained:
             self._notes.append("An earlier call of fit trains the same trainer: longer runs begin again.")
         clock = recorder.clock
@@ -119,6 +123,7 @@ class TrainingProbe(Probe):
             "is_complete": is_complete,
             "can_go_on": recorder.is_saved,
             "memory": max(dist.all_gather_object(memory)),
+            "cpu_seconds": time.process_time(),
             "metric": str(recorder.metric),
             "weights": (state.fingerprint or {}).get("weights", {}).get("digests", ""),
             "first_batch": recorder.first_batch,
@@ -149,8 +154,8 @@ class TrainingProbe(Probe):
 class _Recorder(Callback):
     """Keeps the clock, notes evaluations, and ends training."""
 
-    def __init__(self, trainer: Trainer, metric: str, goal: Goal | None, seconds: float | None) -> None:
-        self.clock = TrainingClock()
+    def __init__(self, trainer: Trainer, metric: str, goal: Goal | None, seconds: float | None, clock: Clock) -> None:
+        self.clock = TrainingClock(CLOCKS[clock])
         self.has_trained = trainer.state.timestamp.count(TimeUnit.BATCH) > 0
         self.saved_as: Path | None = None
         self.is_saved = False

@@ -13,6 +13,7 @@ from typing import Any
 from composer._text import plural, positive
 from composer.exploration.goal import Goal
 from composer.exploration.runner import Failure, Request, Split
+from composer.exploration.training_clock import Clock
 from composer.exploration.training_probe import CHECKPOINT_FILE
 from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.trials import ForkServer, Record, Study, Target, Trial
@@ -40,6 +41,7 @@ class TrialRunner:
         changes: Assignments that hold for all runs, the baseline's too.
         first_seed: Is added to the seeds of all runs.
         display: Shows which trials run.
+        clock: What seconds are counted in, those of the cost too.
 
     Raises:
         ValueError: ``time_limit`` is not positive.
@@ -63,8 +65,10 @@ class TrialRunner:
         changes: Sequence[str] = (),
         first_seed: int = 0,
         display: Display | None = None,
+        clock: Clock = "wall",
     ) -> None:
         self._target, self._goal, self._ranks, self._first_seed = target, goal, ranks, first_seed
+        self._clock: Clock = clock
         self._time_limit, self._changes = positive("time_limit", time_limit), tuple(changes)
         server: ForkServer | None = workspace.server
         self._study = Study(workspace.folder, server=server, keep_failures=True, display=display)
@@ -132,7 +136,7 @@ class TrialRunner:
             # What went on is not needed again. Its clock and record stay.
             _remove(self._study.folder / last.name / CHECKPOINT_FILE)
         run.trials.append(trial)
-        run.add(record)
+        run.add(record, self._clock)
         if record.is_completed and record.result["is_complete"]:
             _remove(self._study.folder / trial.name / CHECKPOINT_FILE)
         for note in record.result.get("notes", ()):
@@ -152,6 +156,7 @@ class TrialRunner:
             "seconds": request.seconds,
             "split": request.split,
             "previous": "" if last is None else last.name,
+            "clock": self._clock,
         }
         changes = (*self._changes, *request.variant.changes)
         told = json.dumps([arguments, changes, self._target.fingerprint, self._ranks], sort_keys=True)
@@ -199,9 +204,9 @@ class _Run:
         """The result of the last trial."""
         return self.records[-1].result
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, clock: Clock) -> None:
         """Add the record of a further trial."""
-        self.cost += record.seconds
+        self.cost += record.result.get("cpu_seconds", record.seconds) if clock == "cpu" else record.seconds
         if not record.is_completed:
             error = {"out_of_memory": "out of memory", "timed_out": "timed out"}.get(record.outcome, record.outcome)
             self.failure = Failure(f"{error}: {record.error}", record.details)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Blocks(Callback):
 
     Args:
         folder: Folder of the trial, with the tokens.
+        clock: Returns the time in seconds.
 
     Attributes:
         is_active: Whether this is the ``fit`` that is meant.
@@ -65,7 +66,8 @@ class Blocks(Callback):
     False
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.is_active = False
         self.events: set[str] = set()  # of the present step
         self._folder, self._block, self._has_batch = folder, -1, False
@@ -104,7 +106,7 @@ class Blocks(Callback):
     def _end_step(self, state: State) -> None:
         """Note the seconds and the kind of a step. An accelerator is waited for at the ends of the block only."""
         number = len(self._seconds) + 1
-        now = self._now(state) if number in (self._skip, self._skip + self._steps) else time.perf_counter()
+        now = self._now(state) if number in (self._skip, self._skip + self._steps) else self._clock()
         self._seconds.append(now - self._since)
         self._since = now
         self._kinds.append(kind_of(self.events))
@@ -119,6 +121,7 @@ class Blocks(Callback):
             "skipped": self._kinds[: self._skip],
             "total": self._since - self._began,
             "memory": memory,
+            "cpu_seconds": time.process_time(),
         }
 
     def _wait(self, state: State) -> None:
@@ -142,11 +145,10 @@ class Blocks(Callback):
         self._seconds, self._kinds = [], []
         self._began = self._since = self._now(state)
 
-    @staticmethod
-    def _now(state: State) -> float:
+    def _now(self, state: State) -> float:
         if state.device.torch_device.type not in ("cpu", "meta"):
             torch.accelerator.synchronize()
-        return time.perf_counter()
+        return self._clock()
 
 
 def prefetched_batches(state: State) -> tuple[int, int]:

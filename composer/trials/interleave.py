@@ -46,6 +46,7 @@ class Contest:
         failed: Why a variant did not run, by its name.
         warmups: The steps before the first block, by variant.
         memory: Peak memory in bytes by variant, of rank 0; 0 where it is not known.
+        cpu_seconds: CPU time by variant, of rank 0 with its start.
 
     >>> with Contest(Path("folder"), trials, None, steps=8) as contest:  # doctest: +SKIP
     ...     contest.play(["base", "workers-2"])
@@ -69,6 +70,7 @@ class Contest:
         self.failed: dict[str, str] = {}
         self.warmups: dict[str, Block] = {}
         self.memory: dict[str, int] = {}
+        self.cpu_seconds: dict[str, float] = {}
         self._folder, self._trials, self._server, self._parallel = folder, trials, server, parallel
         self._steps, self._batches, self._warmup, self._limit = steps, batches, warmup, limit
         self._running: dict[str, Running] = {}
@@ -164,6 +166,7 @@ class Contest:
             if found["block"] == self._number[name]:
                 self._signal(running, signal.SIGSTOP)
                 self.memory[name] = found["memory"]
+                self.cpu_seconds[name] = found["cpu_seconds"]
                 return Block(tuple(found["seconds"]), tuple(found["kinds"]), tuple(found["skipped"]), found["total"])
         record = running.poll()
         if record is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from composer.exploration.program_facts import ProgramFacts
-from composer.exploration.screening import program_facts, screen
+from composer.exploration.screening import Screened, program_facts, screen
 from composer.exploration.variant import Variant
 from composer.trials import ForkServer
 from composer.trials.workspace import Workspace
@@ -48,7 +48,8 @@ def test_variants_are_measured_or_refused(tmp_path: Path, server: ForkServer) ->
         Variant("batch", ("train_dataloader.batch_size=16",), "batch_size"),
     ]
     text = "from composer.callbacks import EarlyStopper\nmake(callbacks=[EarlyStopper('MulticlassAccuracy')]).fit()"
-    found = screen(program(tmp_path, text), variants, ProgramFacts(), Workspace(tmp_path / "study", server))
+    where = Workspace(tmp_path / "study", server)
+    found = screen(program(tmp_path, text), variants, ProgramFacts(), where, rounds=3, steps=6, clock="cpu")
     by_name = {one.variant.name: one for one in found}
     assert list(by_name) == [one.name for one in variants]
     assert by_name["SAM"].speed is not None
@@ -58,6 +59,8 @@ def test_variants_are_measured_or_refused(tmp_path: Path, server: ForkServer) ->
     assert "NoEffectWarning" in by_name["no effect"].error
     assert "no hyperparameter 'rate'" in by_name["unknown"].error
     assert math.isnan(by_name["unknown"].memory)
+    assert all(one.cpu_seconds > 0 for one in found)
+    assert Screened.from_json(found[0].variant, found[0].to_json()) == found[0]
     assert by_name["unknown"].to_json()["memory"] is None
     assert gone(str(tmp_path))
 

@@ -109,3 +109,21 @@ def test_two_ranks_stop_together_and_go_on(tmp_path: Path, server: ForkServer) -
 def test_a_study_tries_what_failed_again_unless_it_keeps_failures(tmp_path: Path) -> None:
     assert "failed" not in Study(tmp_path)._kept
     assert "failed" in Study(tmp_path, keep_failures=True)._kept
+
+
+def test_a_cpu_clock_counts_neither_waits_nor_other_processes(tmp_path: Path, server: ForkServer) -> None:
+    sleeps = """
+import time
+from composer import Callback
+class Sleeps(Callback):
+    def batch_start(self, state, logger):
+        time.sleep(0.05)
+make(callbacks=Sleeps()).fit(duration="16ba")
+"""
+    one = runner(tmp_path, server, program(tmp_path, sleeps), clock="cpu")
+    (found,) = one.train([Request(BASELINE, 0)])
+    assert isinstance(found, Trajectory)
+    assert found.batches == 16
+    assert 0 < found.seconds < found.cost
+    assert found.seconds < 0.4 < 16 * 0.05
+    assert found.seconds + found.startup < one.spent == found.cost

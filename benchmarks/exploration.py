@@ -1,0 +1,311 @@
+"""Explore four programs with placebos among the methods, and let Optuna search the same space for the same time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import composer
+from benchmarks import environment
+from benchmarks.explored import PROGRAMS, TARGETS
+from benchmarks.optuna_study import Problem, study
+from benchmarks.placebos import PLACEBOS
+from benchmarks.report import Goal as Limit
+from benchmarks.report import Report
+from composer.exploration import Exploration, Goal, Request, Variant
+from composer.exploration.choice import Choice
+from composer.exploration.paired_runs import compare_runs
+from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
+from composer.exploration.screening import program_facts
+from composer.exploration.trial_runner import PROBE, TrialRunner
+from composer.trials import Target
+from composer.trials.workspace import workspace
+
+__all__ = ["explored", "head_to_head", "measure", "optuna_best", "report_of"]
+
+_PAIRS = 8
+# Added to all seeds of a repetition, times its number; a search uses fewer seeds in a row.
+_SEEDS = 100
+# The first seed with which the results of both searches are compared; explore uses those below.
+_FRESH = 50_000
+_GAIN = 1.3
+
+
+def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
+    """Explore a program, and return the result in JSON types.
+
+    Args:
+        name: The program.
+        repetition: Number of the repetition, which has seeds of its own.
+        folder: Folder of the records, with which an interrupted exploration continues.
+    """
+    begin = time.perf_counter()
+    found = composer.explore(
+        PROGRAMS[name],
+        target=TARGETS[name],
+        pairs=_PAIRS,
+        extra=PLACEBOS,
+        seed=_SEEDS * repetition,
+        folder=folder,
+        clock="cpu",
+        progress=lambda line: print(f"    {line}", file=sys.stderr, flush=True),
+    )
+    print(found, flush=True)
+    return {
+        **found.to_json(),
+        "name": name,
+        "repetition": repetition,
+        "minutes": sum(found.costs.values()) / 60,
+        "session_minutes": (time.perf_counter() - begin) / 60,
+        "placebos": _accepted(found),
+        "limit": found.plan.limit,
+    }
+
+
+def optuna_best(name: str, repetition: int, exploration: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Let Optuna search what an exploration has searched, for as long, and return the best that it found.
+
+    Args:
+        name: The program.
+        repetition: Number of the repetition, the seed of the sampler.
+        exploration: What :func:`explored` returned.
+        folder: Folder of the exploration.
+    """
+    facts = _facts(name, folder)
+    unusable = {one["name"] for one in exploration["screened"] if one["speed"] is None}
+    variants = tuple(one for one in Choice(extra=PLACEBOS).space(facts).variants if one.name not in unusable)
+    rate = facts.learning_rates[0]
+    problem = Problem(PROGRAMS[name], Goal.parse(TARGETS[name]), variants, rate, exploration["limit"])
+    best = study(problem, 60 * exploration["minutes"], repetition, folder / "optuna.journal")
+    return {**asdict(best), "variant": {"name": best.variant.name, "changes": list(best.variant.changes)}}
+
+
+def head_to_head(
+    name: str, repetition: int, ours: Sequence[str], optunas: Sequence[str], limit: float, folder: Path
+) -> dict[str, Any]:
+    """Train the results of both searches with fresh seeds, in pairs, on data that neither has chosen by.
+
+    Args:
+        name: The program.
+        repetition: Number of the repetition.
+        ours: Changes of the recipe.
+        optunas: Changes of Optuna's best trial.
+        limit: Seconds of training after which a run is censored.
+        folder: Folder of the records.
+    """
+    goal = Goal.parse(TARGETS[name])
+    arms = Variant("Optuna", tuple(optunas), "combination"), Variant("explore", tuple(ours), "combination")
+    first = _FRESH + _SEEDS * repetition
+    with workspace(folder, [PROBE]) as where:
+        runner = TrialRunner(Target.of(PROGRAMS[name]), goal, where, clock="cpu")
+        runs: tuple[list[Any], list[Any]] = [], []
+        for number in range(_PAIRS):
+            requests = [Request(one, first + number, limit, split="confirmation") for one in arms]
+            # The order alternates, so that what changes with time hits both alike.
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            for which, outcome in zip(order, runner.train([requests[each] for each in order]), strict=True):
+                runs[which].append(outcome)
+    found = compare_runs(goal, arms, *runs, limit)
+    print(f"{name}: explore's recipe is {found} (before: Optuna's)", flush=True)
+    return {**found.to_json(), "text": str(found)}
+
+
+def measure(folder: Path, names: Iterable[str], repetitions: Iterable[int], *, with_optuna: bool = True) -> Report:
+    """Explore programs, as far as the folder does not have the results, and report all that it has.
+
+    Args:
+        folder: Folder of all records.
+        names: The programs.
+        repetitions: Numbers of the repetitions.
+        with_optuna: Whether Optuna searches as well.
+    """
+    torch.set_num_threads(1)
+    names = list(names)
+    for repetition in repetitions:
+        for name in names:
+            own = folder / f"{name}-{repetition}"
+            own.mkdir(parents=True, exist_ok=True)
+            found = _kept(own / "explored.json", lambda n=name, r=repetition, o=own: explored(n, r, o / "runs"))
+            if with_optuna:
+                best = _kept(
+                    own / "optuna.json",
+                    lambda n=name, r=repetition, o=own, f=found: optuna_best(n, r, f, o / "runs"),
+                )
+                _kept(
+                    own / "head_to_head.json",
+                    lambda n=name, r=repetition, o=own, f=found, b=best: head_to_head(
+                        n, r, f["recipe"]["changes"], b["variant"]["changes"], f["limit"], o / "runs"
+                    ),
+                )
+            print(report_of(folder).text(), flush=True)
+    return report_of(folder)
+
+
+def report_of(folder: Path) -> Report:
+    """Return the report of all results in a folder.
+
+    Args:
+        folder: Folder of all records.
+    """
+    rows: list[list[Any]] = []
+    samples: dict[str, Any] = {}
+    for path in sorted(folder.glob("*/explored.json"), key=_place):
+        kept = {file.stem: json.loads(file.read_text()) for file in path.parent.glob("*.json")}
+        samples[path.parent.name] = kept
+        rows.append(_row(kept["explored"], kept.get("optuna"), kept.get("head_to_head")))
+    return Report(
+        "exploration",
+        "What composer explore finds on four programs, and what Optuna finds in the same time",
+        list(_COLUMNS),
+        rows,
+        _limits([one["explored"] for one in samples.values()]),
+        _NOTES,
+        samples,
+        environment.describe(),
+    )
+
+
+_COLUMNS = (
+    "program, repetition",
+    "recipe",
+    "times as fast as the tuned baseline",
+    "as the program as it is",
+    "search, in trainings",
+    "placebos that pay",
+    "minutes",
+    "Optuna's trials",
+    "Optuna's best",
+    "explore's recipe, times as fast as Optuna's best",
+)
+_NOTES = [
+    "Each repetition has other seeds. Five placebos, methods that do nothing, are among the methods.",
+    "Ratios are geometric means over pairs of runs with the same fresh seed on held-out data, with BCa intervals of "
+    "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "
+    "the tuned baseline, or with the program as it is if that is not tuned or if the recipe is the tuning alone.",
+    "A search counts the A/A runs, screening, tuning, race and combinations, in wall time of a run of the program as "
+    "it is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and "
+    "the attribution.",
+    "Optuna searches the same space as explore, its learning rate continuous, for the same minutes, with its default "
+    "sampler (TPE) and its median pruner, and the program as it is as the first trial. Its objective is the time to "
+    "the target with seed 0 on the data that explore selects by; each evaluation is reported to the pruner.",
+    "Optuna's best and explore's recipe are then trained with 8 seeds that neither has used, in pairs and in turn.",
+]
+
+
+def _kept(path: Path, make: Any) -> dict[str, Any]:
+    """What a file has, or else what is made, which it has then."""
+    if not path.exists():
+        made = make()
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(made, indent=1) + "\n")
+        partial.replace(path)
+    return json.loads(path.read_text())
+
+
+def _facts(name: str, folder: Path) -> ProgramFacts:
+    with workspace(folder, [FACTS_PROBE]) as where:
+        return program_facts(Target.of(PROGRAMS[name]), where)
+
+
+def _accepted(found: Exploration) -> list[str]:
+    """The placebos that are said to pay, or are in the recipe."""
+    names = {one.variant.name for one in found.verdicts if str(one.decision) == "pays"}
+    names |= {one.name for one in found.recipe.single}
+    changes = {name: change for change in PLACEBOS for name in names if name in change}
+    return sorted(changes)
+
+
+def _place(path: Path) -> tuple[int, int]:
+    name, _, repetition = path.parent.name.rpartition("-")
+    return int(repetition), list(PROGRAMS).index(name)
+
+
+def _row(found: Mapping[str, Any], optuna: Mapping[str, Any] | None, both: Mapping[str, Any] | None) -> list[Any]:
+    return [
+        f"{found['name']}, {found['repetition'] + 1}",
+        found["recipe"]["name"] if found["found"] else "nothing",
+        _ratio(found["result"]),
+        _ratio(found["overall"]),
+        f"{found['search_cost']:.1f}",
+        f"{len(found['placebos'])} of {len(PLACEBOS)}",
+        f"{found['minutes']:.1f}",
+        "-" if optuna is None else f"{optuna['trials']} ({optuna['pruned']} pruned, {optuna['failed']} failed)",
+        "-" if optuna is None else ", ".join(optuna["variant"]["changes"]) or "nothing",
+        _ratio(both),
+    ]
+
+
+def _ratio(found: Mapping[str, Any] | None) -> str:
+    """A ratio with its interval, and how many runs did not get there."""
+    if found is None or found["effect"] is None:
+        return "-"
+    ends = (found["effect"][end] for end in ("value", "low", "high"))
+    value, low, high = ("inf" if end is None else f"{end:.2f}" for end in ends)
+    missed = [
+        f"{found['pairs'] - found[key]} {what} missed"
+        for key, what in (("reached_before", "before"), ("reached_after", "after"))
+        if found[key] is not None and found[key] < found["pairs"]
+    ]
+    return f"{value} ({low} to {high})" + "".join(f", {each}" for each in missed)
+
+
+def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
+    """The goals."""
+    if not found:
+        return []
+    names = {one["name"] for one in found}
+    gains = {
+        name: max(_low(one) for one in found if one["name"] == name and one["repetition"] == 0)
+        for name in names
+        if any(one["name"] == name and one["repetition"] == 0 for one in found)
+    }
+    slow = sum(low < _GAIN for low in gains.values())
+    tried, accepted = len(PLACEBOS) * len(found), sum(len(one["placebos"]) for one in found)
+    costs = [one["search_cost"] for one in found]
+    return [
+        Limit(
+            f"programs whose recipe is not surely {_GAIN} times as fast as the tuned baseline (first repetition)",
+            slow,
+            1,
+            doubt="" if len(gains) == len(PROGRAMS) else f"{len(gains)} of {len(PROGRAMS)} programs are measured",
+        ),
+        Limit(
+            f"placebos that are said to pay, of {tried}",
+            100 * accepted / tried,
+            5.0,
+            "%",
+            doubt="" if tried >= 100 else "fewer than 100 are tried",
+        ),
+        Limit("cost of a search at most", max(costs), 15.0, "trainings"),
+    ]
+
+
+def _low(found: Mapping[str, Any]) -> float:
+    effect = (found["result"] or {}).get("effect")
+    return -math.inf if effect is None or effect["low"] is None else effect["low"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of all records; a later command with it continues")
+    parser.add_argument("--tasks", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), help="all by default")
+    parser.add_argument("--repetitions", nargs="+", type=int, default=[0], help="their numbers, from 0")
+    parser.add_argument("--no-optuna", action="store_true", help="explore only")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
+    given = parser.parse_args()
+    report = measure(given.folder, given.tasks, given.repetitions, with_optuna=not given.no_optuna)
+    if given.write:
+        report.write()
+
+
+if __name__ == "__main__":
+    main()
