@@ -24,7 +24,6 @@ from composer import Trainer
 from composer.callbacks import CheckpointSaver, LRMonitor, OptimizerMonitor, SpeedMonitor
 from composer.diagnosis.doctor import doctor
 from composer.exploration import Goal, search
-from composer.exploration.page import write_page
 from composer.loggers import HTMLReport
 from composer.models import ComposerClassifier
 from composer.optim import CosineAnnealingWithWarmupScheduler
@@ -148,7 +147,7 @@ def explore_page() -> Path:
     variants = [*tuning(), *map(method, names)]
     found = search(Simulation(effects, goal=goal), goal, variants, refused=refused, command=command)
     page = Path("explore.html")
-    write_page(found, page)
+    found.write_html(page)
     return page
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from composer._output_file import output_file
 from composer.cli.launch_options import COMMANDS
 from composer.cli.usage import CommandParser, UsageError, usage_errors
 
@@ -67,7 +68,6 @@ def add_to(commands: Any) -> None:
 def _compare(given: argparse.Namespace) -> None:
     from composer._html import check_plots
     from composer.core.metric_target import MetricTarget
-    from composer.diagnosis.step_trace import output_file
     from composer.reports.comparison import compare_runs
 
     with usage_errors():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer._output_file import output_file
 from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
 from composer.cli.usage import running_trials, usage_errors
 
@@ -116,7 +117,6 @@ def _wrote(report: Report, page: Path) -> bool:
 def _files(given: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the files of the page and of the trace; errors come before anything is measured."""
     from composer._html import check_plots
-    from composer.diagnosis.step_trace import output_file
 
     page = None if given.html is None else output_file("--html", given.html)
     trace = None if given.trace is None else output_file("--trace", given.trace)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer._output_file import output_file
 from composer.cli.program_command import add_program_options, add_program_parser, target_of, write_report
 from composer.cli.usage import CommandParser, running_trials, usage_errors
 
@@ -77,6 +78,7 @@ def add_to(commands: Any) -> None:
         default="wall",
         help="count seconds of wall time, or of CPU time where other processes use the CPU as well (default wall)",
     )
+    command.add_argument("--html", metavar="FILE", help="write the report as an HTML page, which opens offline")
     add_program_options(
         command,
         "keep the records of runs in this folder; the same command continues there, also after a crash (default: "
@@ -107,6 +109,7 @@ def _add_goal(command: CommandParser) -> None:
 
 
 def _explore(given: argparse.Namespace) -> None:
+    from composer._html import check_plots
     from composer._text import one_of
     from composer.exploration.choice import CHOICES, TUNING
     from composer.exploration.explore import explore
@@ -119,6 +122,9 @@ def _explore(given: argparse.Namespace) -> None:
             None if given.methods is None else [one_of("--methods", each, CHOICES) for each in _names(given.methods)]
         )
         without = [one_of("--without", each, (*CHOICES, *TUNING)) for each in _names(given.without or "")]
+        page = None if given.html is None else output_file("--html", given.html)
+    if page is not None:
+        check_plots("composer explore --html")
     target = target_of(given)
     folder = _folder(target) if given.folder is None else given.folder
     begun: list[str] = []
@@ -150,6 +156,9 @@ def _explore(given: argparse.Namespace) -> None:
             progress=say,
         )
     write_report(found, given.json)
+    if page is not None:
+        found.write_html(page)
+        _say(f"wrote {page}")
 
 
 def _names(text: str) -> list[str]:

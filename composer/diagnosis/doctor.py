@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from composer._output_file import output_file
 from composer._secrets.masking import mask_values
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
@@ -19,7 +20,7 @@ from composer.diagnosis.hot_lines import hot_lines
 from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
-from composer.diagnosis.step_trace import StepTrace, copy_trace, output_file
+from composer.diagnosis.step_trace import StepTrace, copy_trace
 from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer

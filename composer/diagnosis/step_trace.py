@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.trainer import Trainer
 
-__all__ = ["TRACED_STEPS", "StepTrace", "TraceRecorder", "copy_trace", "output_file"]
+__all__ = ["TRACED_STEPS", "StepTrace", "TraceRecorder", "copy_trace"]
 
 TRACED_STEPS = 3
 # Steps before them: caches and workers warm up, and then the profiler, whose start distorts times.
@@ -143,26 +143,3 @@ def copy_trace(record: Record, path: Path) -> StepTrace:
     except OSError as error:
         return StepTrace("", error=str(error))
     return StepTrace(str(path), record.result["steps"])
-
-
-def output_file(name: str, path: str | Path) -> Path:
-    """Return the path of a file to write, before what it will have is measured.
-
-    Args:
-        name: Name of the argument.
-        path: Its value.
-
-    Raises:
-        FileNotFoundError: Its folder does not exist.
-        ValueError: It is a folder.
-
-    >>> output_file("trace", "no/such/folder/trace.json")
-    Traceback (most recent call last):
-    FileNotFoundError: trace='no/such/folder/trace.json': there is no folder 'no/such/folder'. Create it first.
-    """
-    path, given = Path(path), str(path)
-    if path.is_dir():
-        raise ValueError(f"{name}={given!r} is a folder. Name a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{name}={given!r}: there is no folder {str(path.parent)!r}. Create it first.")
-    return path.absolute()

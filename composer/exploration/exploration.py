@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from composer._html import save_document
 from composer._text import plural, printable
 from composer.exploration.attribution import Attribution
 from composer.exploration.halving import HeatResult
@@ -174,6 +176,30 @@ class Exploration:
             "runs": [one.to_json(self.plan.goal) for one in self.runs],
             "heats": [one.to_json() for one in self.heats],
         }
+
+    def to_html(self) -> str:
+        """Return a page that opens without a network, with figures.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+        """
+        from composer.exploration.page import exploration_page
+
+        return exploration_page(self)
+
+    def write_html(self, path: str | Path) -> None:
+        """Write the page of :meth:`to_html`; an existing file is replaced when the page is complete.
+
+        Args:
+            path: The file.
+
+        Raises:
+            MissingConditionalImportError: plotly is not installed.
+            OSError: It cannot be written.
+
+        >>> composer.explore(["train.py"], target="Accuracy>=0.9").write_html("explore.html")  # doctest: +SKIP
+        """
+        save_document(self.to_html(), Path(path))
 
     def __str__(self) -> str:
         """The exploration as text."""

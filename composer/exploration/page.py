@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
-from composer._html import Html, document, save_document, section, table, tag
+from composer._html import Html, document, section, table, tag
 from composer._text import plural
 from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.halving import HeatResult
@@ -18,7 +17,7 @@ from composer.reports.time_shares import time_shares
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import Decision
 
-__all__ = ["exploration_page", "write_page"]
+__all__ = ["exploration_page"]
 
 _WORDS = {Decision.PAYS: "pays", Decision.UNDECIDED: "undecided", Decision.DOES_NOT: "does not pay"}
 _STAGES = {
@@ -31,22 +30,6 @@ _STAGES = {
     "attribution": "attribution",
 }
 _SOURCES = {"race": "race", "failure": "fails", "none": "not reached"}
-
-
-def write_page(exploration: Exploration, path: str | Path) -> None:
-    """Write an exploration as a page; a page that is there is replaced when the new one is complete.
-
-    Args:
-        exploration: The exploration.
-        path: The path of the page.
-
-    Raises:
-        MissingConditionalImportError: plotly is not installed.
-        OSError: It cannot be written.
-
-    >>> write_page(exploration, "explore.html")  # doctest: +SKIP
-    """
-    save_document(exploration_page(exploration), Path(path))
 
 
 def exploration_page(exploration: Exploration) -> str:

@@ -64,6 +64,7 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         "seed": 100,
         "folder": "explore-train",
         "time_limit": "1d",
+        "clock": "wall",
         "code": 0,
     }
     out, err = capsys.readouterr()
@@ -75,6 +76,16 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 @pytest.mark.parametrize("name", ["none", ""])
 def test_no_method(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert explored(monkeypatch, "--target", "a>=1", "--methods", name, "train.py")["methods"] == []
+
+
+def test_the_page_is_written_after_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    explored(monkeypatch, "--target", "a>=1", "--html", "page.html", "train.py")
+    assert "Keep what you have" in (tmp_path / "page.html").read_text()
+    out, err = capsys.readouterr()
+    assert out.startswith("Keep what you have")
+    assert err.endswith(f"composer explore: wrote {tmp_path / 'page.html'}\n")
 
 
 def test_a_baseline_that_fails_is_exit_code_1(
@@ -104,6 +115,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["--target", "a>=1", "--budget", "soon", "train.py"], "budget must be a positive duration"),
         (["--target", "a>=1", "--pairs", "2", "train.py"], "pairs must be at least 6"),
         (["--target", "a>=1", "--try", "EMA()", "train.py"], "A change has the form"),
+        (["--target", "a>=1", "--html", "no/page.html", "train.py"], "there is no folder 'no'. Create it first."),
         (["--target", "a>=1", "trian.py"], "There is no script 'trian.py'. Did you mean 'train.py'?"),
         (["--target", "a>=1"], "No script was given"),
     ],

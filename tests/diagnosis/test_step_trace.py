@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer import Callback
-from composer.diagnosis.step_trace import StepTrace, TraceRecorder, copy_trace, output_file
+from composer.diagnosis.step_trace import StepTrace, TraceRecorder, copy_trace
 from composer.trials import Record, Study, Target, Trial
 from tests.diagnosis import parts
 
@@ -63,11 +63,3 @@ def test_a_trace_that_failed_says_why(tmp_path: Path, server: Any) -> None:
     assert str(failed) == f"The profiler's trace could not be recorded: {failed.error}"
     gone = Record("trace", "0f", "completed", 1.0, result={"steps": 3}, folder=str(tmp_path / "gone"))
     assert "No such file" in copy_trace(gone, tmp_path / "x.json").error
-
-
-def test_files_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
-    assert output_file("trace", tmp_path / "x.json") == tmp_path / "x.json"
-    with pytest.raises(ValueError, match="is a folder"):
-        output_file("trace", tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"trace=.*Create it first"):
-        output_file("trace", tmp_path / "no" / "x.json")

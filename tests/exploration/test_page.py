@@ -15,7 +15,7 @@ from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.goal import Goal
 from composer.exploration.kept_runs import KeptRun
 from composer.exploration.method_search import search
-from composer.exploration.page import exploration_page, write_page
+from composer.exploration.page import exploration_page
 from composer.exploration.runner import Failure
 from composer.exploration.screening import Screened
 from composer.exploration.trajectory import Evaluation, Trajectory
@@ -238,7 +238,7 @@ def test_a_page_of_many_long_runs_is_under_6_mb(found: Exploration, tmp_path: Pa
     )
     path = tmp_path / "explore.html"
     path.write_text("old")
-    write_page(replace(found, runs=runs, verdicts=verdicts), path)
+    replace(found, runs=runs, verdicts=verdicts).write_html(path)
     assert 2_000_000 < path.stat().st_size < 6_000_000
     assert [one.name for one in tmp_path.iterdir()] == ["explore.html"]
 
@@ -247,7 +247,7 @@ def test_a_page_of_many_long_runs_is_under_6_mb(found: Exploration, tmp_path: Pa
 @pytest.mark.parametrize(("width", "height", "scheme"), SCREENS)
 def test_the_page_in_a_browser(hostile: Exploration, tmp_path: Path, width: int, height: int, scheme: str) -> None:
     path = tmp_path / "explore.html"
-    write_page(hostile, path)
+    hostile.write_html(path)
     with open_page(path, width, height, scheme) as page:
         assert page.evaluate("document.documentElement.dataset.plots") == "drawn"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
