@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_forwarded_attributes",
         "_html",
         "_lazy",
+        "_output_file",
         "_plots",
         "_raw_memory",
         "_secrets",
