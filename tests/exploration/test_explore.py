@@ -205,11 +205,11 @@ def test_a_program_that_fails_or_misses_the_target_is_an_error(tmp_path: Path, f
 
 def test_a_program_with_a_scheduler_of_torch_keeps_its_learning_rate(tmp_path: Path) -> None:
     text = """
-t = make(max_duration="2ep", eval_interval="8ba")
-t.fit(schedulers=torch.optim.lr_scheduler.LinearLR(t.state.optimizers[0], 0.5, total_iters=10))
+t = make()
+t.fit(schedulers=torch.optim.lr_scheduler.StepLR(t.state.optimizers[0], 100))
 """
-    found = explored(tmp_path, learner(tmp_path, text), without=[], target="CrossEntropy<=0.5", budget=0.1)
-    assert found.refused["learning rate"].startswith("the program's LinearLR was created with")
+    found = explored(tmp_path, learner(tmp_path, text), without=[], budget=0.1)
+    assert found.refused["learning rate"].startswith("the program's StepLR was created with")
 
 
 def test_variants_may_be_given_as_objects(folder: Path) -> None:

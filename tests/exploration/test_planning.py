@@ -8,7 +8,7 @@ import pytest
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.goal import Goal
 from composer.exploration.planning import BaselineError, Plan, baseline_runs, make_plan
-from composer.exploration.runner import Request
+from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE
 from tests.exploration.simulation import GOAL, Simulation
@@ -124,3 +124,14 @@ def test_a_single_run_is_an_error() -> None:
     assert isinstance(run, Trajectory)
     with pytest.raises(ValueError, match="at least 2 A/A runs"):
         make_plan(runner, [run], 3)
+
+
+def test_a_run_that_is_much_slower_than_the_first_is_trained_to_its_target() -> None:
+    class Busy(Simulation):
+        def _run(self, request: Request) -> Trajectory | Failure:
+            self.tau = 25.0 if request.seed == 0 else 75.0
+            return super()._run(request)
+
+    runs = baseline_runs(BudgetedRunner(Busy(duration=900.0), GOAL))
+    assert len(runs) == 3
+    assert runs[1].seconds > 2 * runs[0].seconds
