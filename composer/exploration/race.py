@@ -23,7 +23,7 @@ _LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
 _TUNING, _METHODS = 0.35, 0.6
 # Share of the search for the first runs of the tuning, also if little is left for those that decide about it.
-_LEAST_TUNING = 0.2
+_LEAST_TUNING = 0.15
 # Gains below are not worth a change.
 _WORTH = math.log(1.03)
 # What a run must be better, in standard deviations of the gain of a run, to be preferred.
