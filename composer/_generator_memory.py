@@ -1,4 +1,4 @@
-"""Copy the states of the global random generators of Python, NumPy and PyTorch as bytes, in under a microsecond each.
+"""Copy the states of the global random generators of Python, NumPy and PyTorch as bytes, all in one call.
 
 ``random.getstate()`` makes 625 Python integers, ``numpy.random.get_state()`` fills an array one item at a time, and
 ``torch.get_rng_state()`` allocates a tensor, which takes 12, 44 and, between training steps, 6 us; most copies are
@@ -13,13 +13,14 @@ import ctypes
 import functools
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from composer._raw_memory import memory_at
 
-__all__ = ["NumPyState", "PythonState", "TorchState"]
+__all__ = ["GeneratorStates"]
 
 _WORDS = 624  # of the Mersenne Twister, which all use
 _PYTHON = struct.Struct(f"=i{_WORDS}I")  # position, words
@@ -32,119 +33,106 @@ _TORCH = struct.Struct(f"=Qi?3xI{_WORDS}I4xf?3xd?7x")
 # What torch.Generator.get_state() returns: the same without the single, two numbers that are not used, the single.
 _TORCH_STATE = struct.Struct(f"=QiiQ{_WORDS}Q8xd8xi4xf?3x")
 _LARGEST_OFFSET = 256  # in bytes, of the state in a generator of PyTorch
+_join = b"".join
 
 
-class PythonState:
-    """The state of the generator of the module ``random`` at the time of creation.
-
-    >>> state = PythonState()
-    >>> first = random.random()
-    >>> random.setstate(state.get())
-    >>> random.random() == first
-    True
-    """
-
-    __slots__ = ("_copied", "_gauss", "_generator", "_getstate", "_memory", "_state")
-
-    def __init__(self) -> None:
-        self._copied = memoryview(bytearray(_PYTHON.size))
-        self._getstate: Any = None
-        self.save()
-
-    def save(self) -> None:
-        """Copy the state again."""
-        if random.getstate is not self._getstate:
-            self._getstate = random.getstate
-            self._generator: Any = getattr(random.getstate, "__self__", None)
-            address = _python_address(self._generator)
-            self._memory = None if address is None else memory_at(address, _PYTHON.size)
-        if self._memory is None:
-            self._state: Any = random.getstate()
-        else:
-            self._copied[:], self._gauss, self._state = self._memory, self._generator.gauss_next, None
-
-    def get(self) -> tuple[Any, ...]:
-        """Return what ``random.setstate`` takes."""
-        if self._state is not None:
-            return self._state
-        position, *words = _PYTHON.unpack(self._copied)
-        return random.Random.VERSION, (*words, position), self._gauss
-
-
-class NumPyState:
-    """The state of NumPy's global generator at the time of creation.
+class GeneratorStates:
+    """The states of the global random generators of the CPU at the time of creation.
 
     Args:
-        numpy: The module.
+        numpy: The module, or None if it is not installed.
 
-    >>> import numpy
-    >>> state = NumPyState(numpy)
-    >>> first = numpy.random.rand()
-    >>> numpy.random.set_state(state.get())
-    >>> numpy.random.rand() == first
+    >>> states = GeneratorStates(None)
+    >>> first = random.random(), torch.rand(1)
+    >>> random.setstate(states.python())
+    >>> _ = torch.set_rng_state(states.torch())
+    >>> (random.random(), torch.rand(1)) == first
     True
     """
 
-    __slots__ = ("_bit_generator", "_copied", "_get", "_memory", "_numpy", "_pair_copied", "_state")
+    __slots__ = (
+        "_bit_generator",
+        "_copied",
+        "_gauss",
+        "_generator",
+        "_get_bit_generator",
+        "_getstate",
+        "_memory",
+        "_numpy",
+        "_offsets",
+        "_others",
+        "_others_copied",
+        "_torch",
+    )
 
     def __init__(self, numpy: Any) -> None:
-        self._numpy, self._get = numpy, numpy.random.get_bit_generator
-        self._copied, self._pair_copied = memoryview(bytearray(_NUMPY.size)), memoryview(bytearray(_PAIR.size))
-        self._bit_generator: Any = None
+        self._numpy, self._torch = numpy, torch.default_generator
+        self._get_bit_generator: Any = _nothing if numpy is None else numpy.random.get_bit_generator
+        self._find()
         self.save()
 
     def save(self) -> None:
-        """Copy the state again."""
-        generator = self._get()
-        if generator is not self._bit_generator:
-            self._bit_generator, addresses = generator, _numpy_addresses(generator)
-            sizes = _NUMPY.size, _PAIR.size
-            self._memory = None if addresses is None else [*map(memory_at, addresses, sizes)]
-        if self._memory is None:
-            self._state: Any = self._numpy.random.get_state(legacy=False)
-        else:
-            (self._copied[:], self._pair_copied[:]), self._state = self._memory, None
+        """Copy the present states, in place of the earlier ones."""
+        if random.getstate is not self._getstate or self._get_bit_generator() is not self._bit_generator:
+            self._find()
+        # One call for all: after a training step, calls cost more than what they copy.
+        self._copied = _join(self._memory)
+        if self._generator is not None:
+            self._gauss = self._generator.gauss_next
+        if self._others:
+            self._others_copied = {name: get() for name, get in self._others.items()}
 
-    def get(self) -> tuple[Any, ...] | dict[str, Any]:
+    def python(self) -> tuple[Any, ...]:
+        """Return what ``random.setstate`` takes."""
+        if "python" in self._others:
+            return self._others_copied["python"]
+        position, *words = _PYTHON.unpack_from(self._copied, self._offsets["python"])
+        return random.Random.VERSION, (*words, position), self._gauss
+
+    def numpy(self) -> tuple[Any, ...] | dict[str, Any]:
         """Return what ``numpy.random.set_state`` takes."""
-        if self._state is not None:
-            return self._state
-        words = self._numpy.frombuffer(self._copied, dtype=self._numpy.uint32, count=_WORDS).copy()
-        position = _NUMPY.unpack(self._copied)[-1]
-        return "MT19937", words, position, *_PAIR.unpack(self._pair_copied)
+        if "numpy" in self._others:
+            return self._others_copied["numpy"]
+        *words, position = _NUMPY.unpack_from(self._copied, self._offsets["numpy"])
+        pair = _PAIR.unpack_from(self._copied, self._offsets["numpy"] + _NUMPY.size)
+        return "MT19937", self._numpy.array(words, dtype=self._numpy.uint32), position, *pair
 
-
-class TorchState:
-    """The state of PyTorch's generator of the CPU at the time of creation.
-
-    >>> state = TorchState()
-    >>> first = torch.rand(1)
-    >>> torch.set_rng_state(state.get())
-    >>> bool(torch.rand(1) == first)
-    True
-    """
-
-    __slots__ = ("_copied", "_generator", "_memory", "_state")
-
-    def __init__(self) -> None:
-        self._generator = torch.default_generator
-        address = _torch_address(self._generator)
-        self._memory = None if address is None else memory_at(address, _TORCH.size)
-        self._copied = memoryview(bytearray(_TORCH.size))
-        self.save()
-
-    def save(self) -> None:
-        """Copy the state again."""
-        if self._memory is None:
-            self._state: Any = self._generator.get_state()
-        else:
-            self._copied[:], self._state = self._memory, None
-
-    def get(self) -> torch.Tensor:
+    def torch(self) -> torch.Tensor:
         """Return what ``torch.set_rng_state`` takes."""
-        if self._state is not None:
-            return self._state
-        return _as_tensor(_TORCH.unpack(self._copied))
+        if "torch" in self._others:
+            return self._others_copied["torch"]
+        return _as_tensor(_TORCH.unpack_from(self._copied, self._offsets["torch"]))
+
+    def _find(self) -> None:
+        """Find the memory of the generators, which may have been replaced."""
+        self._memory: list[memoryview] = []
+        self._offsets: dict[str, int] = {}
+        self._others: dict[str, Callable[[], Any]] = {}
+        self._getstate: Any = random.getstate
+        self._generator: Any = getattr(random.getstate, "__self__", None)
+        address = _python_address(self._generator)
+        self._add("python", None if address is None else {address: _PYTHON.size}, random.getstate)
+        if address is None:
+            self._generator = None
+        address = _torch_address(self._torch)
+        self._add("torch", None if address is None else {address: _TORCH.size}, self._torch.get_state)
+        self._bit_generator: Any = self._get_bit_generator()
+        if self._numpy is not None:
+            addresses = _numpy_addresses(self._bit_generator)
+            sizes = None if addresses is None else dict(zip(addresses, (_NUMPY.size, _PAIR.size), strict=True))
+            self._add("numpy", sizes, functools.partial(self._numpy.random.get_state, legacy=False))
+
+    def _add(self, name: str, sizes: dict[int, int] | None, get: Callable[[], Any]) -> None:
+        """Add the memory of a generator, by address; where it is not known, its state is copied by a function."""
+        if sizes is None:
+            self._others[name] = get
+        else:
+            self._offsets[name] = sum(map(len, self._memory))
+            self._memory += [memory_at(address, size) for address, size in sizes.items()]
+
+
+def _nothing() -> None:
+    """Stand in for a generator of NumPy where it is not installed."""
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from composer import dist
-from composer._generator_memory import NumPyState, PythonState, TorchState
+from composer._generator_memory import GeneratorStates
 from composer._text import plural
 from composer.warnings import ComposerWarning
 
@@ -219,9 +219,7 @@ class RNGSnapshot:
     """
 
     def __init__(self) -> None:
-        numpy = _numpy()
-        self._python, self._torch = PythonState(), TorchState()
-        self._numpy = None if numpy is None else NumPyState(numpy)
+        self._states = GeneratorStates(_numpy())
         # Of the build of torch: without one, there is nothing to look for in each save.
         self._may_use_accelerator = torch.accelerator.current_accelerator() is not None
         self._accelerator: torch.Tensor | None = None
@@ -230,10 +228,7 @@ class RNGSnapshot:
 
     def save(self) -> None:
         """Copy the present state, in place of the earlier one."""
-        self._python.save()
-        self._torch.save()
-        if self._numpy is not None:
-            self._numpy.save()
+        self._states.save()
         if self._may_use_accelerator:
             self._save_accelerator()
 
@@ -243,10 +238,11 @@ class RNGSnapshot:
 
     def restore(self) -> None:
         """Restore the state; may be called more than once."""
-        random.setstate(self._python.get())
-        torch.set_rng_state(self._torch.get())
-        if self._numpy is not None:
-            _numpy().random.set_state(self._numpy.get())
+        random.setstate(self._states.python())
+        torch.set_rng_state(self._states.torch())
+        numpy = _numpy()
+        if numpy is not None:
+            numpy.random.set_state(self._states.numpy())
         if self._accelerator is not None:
             _set_accelerator_state(self._accelerator)
 

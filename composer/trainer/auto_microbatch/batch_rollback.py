@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,6 +22,10 @@ __all__ = ["BatchRollback", "MetricStates"]
 # is observed over this many batches.
 _LARGE = 2**20  # bytes
 _BATCHES_TO_LEARN = 3
+
+_join = b"".join
+_table_of = attrgetter("_buffers")
+_shape_and_dtype = attrgetter("shape", "dtype")
 
 
 class BatchRollback:
@@ -50,6 +55,9 @@ class BatchRollback:
         # Of the filled tables.
         self._names: list[tuple[str, ...]] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
+        # Small buffers on the host that stay in place, and all others.
+        self._in_place: _BuffersInPlace | None = None
+        self._others: list[_Buffer] = []
 
     def save(self) -> None:
         """Save the state before a batch."""
@@ -60,8 +68,22 @@ class BatchRollback:
         metrics = self._state.train_metrics
         self._metrics = MetricStates(metrics) if metrics else None
         self._find_buffers()
-        for buffer in self._buffers.values():
+        if self._in_place is not None and not self._in_place.save():
+            self._in_place, self._others = None, list(self._buffers.values())
+        is_new = False
+        for buffer in self._others:
             buffer.save()
+            is_new = is_new or buffer.is_in_place
+        if is_new:
+            self._group_buffers()
+
+    def _group_buffers(self) -> None:
+        """Save the buffers that stay in place together from now on."""
+        if self._in_place is not None:
+            self._in_place.copy_to_buffers()
+        buffers = self._buffers.values()
+        self._in_place = _BuffersInPlace([buffer for buffer in buffers if buffer.is_in_place])
+        self._others = [buffer for buffer in buffers if not buffer.is_in_place]
 
     def restore(self) -> None:
         """Restore the saved state; may be called more than once.
@@ -77,6 +99,8 @@ class BatchRollback:
             for name in [name for name in table if (id(module), name) not in self._buffers]:
                 del table[name]  # created since
                 module._non_persistent_buffers_set.discard(name)  # pyright: ignore[reportPrivateUsage]
+        if self._in_place is not None:
+            self._in_place.copy_to_buffers()
         for buffer in self._buffers.values():
             buffer.restore()
 
@@ -96,6 +120,7 @@ class BatchRollback:
                 for module, table in zip(self._modules, self._tables, strict=True)
                 for name in table
             }
+            self._in_place, self._others = None, list(self._buffers.values())
 
 
 class _Buffer:
@@ -104,12 +129,20 @@ class _Buffer:
     A large buffer that the first batches did not change is copied once, to the host. Afterwards its version counter
     shows whether it changed, without a device synchronization. For small buffers the version is not reliable: BatchNorm
     writes its running statistics without incrementing it. Those on the host are copied as bytes, since a call of
-    ``copy_`` takes longer than the copy.
+    ``copy_`` takes longer than the copy; those that stay in place, all in one call by :class:`_BuffersInPlace`.
+
+    Attributes:
+        module: The module.
+        name: The name of the buffer in it.
+        tensor: The tensor that was saved.
+        is_in_place: Whether it is small, on the host, and had the same memory and layout in the last batches.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self._module, self._name = module, name
-        self._tensor: Tensor | None = None
+        self.module, self.name = module, name
+        self.tensor: Tensor | None = None
+        self.is_in_place = False
+        self._num_in_place = 0
         self._copy: Tensor | None = None
         self._num_saved = 0
         self._changes = False
@@ -122,22 +155,25 @@ class _Buffer:
     def save(self) -> None:
         """Save the buffer."""
         now = self._now()
-        if self._memory is not None and now is not None and now is self._tensor and _layout(now) == self._layout:
+        if self._memory is not None and now is not None and now is self.tensor and _layout(now) == self._layout:
             source, target = self._memory
             target[:] = source
+            self._num_in_place += 1
+            self.is_in_place = self._num_in_place >= _BATCHES_TO_LEARN
             return
+        self._num_in_place, self.is_in_place = 0, False
         if self._unchanged is not None:
             if self._is_unchanged(now):
                 return
             self._unchanged, self._changes = None, True
         elif now is not None and not self._changes and _is_large(now):
             # Comparing values synchronizes with the device, but only in the first batches.
-            self._changes = self._num_saved > 0 and not (now is self._tensor and _equal(now, self._copy))
+            self._changes = self._num_saved > 0 and not (now is self.tensor and _equal(now, self._copy))
             if self._num_saved == _BATCHES_TO_LEARN and not self._changes:
                 self._copy, self._unchanged = now.detach().to("cpu", copy=True), _version(now)
                 return
             self._num_saved += 1
-        self._tensor = now
+        self.tensor = now
         if now is None:
             self._copy = None
         elif self._copy is not None and _is_like(self._copy, now) and self._copy.device == now.device:
@@ -146,9 +182,14 @@ class _Buffer:
             self._copy = now.detach().clone()
         self._view_memory()
 
+    def set_copy(self, values: bytes) -> None:
+        """Set the copy of a buffer in place."""
+        assert self._memory is not None
+        self._memory[1][:] = values
+
     def _view_memory(self) -> None:
         """Prepare to copy the buffer as bytes, if it is a small one on the host."""
-        tensor, copy = self._tensor, self._copy
+        tensor, copy = self.tensor, self._copy
         self._memory = None
         # The copy may be older, and have the strides that the buffer had then.
         if tensor is not None and copy is not None and _is_plain(tensor) and _is_plain(copy):
@@ -157,13 +198,13 @@ class _Buffer:
 
     def restore(self) -> None:
         """Restore the buffer; may be called more than once."""
-        now, tensor = self._now(), self._tensor
+        now, tensor = self._now(), self.tensor
         if self._unchanged is not None:
             if self._is_unchanged(now):
                 self._check_unchanged()
                 return
             self._unchanged, self._changes = None, True
-        self._module._buffers[self._name] = tensor  # pyright: ignore[reportPrivateUsage]
+        self.module._buffers[self.name] = tensor  # pyright: ignore[reportPrivateUsage]
         if tensor is None or _equal(tensor, self._copy):
             return
         copy = cast(Tensor, self._copy)
@@ -174,19 +215,65 @@ class _Buffer:
 
     def _check_unchanged(self) -> None:
         """Raise if the value of the buffer is unknown, since it changed without a version increment."""
-        if not _equal(cast(Tensor, self._tensor), self._copy):
+        if not _equal(cast(Tensor, self.tensor), self._copy):
             raise RuntimeError(
-                f"Out of memory, and the buffer {self._name!r} of {type(self._module).__name__} cannot be restored: it "
+                f"Out of memory, and the buffer {self.name!r} of {type(self.module).__name__} cannot be restored: it "
                 f"did not change in the first {_BATCHES_TO_LEARN} batches, and was then written without incrementing "
                 f"its version, such as through `.data`. Write to the buffer itself, or set "
                 f"device_train_microbatch_size to a number."
             )
 
     def _is_unchanged(self, now: Tensor | None) -> bool:
-        return now is not None and now is self._tensor and _version(now) == self._unchanged
+        return now is not None and now is self.tensor and _version(now) == self._unchanged
 
     def _now(self) -> Tensor | None:
-        return self._module._buffers.get(self._name)  # pyright: ignore[reportPrivateUsage]
+        return self.module._buffers.get(self.name)  # pyright: ignore[reportPrivateUsage]
+
+
+class _BuffersInPlace:
+    """Small buffers on the host that stay in place: one call copies them all.
+
+    After a training step, calls cost more than what they copy, so each check below is one call for all buffers too.
+
+    Args:
+        buffers: Saved buffers in place.
+    """
+
+    def __init__(self, buffers: Sequence[_Buffer]) -> None:
+        self._buffers = buffers
+        self._modules = [buffer.module for buffer in buffers]
+        self._names = [buffer.name for buffer in buffers]
+        self._tensors = [cast(Tensor, buffer.tensor) for buffer in buffers]
+        self._layouts = self._find_layouts()
+        self._memory = [memory_at(tensor.data_ptr(), tensor.nbytes) for tensor in self._tensors]
+        # None if the copies of the buffers themselves are the latest ones.
+        self._copied: bytes | None = None
+
+    def save(self) -> bool:
+        """Copy the values; return False, and copy nothing, if a buffer was replaced or has another layout."""
+        now = map(dict.get, map(_table_of, self._modules), self._names)
+        # The memory may have been freed if the layout is another.
+        if not all(map(is_, now, self._tensors)) or self._find_layouts() != self._layouts:
+            return False
+        self._copied = _join(self._memory)
+        return True
+
+    def copy_to_buffers(self) -> None:
+        """Hand the saved values to the buffers, which restore them."""
+        if self._copied is None:
+            return
+        begin = 0
+        for buffer, memory in zip(self._buffers, self._memory, strict=True):
+            buffer.set_copy(self._copied[begin : begin + len(memory)])
+            begin += len(memory)
+
+    def _find_layouts(self) -> tuple[list[Any], ...]:
+        tensors = self._tensors
+        return (
+            [*map(Tensor.data_ptr, tensors)],
+            [*map(_shape_and_dtype, tensors)],
+            [*map(Tensor.stride, tensors)],
+        )
 
 
 def _is_large(tensor: Tensor) -> bool:

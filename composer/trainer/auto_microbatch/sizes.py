@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,6 +18,8 @@ Shape = tuple[tuple[int, ...], ...]
 # Batches without OOM until a larger size is tried; doubled after each failed try.
 _PATIENCE = 64
 _MOST_PATIENCE = 64 * 64
+
+_shape_of = attrgetter("shape")
 
 
 def shape_of(batch: Batch) -> Shape:
@@ -203,7 +206,7 @@ def _shapes(batch: Batch) -> tuple[Sequence[int], ...] | None:
     for each in tensors:
         if type(each) is not Tensor:
             return None
-    return tuple([each.shape for each in tensors])
+    return tuple(map(_shape_of, tensors))
 
 
 def _covers(large: Shape, small: Shape) -> bool:

@@ -142,6 +142,38 @@ def test_small_buffers_may_be_written_without_version_bump() -> None:
     assert norm.num_batches_tracked == 3
 
 
+@pytest.mark.parametrize("since", range(8))
+def test_one_of_several_small_buffers_is_replaced(since) -> None:
+    """The others are in place, and are saved together; then another shape, and in place again."""
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2))
+    replay = BatchRollback(State(model=model))
+    for batch in range(16):
+        if batch == since:
+            model[0].running_mean = torch.rand(2)
+        if batch == since + 4:
+            model[1].running_var.data = model[1].running_var.data.clone()
+        replay.save()
+        before = contents(model)
+        for _ in range(2):
+            model(torch.rand(4, 2))
+            if batch == since + 2:
+                model[1].running_mean = torch.rand(2)
+            replay.restore()
+            assert all(torch.equal(now, old) for now, old in zip(contents(model), before, strict=True))
+        model(torch.rand(4, 2))
+    assert replay._in_place is not None
+    assert not replay._others
+
+
+def test_a_buffer_that_is_replaced_in_each_batch_does_not_slow_down_others() -> None:
+    model = Mixed()
+    replay = BatchRollback(State(model=model))
+    for _ in range(8):
+        replay.save()
+        model(torch.rand(4, 2))
+    assert sorted(buffer.name for buffer in replay._others) == ["last", "steps"]
+
+
 LAYOUTS = {
     "transposed": lambda buffer: buffer.data.t(),
     "a part": lambda buffer: buffer.data[:1],
@@ -155,7 +187,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("since", [0, 2])
+@pytest.mark.parametrize("since", [0, 2, 5])
 @pytest.mark.parametrize("during", [True, False])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_small_buffer_may_get_another_layout(layout, during, since) -> None:
@@ -164,7 +196,7 @@ def test_small_buffer_may_get_another_layout(layout, during, since) -> None:
     model.register_buffer("table", torch.arange(16.0).view(4, 4))
     buffer, first = model.table, model.table.data
     replay = BatchRollback(State(model=model))
-    for batch in range(6):
+    for batch in range(9):
         if not during:
             buffer.data = LAYOUTS[layout](buffer) if batch == since else first if batch == since + 1 else buffer.data
         replay.save()
@@ -184,7 +216,7 @@ def test_small_complex_buffer_may_be_conjugated() -> None:
     model = nn.Module()
     model.register_buffer("table", torch.arange(4.0) + 1j)
     replay = BatchRollback(State(model=model))
-    for _ in range(5):
+    for _ in range(8):
         replay.save()
         before = model.table.resolve_conj().clone()
         model.table.mul_(2)
@@ -199,15 +231,15 @@ def test_buffer_that_moves_to_another_module() -> None:
     for module in model[:2]:
         module.register_buffer("table", torch.zeros(2))
     replay = BatchRollback(State(model=model))
-    for batch in range(4):
-        if batch == 2:
+    for batch in range(9):
+        if batch == 6:  # they are in place
             model[2].register_buffer("table", model[0]._buffers.pop("table"))
         replay.save()
         before = contents(model)
         for buffer in model.buffers():
             buffer.add_(batch + 1)
         replay.restore()
-        assert [hasattr(module, "table") for module in model] == [batch < 2, True, batch >= 2]
+        assert [hasattr(module, "table") for module in model] == [batch < 6, True, batch >= 6]
         assert all(torch.equal(now, old) for now, old in zip(contents(model), before, strict=True))
         model[1].table.add_(1)
 

@@ -60,9 +60,9 @@ def counts(layers, size) -> tuple[float, float]:
     return operators.count / STEPS, calls / STEPS
 
 
-@pytest.mark.parametrize(("model", "most"), [("plain", 18), ("norm", 36), ("24 layers", 18)])
+@pytest.mark.parametrize(("model", "most"), [("plain", 12), ("norm", 16), ("24 layers", 12)])
 def test_a_known_step_does_little_more_than_one_of_a_fixed_size(model, most) -> None:
-    """When torch copied each buffer, and shapes were looked up several times, it was 40 calls, and 67 with buffers."""
+    """It was 18 calls, and 36 with buffers, when each generator and each buffer was copied by calls of its own."""
     fixed, auto = counts(MODELS[model], 8), counts(MODELS[model], "auto")
     assert auto[0] == fixed[0]
     assert 0 < auto[1] - fixed[1] <= most
