@@ -181,7 +181,7 @@ _COLUMNS = (
     "as the program as it is",
     "search, in trainings",
     "placebos that pay",
-    "minutes",
+    "CPU minutes",
     "Optuna's trials",
     "Optuna's best",
     "explore's recipe, times as fast as Optuna's best",
@@ -191,9 +191,10 @@ _NOTES = [
     "Ratios are geometric means over pairs of runs with the same fresh seed on held-out data, with BCa intervals of "
     "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "
     "the tuned baseline, or with the program as it is if that is not tuned or if the recipe is the tuning alone.",
-    "A search counts the A/A runs, screening, tuning, race and combinations, in wall time of a run of the program as "
-    "it is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and "
-    "the attribution.",
+    "All seconds are CPU seconds of the training process, with one thread: `clock='cpu'`.",
+    "A search counts the A/A runs, screening, tuning, race and combinations, as multiples of a run of the program as it "
+    "is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and the "
+    "attribution.",
     "Optuna searches the same space as explore, its learning rate continuous, for the same minutes, with its default "
     "sampler (TPE) and its median pruner, and the program as it is as the first trial. Its objective is the time to "
     "the target with seed 0 on the data that explore selects by; each evaluation is reported to the pruner.",
