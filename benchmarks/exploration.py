@@ -168,7 +168,7 @@ def report_of(folder: Path) -> Report:
         list(_COLUMNS),
         rows,
         _limits([one["explored"] for one in samples.values()]),
-        _NOTES,
+        list(_NOTES),
         samples,
         environment.describe(),
     )
@@ -192,9 +192,9 @@ _NOTES = [
     "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "
     "the tuned baseline, or with the program as it is if that is not tuned or if the recipe is the tuning alone.",
     "All seconds are CPU seconds of the training process, with one thread: `clock='cpu'`.",
-    "A search counts the A/A runs, screening, tuning, race and combinations, as multiples of a run of the program as it "
-    "is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and the "
-    "attribution.",
+    "A search counts the A/A runs, screening, tuning, race and combinations, as multiples of a run of the program as "
+    "it is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and "
+    "the attribution.",
     "Optuna searches the same space as explore, its learning rate continuous, for the same minutes, with its default "
     "sampler (TPE) and its median pruner, and the program as it is as the first trial. Its objective is the time to "
     "the target with seed 0 on the data that explore selects by; each evaluation is reported to the pruner.",
@@ -302,8 +302,10 @@ def main() -> None:
     parser.add_argument("--repetitions", nargs="+", type=int, default=[0], help="their numbers, from 0")
     parser.add_argument("--no-optuna", action="store_true", help="explore only")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
+    parser.add_argument("--note", nargs="+", default=[], help="for the page, such as what else the host did meanwhile")
     given = parser.parse_args()
     report = measure(given.folder, given.tasks, given.repetitions, with_optuna=not given.no_optuna)
+    report.notes.extend(given.note)
     if given.write:
         report.write()
 
