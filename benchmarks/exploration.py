@@ -168,7 +168,7 @@ def report_of(folder: Path) -> Report:
         list(_COLUMNS),
         rows,
         _limits([one["explored"] for one in samples.values()]),
-        _NOTES,
+        list(_NOTES),
         samples,
         environment.describe(),
     )
@@ -181,7 +181,7 @@ _COLUMNS = (
     "as the program as it is",
     "search, in trainings",
     "placebos that pay",
-    "minutes",
+    "CPU minutes",
     "Optuna's trials",
     "Optuna's best",
     "explore's recipe, times as fast as Optuna's best",
@@ -191,7 +191,8 @@ _NOTES = [
     "Ratios are geometric means over pairs of runs with the same fresh seed on held-out data, with BCa intervals of "
     "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "
     "the tuned baseline, or with the program as it is if that is not tuned or if the recipe is the tuning alone.",
-    "A search counts the A/A runs, screening, tuning, race and combinations, in wall time of a run of the program as "
+    "All seconds are CPU seconds of the training process, with one thread: `clock='cpu'`.",
+    "A search counts the A/A runs, screening, tuning, race and combinations, as multiples of a run of the program as "
     "it is to the target, with start and evaluations. The minutes are those of all runs, also of the confirmation and "
     "the attribution.",
     "Optuna searches the same space as explore, its learning rate continuous, for the same minutes, with its default "
@@ -301,8 +302,10 @@ def main() -> None:
     parser.add_argument("--repetitions", nargs="+", type=int, default=[0], help="their numbers, from 0")
     parser.add_argument("--no-optuna", action="store_true", help="explore only")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
+    parser.add_argument("--note", nargs="+", default=[], help="for the page, such as what else the host did meanwhile")
     given = parser.parse_args()
     report = measure(given.folder, given.tasks, given.repetitions, with_optuna=not given.no_optuna)
+    report.notes.extend(given.note)
     if given.write:
         report.write()
 
