@@ -100,8 +100,8 @@ def explore(
         MissingConditionalImportError: SciPy is not installed (extra ``explore``).
         RuntimeError: The program does not train a step; the error has its traceback.
         TypeError: An argument has another type.
-        ValueError: An argument is out of range; the program does not evaluate the metric; or a method or an argument
-            to change does not exist.
+        ValueError: An argument is out of range; the program does not evaluate the metric, or trains on an accelerator
+            with ``clock="cpu"``; or a method or an argument to change does not exist.
 
     >>> explore(["train.py"], target="MulticlassAccuracy>0.96")
     Traceback (most recent call last):
@@ -203,6 +203,8 @@ class _Settings:
         )
         for change, error in facts.invalid:
             raise ValueError(f"extra has {change!r}, which cannot be created: {error}")
+        if self.clock == "cpu" and facts.device != "cpu":
+            raise ValueError(f"clock='cpu' does not count the time of {facts.device}; use clock='wall'.")
         return facts
 
     def _command(self) -> str:

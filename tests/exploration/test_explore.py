@@ -21,6 +21,7 @@ from composer.cli.main import main
 from composer.exploration.exploration import Exploration
 from composer.exploration.explore import explore
 from composer.exploration.planning import BaselineError
+from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.variant import BASELINE, Variant
 from composer.trials import ForkServer, Target
 from composer.trials.fork_server import can_fork
@@ -221,3 +222,10 @@ def test_variants_may_be_given_as_objects(folder: Path) -> None:
 def test_a_string_is_no_command_line(folder: Path) -> None:
     with pytest.raises(TypeError, match=r"program must be a list of words .* got 'train\.py'"):
         explore("train.py", target=TARGET)
+
+
+def test_cpu_time_is_refused_on_an_accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = ProgramFacts(device="cuda", metrics=(("eval/CrossEntropy", False),))
+    monkeypatch.setattr("composer.exploration.explore.program_facts", lambda *words, **options: facts)
+    with pytest.raises(ValueError, match=r"clock='cpu' does not count the time of cuda; use clock='wall'\."):
+        explored(folder, clock="cpu")
