@@ -50,6 +50,7 @@ class Standing:
         seconds: Seconds of training up to which it was compared.
         num_runs: Number of seeds.
         error: Why it has failed.
+        deviation: Standard deviation of the gain if it is estimated from runs of combinations; else NaN.
 
     >>> Standing(Variant("EMA"), 0.1, 20.0, 1).error
     ''
@@ -60,6 +61,7 @@ class Standing:
     seconds: float
     num_runs: int
     error: str = ""
+    deviation: float = math.nan
 
 
 @dataclass(frozen=True)

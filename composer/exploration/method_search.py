@@ -103,7 +103,8 @@ def search(
     if screening is not None and budgeted.spent < plan.search:
         screened = screening(plan, runs, variants)
         budgeted.charge("screening", screened.seconds)
-    raced = race(budgeted, plan, runs, screened.variants)
+    speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
+    raced = race(budgeted, plan, runs, screened.variants, speeds)
     arms = Arms(budgeted, plan)
     claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
     claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
@@ -152,13 +153,13 @@ def _kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Varia
 def _without_idle_parts(
     arms: Arms, tuned: Variant, winner: PairedRuns | None, attribution: Attribution | None
 ) -> PairedRuns | None:
-    """The winner without the parts that do not pay, if that is still better than the tuned baseline."""
+    """The winner without the parts that were not shown to pay, if that is better than the tuned baseline as well."""
     if winner is None or attribution is None:
         return winner
     idle = [
         one.part
         for one in attribution.contributions
-        if one.effect is not None and one.effect.decision is Decision.DOES_NOT
+        if one.effect is not None and one.effect.decision is not Decision.PAYS
     ]
     left = winner.after
     for part in idle:
@@ -236,6 +237,8 @@ def _by_race(standing: Standing, plan: Plan, noise: tuple[float, int]) -> Method
     deviation, freedom = noise
     # Against the mean of a few runs, whose number is one more than the degrees of freedom.
     error = deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
+    if math.isfinite(standing.deviation):
+        error = math.hypot(standing.deviation, deviation / math.sqrt(freedom + 1))
     width = float(special().stdtrit(freedom, 0.975)) * error
     ends = standing.gain, standing.gain - width, standing.gain + width
     least = 0.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
 from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
+from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
@@ -18,10 +19,22 @@ __all__ = ["Race", "race", "replaced"]
 
 # Share of the baseline's time after which single variants and combinations are compared, and learning rates again.
 _LONG, _SHORT = 0.6, 0.35
+# The same share for combinations of methods, of which there are many.
+_MIXED = 0.2
+# Standard deviation of the difference between what a short run shows and a long one, in logarithms of speed.
+_EARLY = 0.15
+# Combinations that are trained for longer.
+_FINALS = 3
+# Proposals of what was trained before after which there is nothing new to try.
+_MISSES = 20
+# Gain of a run that failed or diverged, in logarithms of speed.
+_WORST = 0.7
 # The same share where methods take part that help late.
 _LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
-_TUNING, _METHODS = 0.35, 0.6
+_TUNING = 0.35
+# Share of what is left after the tuning that is kept for longer runs of the best combinations.
+_KEPT = 0.6
 # Share of the search for the first runs of the tuning, also if little is left for those that decide about it.
 _LEAST_TUNING = 0.15
 # Gains below are not worth a change.
@@ -66,7 +79,13 @@ class Race:
         return pooled_noise(self.references, seconds)
 
 
-def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Race:
+def race(
+    runner: BudgetedRunner,
+    plan: Plan,
+    runs: Sequence[Trajectory],
+    variants: Sequence[Variant],
+    speeds: Mapping[Variant, float] | None = None,
+) -> Race:
     """Return what seems best, after at most the cost that the plan allows for the search.
 
     - The learning rate and batch size of the baseline are tuned by successive halving, as methods are. The tuned
@@ -90,14 +109,19 @@ def race(runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variant
     >>> race(BudgetedRunner(None, goal), plan, runs, []).winner is None
     True
     """
-    return _Search(runner, plan, runs, variants).run()
+    return _Search(runner, plan, runs, variants, speeds or {}).run()
 
 
 class _Search:
     """A race; its decisions depend on nothing but the outcomes of runs."""
 
     def __init__(
-        self, runner: BudgetedRunner, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]
+        self,
+        runner: BudgetedRunner,
+        plan: Plan,
+        runs: Sequence[Trajectory],
+        variants: Sequence[Variant],
+        speeds: Mapping[Variant, float],
     ) -> None:
         self.runner = runner
         self.plan = plan
@@ -110,6 +134,9 @@ class _Search:
         self.long = _LONG * self.seconds
         self.tuned = BASELINE
         self.left_out: dict[str, str] = {}
+        self.errors: dict[Variant, str] = {}
+        self.late_standings: list[Standing] = []
+        self.speeds: Mapping[Variant, float] = speeds
         self.heats: list[HeatResult] = []
         self._noise: dict[tuple[int, float], float] = {}
 
@@ -127,15 +154,16 @@ class _Search:
     def run(self) -> Race:
         self.runner.up_to(self.plan.search)
         before = self.tune()
-        singles = self.race_methods()
+        self.mix()
         # The learning rate is tuned again for the winner, which is then trained to the target.
-        reserve = sum(self.runner.cost_of(share * self.seconds) for share in (1.0, _LONG, _SHORT, _SHORT))
-        self.runner.up_to(self.plan.search - min(reserve, self.runner.left / 2))
-        winner = self.combine(singles)
+        reserve = sum(self.runner.cost_of(share * self.seconds) for share in (1.0, 1.0, _LONG, _SHORT))
+        self.runner.up_to(self.plan.search - min(reserve + self.reserve_for_late(), self.runner.left / 2))
+        winner = self.combine()
         self.runner.up_to(self.plan.search)
-        if winner is not None:
-            winner = self.check([self.retune(winner), winner, self.with_tuned(singles[0].variant)])
-        standings = [*singles, *before]
+        found = [] if winner is None else [self.retune(winner), winner]
+        late = self.with_late(found[0] if found else None)
+        winner = self.check([one for one in (late, *found[:1], *self.without_parts(winner)) if one is not None])
+        standings = [*self.standings_of_methods(), *self.late_standings, *before]
         self.runner.up_to(math.inf)
         references, heats = tuple(self.references), tuple(self.heats)
         return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, references, heats)
@@ -191,31 +219,67 @@ class _Search:
         self.references.append(reference)
         self.heat = Heat(self.runner, reference, self.noise, [*seeds, 0])
 
-    def race_methods(self) -> list[Standing]:
-        """Race the single methods, and return how they stand, the best first."""
-        longest = _LONG * self.seconds
+    def mix(self) -> None:
+        """Train combinations of methods for a short time, many of them, and estimate what each method does."""
         first: dict[str, Variant] = {}
         for one in self.methods:
             first.setdefault(one.group or one.name, one)
         early = [one for one in first.values() if not one.late]
-        late = [one for one in first.values() if one.late]
-        others = [one for one in self.methods if one not in first.values()]
-        allowance = self.runner.left * _METHODS
-        last = _LATE * self.seconds
-        # There are few late methods, and each costs two of the others.
-        reserve = min(1.2 * self.runner.cost_of(last) * min(len(late), 2), allowance / 3)
-        found = self.halved("methods", early, allowance - reserve, longest)
-        found += self.halved("methods", late, reserve, last, shortest=last)
-        found = self.ordered(found)
-        # Values of an argument are worth a try where another one of them is among the better ones.
-        better = {one.variant.group for one in found[:2] if one.variant.group and one.gain > 0}
-        alternatives = [one for one in others if one.group in better]
-        for one in others:
-            if one.group not in better:
-                self.left_out[one.name] = "another value of the same argument was not among the better methods"
-        if alternatives:
-            found += self.halved("methods", alternatives, self.runner.left * 0.25, longest)
-        return self.ordered(found)
+        self.late = [one for one in first.values() if one.late]
+        self.others = [one for one in self.methods if one not in first.values()]
+        scale = 1.0 if self.plan.goal.target is not None else self.noise(self.seconds) / 0.1
+        self.effects = JointEffects(early, self.speeds, scale)
+        self.short = min(max(1.2 * self.heat.reference.earliest, _MIXED * self.seconds), _LONG * self.seconds)
+        if not early:
+            return
+        reserve = 2 * self.runner.cost_of(self.seconds) + _FINALS * self.runner.cost_of(_LONG * self.seconds)
+        end = self.runner.left - min(reserve + self.reserve_for_late(), _KEPT * self.runner.left)
+        begun, tried, results = self.runner.spent, dict[Variant, Standing](), list[Standing]()
+        misses = 0
+        while self.runner.spent - begun + self.runner.cost_of(self.short) <= end and misses < _MISSES:
+            parts = self.effects.propose()
+            variant = self.with_tuned(combined(parts))
+            if not parts or variant in tried:
+                misses += 1
+                continue
+            misses = 0
+            standing = self.observe("methods", variant, parts, self.short)
+            tried[variant] = standing
+            results.append(standing)
+        if results:
+            results.sort(key=lambda one: -one.gain)
+            self.heats.append(HeatResult("methods", (RungResult(self.short, tuple(results), ()),)))
+
+    def reserve_for_late(self) -> float:
+        """Wall seconds for methods that help late, with and without the winner."""
+        return min(len(self.late), 2) * 1.2 * self.runner.cost_of(_LATE * self.seconds)
+
+    def observe(self, stage: str, variant: Variant, parts: Sequence[Variant], seconds: float) -> Standing:
+        """Train a combination, and tell the effects how far it is ahead."""
+        (standing,) = self.heat.measure(stage, [variant], seconds)
+        worst = -_WORST * self.effects.scale
+        gain = standing.gain if math.isfinite(standing.gain) else worst
+        noise = self.noise(seconds) if math.isfinite(standing.gain) else abs(worst) / 2
+        if seconds < _LONG * self.seconds:
+            noise = math.hypot(noise, _EARLY * self.effects.scale)
+        self.effects.add([one for one in parts if not one.late], max(gain, worst), noise)
+        if standing.error:
+            self.errors.update({one: standing.error for one in parts if len(parts) == 1})
+        return standing
+
+    def standings_of_methods(self) -> list[Standing]:
+        """How each method stands by all runs that had it."""
+        found: list[Standing] = []
+        for one in self.effects.factors:
+            number = self.effects.counts[one]
+            if not number:
+                self.left_out[one.name] = "there was no time for it within the budget"
+            elif one in self.errors:
+                found.append(Standing(one, -math.inf, self.short, number, self.errors[one]))
+            else:
+                mean, deviation = self.effects.effect(one)
+                found.append(Standing(one, mean, self.short, number, deviation=deviation))
+        return sorted(found, key=lambda one: -one.gain)
 
     def halved(
         self, stage: str, variants: Sequence[Variant], allowance: float, longest: float, shortest: float = 0.0
@@ -231,45 +295,39 @@ class _Search:
         self.heats += [_renamed_heat(one, names) for one in self.heat.take_results()]
         return [_renamed(one, names[one.variant]) for one in found]
 
-    def combine(self, singles: Sequence[Standing]) -> Variant | None:
-        """Add methods to the best one as long as that is better; None if not even that one seems to pay."""
-        enough = 0.99 * _LONG * self.seconds
-        seeming = [one.variant for one in singles if one.gain > 0 and one.seconds >= enough]
-        seeming = sorted(seeming, key=lambda one: -self.heat.standings[self.with_tuned(one)].gain)[:_CONTENDERS]
-        self.long = (_LATE if any(one.late for one in seeming) else _LONG) * self.seconds
+    def combine(self) -> Variant | None:
+        """Train the combinations that are expected to be best for longer; None if not even the best seems to pay."""
+        measured: list[tuple[Variant, list[Variant]]] = []
         seconds = self.long
-        contenders: list[Standing] = []
-        for number, one in enumerate(seeming):
-            variant = self.with_tuned(one)
-            # The best is the one that was luckiest as well, so the first ones are seen with a second seed.
-            num_runs = 2 if number < 2 and self.heat.fits([variant], seconds, 2) else 1
-            if self.heat.fits([variant], seconds, num_runs):
-                contenders += self.heat.measure("combinations", [variant], seconds, num_runs)
-        contenders = [one for one in contenders if one.gain > self.worth(seconds, one.num_runs)]
-        contenders.sort(key=lambda one: -one.gain)
-        best = contenders[0] if contenders else None
-        for one in contenders[1:]:
-            best = best and self.better_of(best, _joined(best.variant, one.variant), seconds)
-        return None if best is None else best.variant
-
-    def better_of(self, best: Standing, variant: Variant | None, seconds: float) -> Standing:
-        """Return how a variant stands if it is better than the best so far, first with one seed and then with two."""
-        for num_runs in range(1, best.num_runs + 1):
-            if variant is None or not self.heat.fits([variant], seconds, num_runs):
-                return best
-            (standing,) = self.heat.measure("combinations", [variant], seconds, num_runs)
-            now = self.heat.at(best.variant, seconds, num_runs)
-            if standing.gain <= now.gain + self.worth(seconds, num_runs):
-                return best
-        return self.heat.standings[variant] if variant is not None else best
+        for _ in range(_FINALS):
+            good = self.effects.best(least=self.worth(seconds) / 2)[:_CONTENDERS]
+            # Without the strongest part, which may be one that is fast at first only; then without each other one.
+            sets = [good, *([one for one in good if one != part] for part in good)]
+            known = [{*parts} for _, parts in measured]
+            following = next((parts for parts in sets if parts and {*parts} not in known), None)
+            if following is None:
+                break
+            variant = self.with_tuned(combined(following))
+            if not self.heat.fits([variant], seconds):
+                break
+            standing = self.observe("combinations", variant, following, seconds)
+            if math.isfinite(standing.gain):
+                measured.append((variant, following))
+        measured = [one for one in measured if self.effects.expected(one[1]) > _WORTH * self.effects.scale]
+        measured.sort(key=lambda one: -(self.effects.expected(one[1]) + self.heat.standings[one[0]].gain))
+        return measured[0][0] if measured else None
 
     def retune(self, winner: Variant) -> Variant:
-        """Return the winner with another learning rate if that seems better."""
+        """Return the winner with another learning rate or other values of its arguments if that seems better."""
         rates = [one for one in self.tuners if one.kind == "learning_rate"]
         own = [one for one in winner.single if one.kind == "learning_rate"]
-        others = [one for one in winner.single if one not in own]
-        variants = [combined([*others, rate]) for rate in rates if rate not in own]
-        variants += [combined(others)] if own else []
+        rest = [one for one in winner.single if one not in own]
+        variants = [combined([*rest, rate]) for rate in rates if rate not in own]
+        variants += [combined(rest)] if own else []
+        for part in winner.single:
+            if part.group and part not in own:
+                others = [one for one in self.others if one.group == part.group]
+                variants += [combined([one if each == part else each for each in winner.single]) for one in others]
         seconds = self.long
         now = self.heat.standings[winner]
         allowance = self.runner.left - self.runner.cost_of(self.seconds)
@@ -279,9 +337,37 @@ class _Search:
         found = self.heat.halve("combinations", variants[: rungs[0].number], rungs)
         self.heats += self.heat.take_results()
         best = found[0]
-        if best.gain <= self.heat.at(winner, best.seconds).gain:
+        if best.gain <= self.heat.at(winner, best.seconds).gain or not self.heat.fits([best.variant], seconds):
             return winner
-        return self.better_of(now, best.variant, seconds).variant
+        (standing,) = self.heat.measure("combinations", [best.variant], seconds)
+        return best.variant if standing.gain > now.gain + self.worth(seconds) else winner
+
+    def with_late(self, winner: Variant | None) -> Variant | None:
+        """Return the winner with the method that helps it most near the end of training, if there is one."""
+        seconds = _LATE * self.seconds
+        before = winner or self.tuned
+        allowance = self.runner.left - self.runner.cost_of(self.seconds)
+        found: list[Standing] = []
+        for one in self.late:
+            variants = [combined([before, one]), *([winner] if winner is not None else [])]
+            if self.runner.cost_of(seconds) * len(variants) > allowance or not self.heat.fits(variants, seconds):
+                self.left_out[one.name] = "there was no time for it within the budget"
+                continue
+            spent = self.runner.spent
+            standings = self.heat.measure("combinations", variants, seconds)
+            allowance -= self.runner.spent - spent
+            gain = standings[0].gain - (standings[1].gain if winner is not None else 0.0)
+            self.late_standings.append(replace(standings[0], variant=one, gain=gain))
+            found.append(replace(standings[0], gain=gain))
+        best = max(found, key=lambda one: one.gain, default=None)
+        return winner if best is None or best.gain <= self.worth(seconds) else best.variant
+
+    def without_parts(self, winner: Variant | None) -> list[Variant]:
+        """The winner without each part in turn, the strongest first: one that is fast at first may never arrive."""
+        parts = [] if winner is None else [one for one in winner.single if one in self.effects.factors]
+        parts.sort(key=lambda one: -self.effects.effect(one)[0])
+        rest = [[one for one in parts if one != part] for part in parts]
+        return [self.with_tuned(combined(left)) for left in rest if left]
 
     def check(self, candidates: Sequence[Variant]) -> Variant | None:
         """Return the first candidate that is ahead at the end of the baseline too, or for which there is no time."""
@@ -307,11 +393,6 @@ class _Search:
     def with_tuned(self, variant: Variant) -> Variant:
         return combined([self.tuned, variant])
 
-    @staticmethod
-    def ordered(found: Sequence[Standing]) -> list[Standing]:
-        """Those that came farthest first, and of these the best."""
-        return sorted(found, key=lambda one: (-one.seconds, -one.gain))
-
 
 def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
     """Return a combination without one of its parts; a part of the tuned baseline comes back in its place.
@@ -329,14 +410,6 @@ def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
     groups = {one.group for one in left if one.group}
     back = [one for one in tuned.single if one not in left and (not one.group or one.group not in groups)]
     return combined([*back, *left])
-
-
-def _joined(one: Variant, other: Variant) -> Variant | None:
-    """Two variants together, None if they exclude each other."""
-    try:
-        return combined([one, other])
-    except ValueError:
-        return None
 
 
 def _renamed(standing: Standing, variant: Variant) -> Standing:
