@@ -94,8 +94,11 @@ def forest(
     1
     """
     low, high = _range(rows, reference, is_log)
-    traces = [_trace(style, [(at, row) for at, row in enumerate(rows) if row.style == key and row.value is not None],
-                     low, high, is_log) for key, style in styles.items()]  # fmt: skip
+    effects = [(at, row) for at, row in enumerate(rows) if row.value is not None]
+    traces = [
+        _trace(style, [one for one in effects if one[1].style == key], low, high, is_log)
+        for key, style in styles.items()
+    ]
     ends = [math.log10(end) for end in (low, high)] if is_log else [low, high]
     layout = {
         "showlegend": has_legend,

@@ -8,6 +8,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from composer._output_file import output_file
 from composer.cli.usage import CommandParser, UsageError, usage_errors
 
 __all__ = ["add_to"]
@@ -58,7 +59,9 @@ def _report(given: argparse.Namespace) -> None:
     with usage_errors():
         if not run.exists():
             History.read(run)  # raises with a suggestion
-        page = None if given.output is None else _checked(given.output)
+        page = None if given.output is None else Path(given.output)
+        if page is not None:
+            output_file("--output", page)
     history = History.read(run)
     if page is None:
         page = history.files[0].absolute().parent / "report.html"
@@ -71,13 +74,3 @@ def _report(given: argparse.Namespace) -> None:
     sys.stdout.write(f"{page}\n")
     if given.open:
         webbrowser.open(page.absolute().as_uri())
-
-
-def _checked(output: str) -> Path:
-    """Return the path of the page, before the logs are read."""
-    path = Path(output)
-    if path.is_dir():
-        raise ValueError(f"--output={output!r} is a folder. Name a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"--output={output!r}: there is no folder {str(path.parent)!r}. Create it first.")
-    return path

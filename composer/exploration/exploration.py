@@ -52,6 +52,12 @@ class MethodVerdict:
     num_runs: int = 0
     reason: str = ""
 
+    @property
+    def evidence(self) -> str:
+        """Where the verdict comes from, in words: "race, 1 run"."""
+        where = {"failure": "fails", "none": "not reached"}.get(self.source, self.source)
+        return f"{where}, {plural(self.num_runs, 'pair' if self.source in ('attribution', 'confirmation') else 'run')}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the verdict in JSON types."""
         return {
@@ -277,6 +283,4 @@ def _signed(estimate: Estimate) -> str:
 def _verdict_line(one: MethodVerdict) -> str:
     effect = "-" if one.effect is None else str(one.effect)
     reason = f"; {printable(one.reason)}" if one.reason else ""
-    runs = plural(one.num_runs, "pair" if one.source in ("attribution", "confirmation") else "run")
-    where = {"race": "race", "failure": "fails", "none": "not reached"}.get(one.source, one.source)
-    return f"  {one.decision!s:>9}  {effect:<22} {printable(one.variant.name)} ({where}, {runs}{reason})"
+    return f"  {one.decision!s:>9}  {effect:<22} {printable(one.variant.name)} ({one.evidence}{reason})"

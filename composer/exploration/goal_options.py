@@ -98,7 +98,7 @@ class GoalOptions:
         if maximize is None:
             maximize = require_direction(name, None, "a metric whose class has higher_is_better")
         if self.quality_at is not None:
-            return Goal(name, maximize, seconds=as_seconds("quality_at", self.quality_at))
+            return Goal.quality_at(self.quality_at, name, maximize)
         return Goal(str(found), maximize, seconds=math.inf)
 
     def near(self, goal: Goal, final: float) -> Goal:

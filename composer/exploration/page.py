@@ -29,7 +29,6 @@ _STAGES = {
     "confirmation": "confirmation",
     "attribution": "attribution",
 }
-_SOURCES = {"race": "race", "failure": "fails", "none": "not reached"}
 
 
 def exploration_page(exploration: Exploration) -> str:
@@ -136,12 +135,9 @@ def _pairs_row(what: str, one: PairedRuns) -> list[str]:
 def _interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     if estimate is None or not math.isfinite(estimate.value):
         return ""
-    value, low, high = (f"{end:+.3g}" if signed else f"{end:.3g}" for end in _ends(estimate))
+    ends = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (f"{end:+.3g}" if signed else f"{end:.3g}" for end in ends)
     return f"{value} [{low}, {high}]" if estimate.has_interval else f"{value} (no interval)"
-
-
-def _ends(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high
 
 
 def _effect_name(exploration: Exploration) -> str:
@@ -172,7 +168,7 @@ def _methods(exploration: Exploration) -> Html | None:
     if not exploration.verdicts:
         return None
     rows = [
-        (one.variant.name, _decision(one), _interval(one.effect), _evidence(one), one.reason)
+        (one.variant.name, _decision(one), _interval(one.effect), one.evidence, one.reason)
         for one in exploration.ranked
     ]
     numbers = table("Methods", ["method", "verdict", _effect_name(exploration), "from", "note"], rows, right=(2,))
@@ -190,11 +186,6 @@ def _methods(exploration: Exploration) -> Html | None:
 
 def _decision(one: MethodVerdict) -> Html:
     return tag("span", _WORDS[one.decision], class_="yes" if one.decision is Decision.PAYS else "no")
-
-
-def _evidence(one: MethodVerdict) -> str:
-    where = _SOURCES.get(one.source, one.source)
-    return f"{where}, {plural(one.num_runs, 'pair' if one.source in ('attribution', 'confirmation') else 'run')}"
 
 
 def _curves(exploration: Exploration) -> Html | None:

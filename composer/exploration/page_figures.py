@@ -211,8 +211,7 @@ def _axis(goal: Goal) -> dict[str, Any]:
 
 
 def _verdict_row(one: MethodVerdict, goal: Goal) -> ForestRow:
-    where = f"{one.source}, {plural(one.num_runs, 'run' if one.source == 'race' else 'pair')}"
-    row = _row(one.variant.name, one.decision, one.effect, goal, where, is_rough=one.source == "race")
+    row = _row(one.variant.name, one.decision, one.effect, goal, one.evidence, is_rough=one.source == "race")
     return row if one.effect is not None else ForestRow(row.label, row.style, None, note=one.reason and _note(one))
 
 

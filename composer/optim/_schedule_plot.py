@@ -39,7 +39,7 @@ def draw_schedule(
     """
     duration = Time.from_input(max_duration)
     Horizon.of_run(duration, epoch_length, ssr)  # refuses durations that are fractions of a run
-    check_units(schedule, duration.unit, epoch_length)  # before a figure is made
+    check_units(schedule, duration.unit, epoch_length)  # of what was given: it is replaced below
     axes = one_axes(ax, "schedule.plot")
     if duration.unit is TimeUnit.EPOCH and epoch_length is None:
         # The curve within an epoch is the same for any length, since all times are in epochs or fractions of the run.

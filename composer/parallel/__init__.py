@@ -10,6 +10,7 @@ The modules, in reading order:
 - ``fsdp``: fully sharded data parallelism (FSDP2, HSDP) with ``fully_shard``; gradients, precision, gradient sync.
 - ``mesh``: the device mesh of replicas, shards and tensor parallelism.
 - ``wrapping``: which modules ``fully_shard`` wraps, and prefetching.
+- ``fsdp_units``: whether FSDP shards a model.
 - ``mixed_precision``: dtypes of all-gathered parameters and reduced gradients.
 - ``meta_init``: deferred initialization of models on the meta device.
 - ``optimizer_params``: swap sharded parameters into optimizers.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from composer._text import one_of
+from composer.parallel.fsdp_units import has_fsdp_units
 from composer.parallel.wrapping import is_norm_or_embedding
 from composer.precision import Precision
 
@@ -89,7 +90,7 @@ def autocast_cache_enabled(
     ... ]
     [True, False]
     """
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if has_fsdp_units(model):
         return False  # sharded by the user, with unknown settings
     casting = [unit for unit in units if not is_norm_or_embedding(unit.module)]
     settings = [dataclasses.replace(config, **unit.settings, device_mesh=None) for unit in casting]

@@ -26,7 +26,6 @@
 - ``signals``: stop cleanly on SIGTERM, SIGINT and SIGUSR1.
 - ``failed_step``, ``argument_rollback``: recover after an exception in a step, or in the arguments of ``fit``.
 - ``failure_notes``, ``failure_facts``, ``failure_dtypes``: notes on exceptions with the likely cause.
-- ``fsdp_units``: whether FSDP shards a model.
 - ``sampled_loss``, ``per_sample``, ``step_samples``: loss and gradient norm of each sample of a step.
 - ``blame``, ``row_ranking``, ``row_contents``, ``blame_report``: find the rows of data behind a loss spike.
 - ``compilation``: ``torch.compile``.

@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from composer.parallel.fsdp_units import has_fsdp_units
 from composer.trainer.failure_facts import Facts, described, target_of, tensors_in
-from composer.trainer.fsdp_units import has_fsdp_units
 
 __all__ = ["devices", "input_dtype", "target_dtype"]
 

@@ -23,7 +23,7 @@ from composer._containers import with_items
 from composer.core.microbatches import split
 from composer.core.types import Batch
 from composer.dist.dtensor import joint_norm, norms
-from composer.trainer.fsdp_units import has_fsdp_units
+from composer.parallel.fsdp_units import has_fsdp_units
 from composer.trainer.microbatch import named_losses
 from composer.trainer.sampled_loss import Counts, SampledLoss, split_loss, weights_for
 

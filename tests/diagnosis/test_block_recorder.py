@@ -38,9 +38,10 @@ class Driver(threading.Thread):
             path = self._folder / BLOCK_FILE
             found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"block": -1}
             if found.pop("block") == number:
-                total, memory = found.pop("total"), found.pop("memory")
-                assert memory > 2**20
-                self.blocks.append(Block(**{name: tuple(value) for name, value in found.items()}, total=total))
+                assert found["memory"] > 2**20
+                assert found["cpu_seconds"] > 0
+                parts = {name: tuple(found[name]) for name in ("seconds", "kinds", "skipped")}
+                self.blocks.append(Block(**parts, total=found["total"]))
                 number += 1
                 write(self._folder / TOKEN_FILE, {"block": number, **self._token})
             time.sleep(0.001)

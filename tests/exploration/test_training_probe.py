@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from composer import Trainer
+from composer.exploration.training_clock import CLOCKS
 from composer.exploration.training_probe import CHECKPOINT_FILE, CLOCK_FILE, TrainingProbe
 from composer.trainer.overrides import TrainerOverrides, override_trainers
 from tests.exploration.programs import PROGRAM
@@ -87,10 +88,7 @@ def _with_ticks(folder: Path, name: str, **arguments: Any) -> dict[str, Any]:
     time = [0.0]
     (folder / name).mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        from composer.exploration import training_probe
-
-        clock = training_probe.TrainingClock
-        patch.setattr(training_probe, "TrainingClock", lambda: clock(lambda: time[0]))
+        patch.setitem(CLOCKS, "wall", lambda: time[0])
         probe = TrainingProbe(folder / name, **{"seed": 0, "metric": "MulticlassAccuracy", **arguments})
         with override_trainers(_Probed(probe)):
             exec(f"{PROGRAM}\n{_TICK}\nmake(callbacks=[Tick()]).fit()", {"TIME": time})

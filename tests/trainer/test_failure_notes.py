@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from composer import ComposerModel, State, Trainer
 from composer.models import ComposerClassifier
+from composer.parallel.fsdp_units import has_fsdp_units
 from composer.trainer import failure_dtypes, failure_notes
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE
 from composer.trainer.failure_dtypes import input_dtype
 from composer.trainer.failure_facts import facts_of
 from composer.trainer.failure_notes import add_notes
-from composer.trainer.fsdp_units import has_fsdp_units
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 
