@@ -90,10 +90,10 @@ class Attribution:
 def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
     """Return what each part of a confirmed combination contributes.
 
-    Each part is left out in turn, with the seeds of the confirmation, and the combination is compared with what is left
-    (p-values adjusted by Holm). The number of pairs is fixed, so that it does not depend on when the confirmation
-    stopped. Of a single part, the confirmation has said it already. The interaction of the two strongest parts a and b
-    of a combination is
+    Each part is left out in turn, with fresh seeds, and the combination is compared with what is left (p-values
+    adjusted by Holm). With the seeds of the confirmation, parts that do nothing would seem to pay where luck has helped
+    the combination. Of a single part, the confirmation has said it already. The interaction of the two strongest parts
+    a and b of a combination is
 
         T(without a) T(without b) / (T(with both) T(without both))
 
@@ -111,6 +111,7 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
     parts = [one for one in winner.after.single if one not in tuned.single]
     if len(parts) == 1:
         return Attribution((Contribution(parts[0], winner),))
+    arms = arms.fresh()
     without = {part: replaced(winner.after, part, tuned) for part in parts}
     pairs = arms.plan.pairs
     measured: list[Variant] = []

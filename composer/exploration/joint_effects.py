@@ -27,8 +27,10 @@ _MOST_PARTS = 6
 class JointEffects:
     """Bayesian linear regression of the gains of runs on the methods that they have.
 
-        gain of a run = sum of the effects of its methods + noise
+        gain of a run = what all runs share + sum of the effects of its methods + noise
         effect ~ N(log(speed of a step) - 0.02, 0.2^2)
+
+    What all runs share is the effect of their seed.
 
     New combinations are chosen by Thompson sampling: effects are drawn from the posterior distribution, and the
     methods whose drawn effect is positive are tried together.
@@ -37,6 +39,7 @@ class JointEffects:
         factors: The methods.
         speeds: How many times as fast a step is with each method, where it was measured.
         scale: What gains are measured in, as a multiple of the logarithm of a factor of speed.
+        shared: Standard deviation of what all runs share.
 
     >>> blur, ema = Variant("BlurPool"), Variant("EMA")
     >>> effects = JointEffects([blur, ema], {})
@@ -50,14 +53,19 @@ class JointEffects:
     Paper: Agrawal & Goyal 2013, https://arxiv.org/abs/1209.3352
     """
 
-    def __init__(self, factors: Sequence[Variant], speeds: Mapping[Variant, float], scale: float = 1.0) -> None:
+    def __init__(
+        self, factors: Sequence[Variant], speeds: Mapping[Variant, float], scale: float = 1.0, shared: float = 0.02
+    ) -> None:
         self.factors = list(factors)
         self.counts = dict.fromkeys(self.factors, 0)
         self._place = {factor: place for place, factor in enumerate(self.factors)}
         self.scale = scale
-        mean = np.array([_PRIOR_MEAN + math.log(speeds.get(one, 1.0)) for one in self.factors]) * scale
-        self._precision: Floats = np.eye(len(self.factors)) / (_PRIOR * scale) ** 2
+        means = [(_PRIOR_MEAN + math.log(speeds.get(one, 1.0))) * scale for one in self.factors]
+        mean = np.array([*means, 0.0])  # the last one is what all runs share
+        deviations = np.array([*[_PRIOR * scale] * len(means), shared])
+        self._precision: Floats = np.diag(1 / deviations**2)
         self._weighted: Floats = self._precision @ mean
+        self._excluded: set[Variant] = set()
         self._random = np.random.default_rng(0)
         self._solved: tuple[Floats, Floats] | None = None
 
@@ -65,19 +73,28 @@ class JointEffects:
         """Add the gain of a run.
 
         Args:
-            parts: Its methods.
+            parts: Its methods; none for a run of the baseline.
             gain: How far it is ahead of the baseline.
             deviation: Standard deviation of the gain of equal runs.
         """
-        present = np.zeros(len(self.factors))
+        present = np.zeros(len(self.factors) + 1)
+        present[-1] = 1.0
         for part in parts:
             present[self._place[part]] = 1.0
             self.counts[part] += 1
-        together = _TOGETHER * self.scale if present.sum() > 1 else 0.0
+        together = _TOGETHER * self.scale if present.sum() > 2 else 0.0
         variance = deviation**2 + together**2
         self._precision = self._precision + np.outer(present, present) / variance
         self._weighted = self._weighted + present * gain / variance
         self._solved = None
+
+    def exclude(self, factor: Variant) -> None:
+        """Propose a method no more.
+
+        Args:
+            factor: The method.
+        """
+        self._excluded.add(factor)
 
     def effect(self, factor: Variant) -> tuple[float, float]:
         """Return the mean and standard deviation of the effect of a method.
@@ -102,20 +119,25 @@ class JointEffects:
         """Return the methods of the next run: those that are best in a draw from the posterior distribution."""
         mean, covariance = self._posterior()
         drawn = self._random.multivariate_normal(mean, covariance, method="cholesky")
-        return self.best(drawn.tolist())
+        return self._best(drawn[:-1])
 
-    def best(self, effects: Sequence[float] | None = None, least: float = 0.0) -> list[Variant]:
-        """Return the methods whose effect is largest, one of each group.
+    def best(self, doubt: float = 0.0) -> list[Variant]:
+        """Return the methods that are expected to help, the best first, one of each group.
 
         Args:
-            effects: The effect of each method; None for the expected ones.
-            least: What an effect must be at least.
+            doubt: Standard deviations of the effect of a method that are taken from its mean.
         """
-        values = self._posterior()[0].tolist() if effects is None else effects
+        mean, covariance = self._posterior()
+        return self._best((mean - doubt * np.sqrt(np.diag(covariance)))[:-1])
+
+    def _best(self, values: Floats) -> list[Variant]:
+        """The methods with the largest positive values, one of each group."""
         found: list[Variant] = []
-        for value, factor in sorted(zip(values, self.factors, strict=True), key=lambda pair: -pair[0]):
-            if value <= least or len(found) == _MOST_PARTS:
+        for value, factor in sorted(zip(values.tolist(), self.factors, strict=True), key=lambda pair: -pair[0]):
+            if value <= 0 or len(found) == _MOST_PARTS:
                 break
+            if factor in self._excluded:
+                continue
             if not factor.group or all(one.group != factor.group for one in found):
                 found.append(factor)
         return found

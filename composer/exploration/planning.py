@@ -35,6 +35,8 @@ _LEAST_SEARCH = 6.0
 # With more than this, the attribution has the first claim to what is left.
 _USUAL_SEARCH = 12.0
 LEAST_PAIRS = 6
+# Runs of the attribution for each pair of the confirmation: of a combination, and of it without each of its parts.
+_ATTRIBUTED = 4
 # Spread of runs that are equal as far as can be seen.
 _LEAST_SPREAD = 1e-3
 # Evaluations until the target below which times are interpolated over long distances.
@@ -318,7 +320,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     ]
     chosen = fitting[0] if fitting else 0
     left = runner.budget - 2 * chosen * cost
-    attribution = min(2 * chosen * cost, max(left - _USUAL_SEARCH * cost, 0.0))
+    attribution = min(_ATTRIBUTED * chosen * cost, max(left - _USUAL_SEARCH * cost, 0.0))
     return Plan(
         goal=goal,
         times=tuple(times),

@@ -12,6 +12,7 @@ from composer.exploration.halving import Heat, HeatResult, RungResult, Standing,
 from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
+from composer.exploration.short_runs import ShortRuns
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant, combined
 
@@ -21,14 +22,8 @@ __all__ = ["Race", "race", "replaced"]
 _LONG, _SHORT = 0.6, 0.35
 # The same share for combinations of methods, of which there are many.
 _MIXED = 0.2
-# Standard deviation of the difference between what a short run shows and a long one, in logarithms of speed.
-_EARLY = 0.15
 # Combinations that are trained for longer.
 _FINALS = 3
-# Proposals of what was trained before after which there is nothing new to try.
-_MISSES = 20
-# Gain of a run that failed or diverged, in logarithms of speed.
-_WORST = 0.7
 # The same share where methods take part that help late.
 _LATE = 0.9
 # Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
@@ -43,6 +38,7 @@ _WORTH = math.log(1.03)
 _DOUBT = 0.5
 # The most methods that are tried with a second seed, and in combinations.
 _CONTENDERS = 4
+_NO_TIME = "there was no time for it within the budget"
 
 
 @dataclass(frozen=True)
@@ -131,14 +127,17 @@ class _Search:
         self.references = [self.given]
         self.heat = Heat(runner, self.given, self.noise, range(len(runs)))
         self.seconds = plan.seconds
-        self.long = _LONG * self.seconds
         self.tuned = BASELINE
         self.left_out: dict[str, str] = {}
-        self.errors: dict[Variant, str] = {}
         self.late_standings: list[Standing] = []
         self.speeds: Mapping[Variant, float] = speeds
         self.heats: list[HeatResult] = []
         self._noise: dict[tuple[int, float], float] = {}
+
+    @property
+    def long(self) -> float:
+        """Seconds of training after which combinations are compared."""
+        return _LONG * self.seconds
 
     def noise(self, seconds: float) -> float:
         key = len(self.references), seconds
@@ -163,7 +162,9 @@ class _Search:
         found = [] if winner is None else [self.retune(winner), winner]
         late = self.with_late(found[0] if found else None)
         winner = self.check([one for one in (late, *found[:1], *self.without_parts(winner)) if one is not None])
-        standings = [*self.standings_of_methods(), *self.late_standings, *before]
+        methods, untried = self.short.standings()
+        self.left_out.update(dict.fromkeys((one.name for one in untried), _NO_TIME))
+        standings = [*methods, *self.late_standings, *before]
         self.runner.up_to(math.inf)
         references, heats = tuple(self.references), tuple(self.heats)
         return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, references, heats)
@@ -173,7 +174,7 @@ class _Search:
         # What is chosen is trained to the target with the other seeds.
         reserve = self.runner.cost_of(self.seconds) * (len(self.given.runs) - 1)
         allowance = max(self.runner.left * _TUNING - reserve, self.runner.left * _LEAST_TUNING)
-        found = self.halved("tuning", self.tuners, allowance, _LONG * self.seconds)
+        found = self.halved("tuning", self.tuners, allowance, self.long)
         chosen: list[Standing] = []
         for one in found:
             groups = [other.variant.group for other in chosen]
@@ -224,62 +225,21 @@ class _Search:
         first: dict[str, Variant] = {}
         for one in self.methods:
             first.setdefault(one.group or one.name, one)
-        early = [one for one in first.values() if not one.late]
-        self.late = [one for one in first.values() if one.late]
+        # What compiles takes so long to start that it would take the time of many short runs.
+        self.late = [one for one in first.values() if one.late or one.kind == "compile"]
         self.others = [one for one in self.methods if one not in first.values()]
+        early = [one for one in first.values() if one not in self.late]
+        seconds = min(max(1.2 * self.heat.reference.earliest, _MIXED * self.seconds), self.long)
         scale = 1.0 if self.plan.goal.target is not None else self.noise(self.seconds) / 0.1
-        self.effects = JointEffects(early, self.speeds, scale)
-        self.short = min(max(1.2 * self.heat.reference.earliest, _MIXED * self.seconds), _LONG * self.seconds)
-        if not early:
-            return
-        reserve = 2 * self.runner.cost_of(self.seconds) + _FINALS * self.runner.cost_of(_LONG * self.seconds)
-        end = self.runner.left - min(reserve + self.reserve_for_late(), _KEPT * self.runner.left)
-        begun, tried, results = self.runner.spent, dict[Variant, Standing](), list[Standing]()
-        misses = 0
-        while self.runner.spent - begun + self.runner.cost_of(self.short) <= end and misses < _MISSES:
-            parts = self.effects.propose()
-            variant = self.with_tuned(combined(parts))
-            if not parts or variant in tried:
-                misses += 1
-                continue
-            misses = 0
-            standing = self.observe("methods", variant, parts, self.short)
-            tried[variant] = standing
-            results.append(standing)
-        if results:
-            results.sort(key=lambda one: -one.gain)
-            self.heats.append(HeatResult("methods", (RungResult(self.short, tuple(results), ()),)))
+        effects = JointEffects(early, self.speeds, scale, self.noise(seconds))
+        self.short = ShortRuns(self.heat, effects, self.tuned, seconds, self.long)
+        reserve = 2 * self.runner.cost_of(self.seconds) + _FINALS * self.runner.cost_of(self.long)
+        reserve = min(reserve + self.reserve_for_late(), _KEPT * self.runner.left)
+        self.heats += self.short.run(self.runner.left - reserve)
 
     def reserve_for_late(self) -> float:
         """Wall seconds for methods that help late, with and without the winner."""
         return min(len(self.late), 2) * 1.2 * self.runner.cost_of(_LATE * self.seconds)
-
-    def observe(self, stage: str, variant: Variant, parts: Sequence[Variant], seconds: float) -> Standing:
-        """Train a combination, and tell the effects how far it is ahead."""
-        (standing,) = self.heat.measure(stage, [variant], seconds)
-        worst = -_WORST * self.effects.scale
-        gain = standing.gain if math.isfinite(standing.gain) else worst
-        noise = self.noise(seconds) if math.isfinite(standing.gain) else abs(worst) / 2
-        if seconds < _LONG * self.seconds:
-            noise = math.hypot(noise, _EARLY * self.effects.scale)
-        self.effects.add([one for one in parts if not one.late], max(gain, worst), noise)
-        if standing.error:
-            self.errors.update({one: standing.error for one in parts if len(parts) == 1})
-        return standing
-
-    def standings_of_methods(self) -> list[Standing]:
-        """How each method stands by all runs that had it."""
-        found: list[Standing] = []
-        for one in self.effects.factors:
-            number = self.effects.counts[one]
-            if not number:
-                self.left_out[one.name] = "there was no time for it within the budget"
-            elif one in self.errors:
-                found.append(Standing(one, -math.inf, self.short, number, self.errors[one]))
-            else:
-                mean, deviation = self.effects.effect(one)
-                found.append(Standing(one, mean, self.short, number, deviation=deviation))
-        return sorted(found, key=lambda one: -one.gain)
 
     def halved(
         self, stage: str, variants: Sequence[Variant], allowance: float, longest: float, shortest: float = 0.0
@@ -289,7 +249,7 @@ class _Search:
         rungs = rungs_within(len(variants), longest, least, min(allowance, self.runner.left), self.runner.cost_of)
         taken = list(variants[: rungs[0].number]) if rungs else []
         for one in variants[len(taken) :]:
-            self.left_out[one.name] = "there was no time for it within the budget"
+            self.left_out[one.name] = _NO_TIME
         names = {self.with_tuned(one): one for one in taken}
         found = self.heat.halve(stage, list(names), rungs)
         self.heats += [_renamed_heat(one, names) for one in self.heat.take_results()]
@@ -300,7 +260,7 @@ class _Search:
         measured: list[tuple[Variant, list[Variant]]] = []
         seconds = self.long
         for _ in range(_FINALS):
-            good = self.effects.best(least=self.worth(seconds) / 2)[:_CONTENDERS]
+            good = self.short.effects.best(doubt=_DOUBT)[:_CONTENDERS]
             # Without the strongest part, which may be one that is fast at first only; then without each other one.
             sets = [good, *([one for one in good if one != part] for part in good)]
             known = [{*parts} for _, parts in measured]
@@ -310,11 +270,11 @@ class _Search:
             variant = self.with_tuned(combined(following))
             if not self.heat.fits([variant], seconds):
                 break
-            standing = self.observe("combinations", variant, following, seconds)
+            standing = self.short.observe("combinations", following, seconds)
             if math.isfinite(standing.gain):
                 measured.append((variant, following))
-        measured = [one for one in measured if self.effects.expected(one[1]) > _WORTH * self.effects.scale]
-        measured.sort(key=lambda one: -(self.effects.expected(one[1]) + self.heat.standings[one[0]].gain))
+        measured = [one for one in measured if self.short.effects.expected(one[1]) > _WORTH * self.short.effects.scale]
+        measured.sort(key=lambda one: -(self.short.effects.expected(one[1]) + self.heat.standings[one[0]].gain))
         return measured[0][0] if measured else None
 
     def retune(self, winner: Variant) -> Variant:
@@ -330,7 +290,8 @@ class _Search:
                 variants += [combined([one if each == part else each for each in winner.single]) for one in others]
         seconds = self.long
         now = self.heat.standings[winner]
-        allowance = self.runner.left - self.runner.cost_of(self.seconds)
+        # What is proposed is checked up to the target, and if it does not get there, what is next.
+        allowance = self.runner.left - 2 * self.runner.cost_of(self.seconds) - self.reserve_for_late()
         rungs = rungs_within(len(variants), seconds, _SHORT * self.seconds, allowance, self.runner.cost_of)
         if not rungs:
             return winner
@@ -351,7 +312,7 @@ class _Search:
         for one in self.late:
             variants = [combined([before, one]), *([winner] if winner is not None else [])]
             if self.runner.cost_of(seconds) * len(variants) > allowance or not self.heat.fits(variants, seconds):
-                self.left_out[one.name] = "there was no time for it within the budget"
+                self.left_out[one.name] = _NO_TIME
                 continue
             spent = self.runner.spent
             standings = self.heat.measure("combinations", variants, seconds)
@@ -364,8 +325,8 @@ class _Search:
 
     def without_parts(self, winner: Variant | None) -> list[Variant]:
         """The winner without each part in turn, the strongest first: one that is fast at first may never arrive."""
-        parts = [] if winner is None else [one for one in winner.single if one in self.effects.factors]
-        parts.sort(key=lambda one: -self.effects.effect(one)[0])
+        parts = [] if winner is None else [one for one in winner.single if one in self.short.effects.factors]
+        parts.sort(key=lambda one: -self.short.effects.effect(one)[0])
         rest = [[one for one in parts if one != part] for part in parts]
         return [self.with_tuned(combined(left)) for left in rest if left]
 

@@ -1,0 +1,122 @@
+"""Short runs of combinations of methods, many of them, from which the effect of each method is estimated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from composer.exploration.halving import Heat, HeatResult, RungResult, Standing
+from composer.exploration.joint_effects import JointEffects
+from composer.exploration.variant import Variant, combined
+
+__all__ = ["ShortRuns"]
+
+# Standard deviation of the difference between what a short run shows and a long one, in logarithms of speed.
+_EARLY = 0.15
+# Gain of a run that failed or diverged, in logarithms of speed.
+_WORST = 0.7
+# Proposals of what was trained before after which there is nothing new to try.
+_MISSES = 20
+
+
+class ShortRuns:
+    """Combinations of methods that are trained for a short time.
+
+    A combination that fails is divided into halves until the method is found that is to blame.
+
+    Args:
+        heat: What trains them, with what they are compared.
+        effects: The effects of the methods as far as they are known; runs are added.
+        tuned: The tuned baseline, which all runs have.
+        seconds: Seconds of training of a short run.
+        long: Seconds of training from which on a run shows what a whole one would.
+
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.curves import Reference
+    >>> from composer.exploration.goal import Goal
+    >>> from composer.exploration.trajectory import Evaluation, Trajectory
+    >>> from composer.exploration.variant import BASELINE
+    >>> run = Trajectory(tuple(Evaluation(t, 1, 1, t / 10) for t in (2.0, 4.0, 6.0, 9.0)), 9.0, 4)
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> heat = Heat(BudgetedRunner(None, goal), Reference(goal, (run,)), lambda seconds: 0.05, [0])
+    >>> ShortRuns(heat, JointEffects([Variant("EMA")], {}), BASELINE, 4.0, 8.0).run(0.0)
+    []
+    """
+
+    def __init__(self, heat: Heat, effects: JointEffects, tuned: Variant, seconds: float, long: float) -> None:
+        self.effects = effects
+        self._heat, self._tuned, self._seconds, self._long = heat, tuned, seconds, long
+        self._errors: dict[Variant, str] = {}
+        self._has_worked: set[Variant] = set()
+        # The run of the baseline with the seed that all have says what that seed does.
+        own = heat.reference.gain(heat.reference.runs[0], seconds)
+        if own is not None and math.isfinite(own):
+            effects.add([], own, heat.noise(seconds))
+
+    def run(self, allowance: float) -> list[HeatResult]:
+        """Train new combinations as long as an allowance lasts.
+
+        Args:
+            allowance: Wall seconds.
+        """
+        runner = self._heat.runner
+        end = runner.spent + allowance
+        tried: dict[frozenset[Variant], Standing] = {}
+        suspects: list[list[Variant]] = []
+        misses = 0
+        while misses < _MISSES and runner.spent + runner.cost_of(self._seconds) <= end:
+            parts = suspects.pop() if suspects else self.effects.propose()
+            if not parts or frozenset(parts) in tried:
+                misses += 1
+                continue
+            misses = 0
+            standing = tried[frozenset(parts)] = self.observe("methods", parts, self._seconds)
+            unproven = [one for one in parts if one not in self._has_worked]
+            if standing.error and len(unproven) > 1:
+                middle = len(unproven) // 2
+                suspects += [unproven[middle:], unproven[:middle]]
+        if not tried:
+            return []
+        standings = tuple(sorted(tried.values(), key=lambda one: -one.gain))
+        return [HeatResult("methods", (RungResult(self._seconds, standings, ()),))]
+
+    def observe(self, stage: str, parts: Sequence[Variant], seconds: float) -> Standing:
+        """Train a combination, and tell the effects how far it is ahead.
+
+        Args:
+            stage: What the cost counts for.
+            parts: Its methods.
+            seconds: Seconds of training.
+        """
+        (standing,) = self._heat.measure(stage, [combined([self._tuned, *parts])], seconds)
+        worst = -_WORST * self.effects.scale
+        if standing.error:
+            unproven = [one for one in parts if one not in self._has_worked]
+            if len(unproven) == 1:
+                self._errors[unproven[0]] = standing.error
+                self.effects.exclude(unproven[0])
+            elif not unproven:  # not one of them, but what they are together
+                self.effects.add(parts, worst, abs(worst) / 2)
+            return standing
+        self._has_worked.update(parts)
+        has_diverged = not math.isfinite(standing.gain)
+        noise = abs(worst) / 2 if has_diverged else self._heat.noise(seconds)
+        if seconds < self._long and not has_diverged:
+            noise = math.hypot(noise, _EARLY * self.effects.scale)
+        self.effects.add(parts, max(standing.gain, worst), noise)
+        return standing
+
+    def standings(self) -> tuple[list[Standing], list[Variant]]:
+        """Return how each method stands by all runs that had it, the best first, and the methods without a run."""
+        found: list[Standing] = []
+        untried: list[Variant] = []
+        for one in self.effects.factors:
+            number = self.effects.counts[one]
+            if one in self._errors:
+                found.append(Standing(one, -math.inf, self._seconds, 1, self._errors[one]))
+            elif not number:
+                untried.append(one)
+            else:
+                mean, deviation = self.effects.effect(one)
+                found.append(Standing(one, mean, self._seconds, number, deviation=deviation))
+        return sorted(found, key=lambda one: -one.gain), untried
