@@ -20,8 +20,8 @@ _PRIOR = 0.2
 _PRIOR_MEAN = -0.02
 # Standard deviation of what the parts of a combination gain or lose by being together.
 _TOGETHER = 0.1
-# Methods of a combination at most.
-_MOST_PARTS = 6
+# Methods of a combination at most. Of more, it is less clear which one has helped, and more hinder each other.
+_MOST_PARTS = 3
 
 
 class JointEffects:

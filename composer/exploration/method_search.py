@@ -159,9 +159,7 @@ def _without_idle_parts(
     if winner is None or attribution is None:
         return winner
     idle = [
-        one.part
-        for one in attribution.contributions
-        if one.effect is None or one.effect.decision is not Decision.PAYS
+        one.part for one in attribution.contributions if one.effect is None or one.effect.decision is not Decision.PAYS
     ]
     left = winner.after
     for part in idle:

@@ -45,6 +45,8 @@ class World:
 
 
 _WORSE = {f"Worse{n}": Effect(0.85, step=1.1) for n in range(8)}
+_MANY = {"GoodA": Effect(1.45), "GoodB": Effect(1.3), "GoodC": Effect(1.25), "GoodD": Effect(1.15)}
+_BAD = {f"Bad{n}": Effect(0.6) for n in range(4)}
 _TUNING = {"lr x4": Effect(0.5), "lr x0.5": Effect(0.8), "lr x2": Effect(1.0)}
 
 WORLDS = {
@@ -58,6 +60,18 @@ WORLDS = {
     "quality": World(  # costs time, and reaches more
         [*tuning(), method("Deep"), *placebos(10), *map(method, _WORSE), method("Fails")],
         {"Deep": Effect(0.95, step=1.3, ceiling=0.03), **_TUNING, **_WORSE, "Fails": Effect(fails="out of memory")},
+        Simulation(),
+        frozenset({"Deep"}),
+    ),
+    "many": World(  # which help together, among as many that hurt, and runs that take long to start
+        [*tuning(), *placebos(10), *map(method, [*_WORSE, *_BAD, *_MANY])],
+        {**_MANY, **_BAD, **_TUNING, **_WORSE},
+        Simulation(start=8.0),
+        frozenset(_MANY),
+    ),
+    "quality, marked as late": World(
+        [*tuning(), method("Deep", late=True), *placebos(10), *map(method, _WORSE)],
+        {"Deep": Effect(0.95, step=1.3, ceiling=0.03), **_TUNING, **_WORSE},
         Simulation(),
         frozenset({"Deep"}),
     ),
