@@ -12,6 +12,7 @@ The modules, in reading order:
 - ``budgeted_runner``: what was spent, what a run will cost, and whether it fits into the budget.
 - ``planning``: A/A runs of the baseline, what can be told within the budget, and how long it takes.
 - ``curves``: the time to a target, and how far a run is ahead of the baseline at equal time.
+- ``joint_effects``, ``short_runs``: estimate the effects of many methods from few runs of combinations.
 - ``halving``, ``race``: tune the baseline, find methods that seem to pay, and combine them.
 - ``paired_runs``, ``confirmation``: pairs of runs with fresh seeds decide what pays.
 - ``kept_runs``: the runs that were compared, to be drawn.

@@ -112,6 +112,7 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
     if len(parts) == 1:
         return Attribution((Contribution(parts[0], winner),))
     arms = arms.fresh()
+    arms.runner.up_to(arms.runner.spent + arms.plan.attribution)
     without = {part: replaced(winner.after, part, tuned) for part in parts}
     pairs = arms.plan.pairs
     measured: list[Variant] = []
@@ -123,7 +124,9 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
     found = [Contribution(part, effect) for part, effect in zip(measured, effects, strict=True)]
     found.sort(key=lambda one: -_size(one))
     missing = [Contribution(part, None) for part in parts if part not in measured]
-    return Attribution((*found, *missing), _interaction(arms, tuned, winner.after, found))
+    interaction = _interaction(arms, tuned, winner.after, found)
+    arms.runner.up_to(math.inf)
+    return Attribution((*found, *missing), interaction)
 
 
 def _size(contribution: Contribution) -> float:

@@ -111,9 +111,7 @@ def search(
     confirmed = confirm(arms, claims)
     found = {(one.before, one.after): one for one in confirmed}
     winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
-    budgeted.up_to(budgeted.spent + plan.attribution)
     attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
-    budgeted.up_to(math.inf)
     result = _without_idle_parts(arms, raced.tuned, winner, attribution)
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)

@@ -35,8 +35,8 @@ _LEAST_SEARCH = 6.0
 # With more than this, the attribution has the first claim to what is left.
 _USUAL_SEARCH = 12.0
 LEAST_PAIRS = 6
-# Runs of the attribution for each pair of the confirmation: of a combination, and of it without each of its parts.
-_ATTRIBUTED = 4
+# Runs of the attribution for each pair of the confirmation: of a combination, of it without each of its parts, and of it without two.
+_ATTRIBUTED = 5
 # Spread of runs that are equal as far as can be seen.
 _LEAST_SPREAD = 1e-3
 # Evaluations until the target below which times are interpolated over long distances.
@@ -298,7 +298,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     The baseline reaches accuracy>=0.9 after 18.9 s of training (3 runs: 18.9 to 18.9 s). A run takes 25 s ...
     It is evaluated only 2 times, and times between evaluations are interpolated: a shorter eval_interval tells more.
     8 pairs with a spread of 0.1 % can tell gains of at least 0.0998 % (power 80 %, alpha 5 %).
-    The search among 20 methods takes at most 6 min, the confirmation 7 min, and the attribution 7 min: 20 min in all.
+    The search among 20 methods takes at most 6 min, the confirmation 7 min, and the attribution 17 min: 30 min in all.
     """
     if len(runs) < 2:
         raise ValueError(f"runs must hold at least 2 A/A runs, but got {len(runs)}; a budget for one tells nothing.")

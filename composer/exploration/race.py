@@ -86,16 +86,18 @@ def race(
 
     - The learning rate and batch size of the baseline are tuned by successive halving, as methods are. The tuned
       baseline takes over if it is also faster with fresh seeds, by more than noise.
-    - Methods race on the tuned baseline, at equal time of training, for fractions of its time to the target. Of each
-      group the first one races; the others join if it is among the better ones.
-    - The best ones are combined one after the other, as long as that is better, and the learning rate is tuned once
-      more for the result. That is trained to the target; if it does not get there, the one before it is taken.
+    - Combinations of methods are trained on the tuned baseline for a short time, many of them, from which the effect of
+      each method is estimated (:class:`.ShortRuns`). Of each group the first one takes part.
+    - The combinations that are expected to be best are trained longer, then with other learning rates and other values
+      of arguments, and with the methods that help near the target. What results is trained to the target; if it does
+      not get there, the next one is taken, such as the winner without one of its parts.
 
     Args:
         runner: What trains.
         plan: The plan.
         runs: The A/A runs of the baseline, with the seeds 0, 1, ....
         variants: The variants.
+        speeds: How many times as fast a step is with each method, where it was measured.
 
     >>> from composer.exploration.goal import Goal
     >>> from composer.exploration.trajectory import Evaluation

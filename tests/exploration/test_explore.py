@@ -83,7 +83,7 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
     assert found.costs["screening"] > 0
     assert lines[0].startswith("one step of the program")
     assert any("pairs with a spread of" in line for line in lines)
-    assert any(line.startswith("confirmation: Faster, seed 1005") and line.endswith("left") for line in lines)
+    assert any(line.startswith("confirmation: Faster") and "seed 1005" in line for line in lines)
     assert "; step " in str(found)
     report = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"goal", "recipe", "verdicts", "refused", "screened", "plan", "notes", "costs", "command"} <= set(report)
