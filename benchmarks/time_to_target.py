@@ -87,7 +87,7 @@ def measure(
     """
     rows: list[list[Any]] = []
     goals: list[Goal] = []
-    notes = list(_NOTES)
+    notes: list[str] = [*_NOTES]
     samples: dict[str, Any] = {}
     for name in names:
         task = TASKS[name]
@@ -156,9 +156,10 @@ def _pairs(found: Exploration, before: Sequence[KeptRun], after: Sequence[KeptRu
     seeds = sorted({one.seed for one in before} & {one.seed for one in after})
     if not seeds:
         return None
-    outcomes = [{one.seed: one.outcome for one in runs} for runs in (before, after)]
+    first, second = ({one.seed: one.outcome for one in runs} for runs in (before, after))
     plan, variants = found.plan, (before[0].variant, after[0].variant)
-    return compare_runs(plan.goal, variants, *([each[seed] for seed in seeds] for each in outcomes), plan.limit)
+    outcomes = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+    return compare_runs(plan.goal, variants, *outcomes, plan.limit)
 
 
 def _row(
