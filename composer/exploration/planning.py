@@ -286,7 +286,6 @@ def make_plan(
     pairs: int = 8,
     *,
     search: float = SEARCH_COST,
-    parts: int = 2,
 ) -> Plan:
     """Return the plan: how many pairs and how much search fit into the budget.
 
@@ -296,7 +295,6 @@ def make_plan(
         num_methods: Number of methods; 0 if the baseline is only tuned.
         pairs: Number of pairs of the confirmation, if they fit; at least 6.
         search: Cost of the search at most, the A/A runs included, in trainings of the baseline.
-        parts: Number of runs that the attribution trains with each seed of the confirmation, as estimated.
 
     Raises:
         ValueError: There are fewer than two runs, or pairs is less than 6.
@@ -330,7 +328,7 @@ def make_plan(
     ]
     chosen = fitting[0] if fitting else 0
     left = runner.budget - 2 * chosen * cost
-    attribution = min(parts * chosen * cost, max(left - min(_USUAL_SEARCH, search) * cost, 0.0))
+    attribution = min(2 * chosen * cost, max(left - _USUAL_SEARCH * cost, 0.0))
     return Plan(
         goal=goal,
         times=tuple(times),

@@ -30,6 +30,8 @@ __all__ = ["confirm_recipe"]
 
 # Trainings of the baseline that the A/A runs and the tuning take at most; what a search spends of its SEARCH_COST.
 _TUNING_COST = 9.0
+# Without tuning: the A/A runs, and one for the screening.
+_UNTUNED_COST = 4.0
 
 
 def confirm_recipe(
@@ -149,11 +151,12 @@ def _confirmed(arms: Arms, raced: Race, runs: Sequence[Trajectory]) -> Explorati
 
 def _plan(runner: BudgetedRunner, runs: Sequence[Trajectory], recipe: Variant, is_tuned: bool, pairs: int) -> Plan:
     """The plan without a search."""
+    plan = make_plan(runner, runs, 0, pairs, search=_TUNING_COST if is_tuned else _UNTUNED_COST)
     parts = len(recipe.single)
     # Each part is left out in turn, and the two strongest together, which of two parts is the tuned baseline again.
     arms = 0 if parts == 1 else parts + (parts > 2)
-    search = _TUNING_COST if is_tuned else len(runs) + 1  # a training for the screening
-    return make_plan(runner, runs, 0, pairs, search=search, parts=arms)
+    left = plan.budget - plan.confirmation - plan.search
+    return replace(plan, attribution=min(arms * plan.pairs * plan.cost, max(left, 0.0)))
 
 
 def _on_tuned(tuned: Variant, recipe: Variant) -> Variant:
