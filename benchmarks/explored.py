@@ -15,22 +15,20 @@ import importlib.util
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from benchmarks.language_model import SEQUENCE, LanguageModel
 from benchmarks.tasks import classifier, splits_of_digits
-from benchmarks.training import Table
-from composer import Evaluator, Trainer
+from benchmarks.training import Table, make_trainer
+from composer import Trainer
 from composer.metrics import MaskedAccuracy
 from composer.models import ComposerClassifier
-from composer.optim import LinearWithWarmupScheduler
 
 __all__ = ["PROGRAMS", "TARGETS", "book", "digits", "speech", "spelling"]
 
@@ -46,8 +44,8 @@ def digits() -> Trainer:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
     # Few images suffice, since all runs are evaluated on the same ones; more would take more time than training.
-    held_out = Table(data["validation"][list(range(500))])
-    return _trainer(model, data["train"], held_out, optimizer, batch_size=16, steps=360, interval=18)
+    held_out = Table(data["held_out"][list(range(500))])
+    return make_trainer(model, data["train"], held_out, optimizer, batch_size=16, steps=360, interval=18)
 
 
 def book() -> Trainer:
@@ -55,7 +53,7 @@ def book() -> Trainer:
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
     train, held_out = _book()
-    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=240, interval=15)
+    return make_trainer(model, train, held_out, optimizer, batch_size=16, steps=240, interval=15)
 
 
 def spelling() -> Trainer:
@@ -63,7 +61,7 @@ def spelling() -> Trainer:
     model = _Speller()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
     train, held_out = _words()
-    return _trainer(model, train, held_out, optimizer, batch_size=64, steps=240, interval=15)
+    return make_trainer(model, train, held_out, optimizer, batch_size=64, steps=240, interval=15)
 
 
 def speech() -> Trainer:
@@ -77,7 +75,7 @@ def speech() -> Trainer:
     model = ComposerClassifier(module, num_classes=9, train_metrics={})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
     train, held_out = _vowels()
-    return _trainer(model, train, held_out, optimizer, batch_size=16, steps=96, interval=6)
+    return make_trainer(model, train, held_out, optimizer, batch_size=16, steps=96, interval=6)
 
 
 PROGRAMS: dict[str, Callable[[], Trainer]] = {"digits": digits, "book": book, "spelling": spelling, "speech": speech}
@@ -101,34 +99,6 @@ class _Speller(LanguageModel):
 
     def update_metric(self, batch: Any, outputs: Tensor, metric: Any) -> None:
         metric.update(outputs, batch["labels"])
-
-
-def _trainer(
-    model: Any,
-    train: Table,
-    held_out: Table,
-    optimizer: torch.optim.Optimizer,
-    batch_size: int,
-    steps: int,
-    interval: int,
-) -> Trainer:
-    return Trainer(
-        model=model,
-        train_dataloader=_loader(RandomSampler(train), train, batch_size, drop_last=True),
-        eval_dataloader=Evaluator(label="eval", dataloader=_loader(SequentialSampler(held_out), held_out, 100)),
-        eval_interval=f"{interval}ba",
-        max_duration=f"{steps}ba",
-        optimizers=optimizer,
-        schedulers=LinearWithWarmupScheduler(t_warmup="0.1dur"),
-        step_schedulers_every_batch=True,
-        seed=0,
-        progress_bar=False,
-    )
-
-
-def _loader(order: Iterable[int], table: Table, batch_size: int, drop_last: bool = False) -> DataLoader[Any]:
-    """Batches that index the tensors once, instead of stacking single examples."""
-    return DataLoader(table, batch_size=None, sampler=BatchSampler(order, batch_size, drop_last))
 
 
 @cache

@@ -28,6 +28,7 @@ from benchmarks import (
     time_to_target,
 )
 from benchmarks.report import Report
+from benchmarks.tasks import TASKS
 from benchmarks.torch_allocations import can_preload
 
 BENCHMARKS = (
@@ -88,7 +89,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         "doctor_tools": lambda: doctor_tools.measure(doctor_tools.cases(names=QUICK_PROGRAMS if quick else ())),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "time_to_target": lambda: time_to_target.measure(
-            seeds=1 if quick else 5, tuning_seeds=time_to_target.TUNING_SEEDS[: 1 if quick else None]
+            ("vision",) if quick else tuple(TASKS), 6 if quick else time_to_target.PAIRS, is_tuned=not quick
         ),
     }
     for name in names:

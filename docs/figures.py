@@ -16,6 +16,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 _UNKNOWN = "*Not measured yet. Run `make bench`.*"
 # What the final metric of a task is.
 _FINAL = {"vision": "final accuracy", "language": "final cross entropy"}
+# Further columns of the ablation of a recipe, as far as results have them.
+_TOLD = ("verdict", "metric after equal time")
 _MARK = re.compile(r"^<!-- (figures|results): (\w+) -->$", flags=re.MULTILINE)
 
 
@@ -52,23 +54,32 @@ def with_figures(markdown: str, folder: Path = RESULTS) -> str:
 
 
 def _ablation(folder: Path, task: str) -> str:
-    """The time to the target: the baseline, the recipe, and the recipe without each of its methods."""
+    """The time to the target: the baseline, the recipe, and the recipe without each of its parts."""
     results = load_results("time_to_target", folder)
     mine = f"{task}: "
     rows = [row for row in results.get("rows", []) if row[0].startswith(mine)]
     if not rows:
         return _UNKNOWN
+    columns = results["columns"]
+    # A column is followed by that of its interval.
+    place = {name: columns.index(name) for name in columns}
     heads = ["run", "CPU seconds to target", "seeds that reach it", "time relative to baseline (95 % CI)"]
-    heads += ["time relative to recipe (95 % CI)", _FINAL.get(task, "final metric")]
+    heads.append("time relative to recipe (95 % CI)")
+    heads += [_FINAL.get(task, "final metric")] if "final metric" in place else []
+    heads += [name for name in _TOLD if name in place]
     shown: list[list[str]] = []
-    for label, seconds, spread, _, reached, *ratios, final, final_spread in rows:
-        over_baseline, over_recipe = (
-            "" if ratio == "-" else f"{ratio}× ({interval.replace(' to ', '–')})"
-            for ratio, interval in (ratios[:2], ratios[2:])
-        )
-        time = f"{seconds:.2f} ± {spread:.2f}" if isinstance(seconds, float) else str(seconds)
-        last = f"{final:.3f} ± {final_spread:.3f}"
-        shown.append([label.removeprefix(mine), time, reached, over_baseline, over_recipe, last])
+    for row in rows:
+        seconds, spread = row[place["seconds"] : place["seconds"] + 2]
+        reach = f" ± {spread:.2f}" if isinstance(spread, float) else ""
+        cells = [f"{seconds:.2f}{reach}" if isinstance(seconds, float) else str(seconds), row[place["reached"]]]
+        for name in ("times the baseline's", "times the recipe's"):
+            ratio, interval = row[place[name] : place[name] + 2]
+            cells.append("" if ratio == "-" else f"{ratio}× ({interval.replace(' to ', '–')})")
+        if "final metric" in place:
+            final, reach = row[place["final metric"] : place["final metric"] + 2]
+            cells.append(f"{final:.3f} ± {reach:.3f}")
+        cells += [row[place[name]] for name in _TOLD if name in place]
+        shown.append([row[0].removeprefix(mine), *cells])
     notes = [note.removeprefix(mine) for note in results.get("notes", []) if note.startswith(mine)]
     return "\n\n".join([table(heads, shown), *(note[:1].upper() + note[1:] for note in notes)])
 

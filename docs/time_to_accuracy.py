@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean
 
-from docs.figures import load_results
+from docs.figures import RESULTS, load_results
 
 __all__ = ["PICTURE", "draw_time_to_accuracy"]
 
@@ -22,12 +22,17 @@ _TARGET = 0.96
 _TEXT, _COLORS = "#808690", {"baseline": "#808690", "recipe": "#e0546a"}
 
 
-def draw_time_to_accuracy(path: Path = PICTURE) -> None:
-    """Draw each run as a thin line and the mean of the runs as a thick one."""
+def draw_time_to_accuracy(path: Path = PICTURE, folder: Path = RESULTS) -> None:
+    """Draw each run as a thin line and the mean of the runs as a thick one.
+
+    Args:
+        path: The file.
+        folder: The folder of the result files.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    measured = load_results("time_to_target")
+    measured = load_results("time_to_target", folder)
     curves = measured["samples"]["vision"]["curves"]
     seconds_to_target = {row[0].removeprefix("vision: "): row[1] for row in measured["rows"]}
     settings = {"svg.hashsalt": "composer", "svg.fonttype": "none", "font.size": 11, "text.color": _TEXT}
@@ -39,8 +44,9 @@ def draw_time_to_accuracy(path: Path = PICTURE) -> None:
             runs = curves[name]
             for run in runs:
                 axes.plot(run["cpu"], _percent(run["values"]), color=color, alpha=0.35, linewidth=1)
-            x = [mean(column) for column in zip(*(run["cpu"] for run in runs), strict=True)]
-            y = [mean(column) for column in zip(*(_percent(run["values"]) for run in runs), strict=True)]
+            # Runs that end at the target have different numbers of evaluations; the mean is over those that all have.
+            x = [mean(column) for column in zip(*(run["cpu"] for run in runs), strict=False)]
+            y = [mean(column) for column in zip(*(_percent(run["values"]) for run in runs), strict=False)]
             axes.plot(x, y, color=color, linewidth=2.5, marker="o", markersize=4, label=name)
             reached = seconds_to_target[name]
             axes.plot([reached] * 2, [0, 100 * _TARGET], color=color, linewidth=1, linestyle="--")

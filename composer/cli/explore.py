@@ -45,19 +45,7 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--pairs", type=int, default=8, metavar="N", help="pairs of runs that confirm, at least 6 (default 8)"
     )
-    command.add_argument(
-        "--methods", metavar="NAME,...", help="names of the methods to try, see --list (default: all), or none"
-    )
-    command.add_argument("--without", metavar="NAME,...", help="names of what to leave out, see --list")
-    command.add_argument("--list", action="store_true", help="list the methods")
-    command.add_argument(
-        "--try",
-        dest="extra",
-        action="append",
-        default=[],
-        metavar="CHANGE",
-        help="try this as well, such as 'algorithms+=MyMethod()' with a class of the script; repeatable",
-    )
+    _add_choice(command)
     command.add_argument(
         "--set",
         action="append",
@@ -108,6 +96,30 @@ def _add_goal(command: CommandParser) -> None:
     )
 
 
+def _add_choice(command: CommandParser) -> None:
+    """Add the options that say what is tried."""
+    command.add_argument(
+        "--methods", metavar="NAME,...", help="names of the methods to try, see --list (default: all), or none"
+    )
+    command.add_argument("--without", metavar="NAME,...", help="names of what to leave out, see --list")
+    command.add_argument("--list", action="store_true", help="list the methods")
+    command.add_argument(
+        "--try",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="try this as well, such as 'algorithms+=MyMethod()' with a class of the script; repeatable",
+    )
+    command.add_argument(
+        "--confirm",
+        action="append",
+        metavar="PART",
+        help="compare this recipe with the tuned baseline instead of searching: methods such as 'BlurPool+EMA', and "
+        "changes such as optimizers.lr=0.1; repeatable",
+    )
+
+
 def _explore(given: argparse.Namespace) -> None:
     from composer._html import check_plots
     from composer._text import one_of
@@ -147,6 +159,7 @@ def _explore(given: argparse.Namespace) -> None:
             methods=methods,
             without=without,
             extra=given.extra,
+            confirm=given.confirm,
             changes=given.set,
             ranks=given.ranks,
             seed=given.seed,

@@ -3,7 +3,7 @@
 The modules, in reading order:
 
 - ``explore``: the call for a program, from its facts to the report.
-- ``goal_options``, ``choice``: the goal and the methods to try, as a user names them.
+- ``goal_options``, ``choice``, ``given_recipe``: the goal, and the methods to try or to confirm, as a user names them.
 - ``goal``: what a run is to reach, such as ``MulticlassAccuracy>=0.96`` as soon as possible.
 - ``variant``: a named set of changes to the program, such as a method or another learning rate.
 - ``trajectory``: what a run has reached after which time.
@@ -15,6 +15,7 @@ The modules, in reading order:
 - ``joint_effects``, ``short_runs``: estimate the effects of many methods from few runs of combinations.
 - ``halving``, ``race``: tune the baseline, find methods that seem to pay, and combine them.
 - ``paired_runs``, ``confirmation``: pairs of runs with fresh seeds decide what pays.
+- ``recipe_confirmation``: the same for a recipe that is given, without a search.
 - ``kept_runs``: the runs that were compared, to be drawn.
 - ``attribution``: what each part of a confirmed combination contributes.
 - ``exploration``, ``recipe``: the result, and the lines to paste.
@@ -47,6 +48,7 @@ __getattr__, __dir__, __all__ = attach(
         "Runner": "composer.exploration.runner",
         "Trajectory": "composer.exploration.trajectory",
         "Variant": "composer.exploration.variant",
+        "confirm_recipe": "composer.exploration.recipe_confirmation",
         "explore": "composer.exploration.explore",
         "search": "composer.exploration.method_search",
     },

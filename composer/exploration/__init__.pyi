@@ -6,6 +6,7 @@ from composer.exploration.explore import explore
 from composer.exploration.goal import Goal
 from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError, Plan
+from composer.exploration.recipe_confirmation import confirm_recipe
 from composer.exploration.runner import Failure, Request, Runner
 from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import Variant
@@ -23,6 +24,7 @@ __all__ = [
     "Runner",
     "Trajectory",
     "Variant",
+    "confirm_recipe",
     "explore",
     "search",
 ]

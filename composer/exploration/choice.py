@@ -15,7 +15,7 @@ from composer.exploration.space import Space, space_of
 from composer.exploration.variant import Kind, Variant
 from composer.trainer import Trainer
 
-__all__ = ["CHOICES", "TUNING", "Choice", "check_changes"]
+__all__ = ["CHOICES", "TUNING", "Choice", "check_changes", "choice_of", "variant_of"]
 
 # Kinds of variants that are no algorithms, by the name under which they can be chosen.
 _SETTINGS: Mapping[str, Kind] = {"precision": "precision", "compile": "compile"}
@@ -62,7 +62,7 @@ class Choice:
     @property
     def added(self) -> list[Variant]:
         """The further variants."""
-        return [_variant(one) for one in self.extra]
+        return [variant_of("extra", one) for one in self.extra]
 
     def space(self, facts: ProgramFacts) -> Space:
         """Return what can be tried on a program; the user's own variants come first.
@@ -76,13 +76,20 @@ class Choice:
         known = [
             one
             for one in space.variants
-            if _choice_of(one) in taken and one.name not in names and one.changes not in changes
+            if choice_of(one) in taken and one.name not in names and one.changes not in changes
         ]
         return Space((*added, *known), {name: reason for name, reason in space.refused.items() if name in taken})
 
 
-def _choice_of(variant: Variant) -> str:
-    """The name under which a variant can be chosen."""
+def choice_of(variant: Variant) -> str:
+    """Return the name under which a variant of the space can be chosen, one of :data:`CHOICES` or :data:`TUNING`.
+
+    Args:
+        variant: The variant.
+
+    >>> choice_of(Variant("MixUp(0.2)", ("algorithms+=MixUp(0.2)",)))
+    'MixUp'
+    """
     kinds = {kind: name for name, kind in {**_SETTINGS, **TUNING}.items()}
     return kinds.get(variant.kind) or parse_change(variant.changes[0]).value.partition("(")[0]
 
@@ -105,14 +112,26 @@ def check_changes(argument: str, changes: Sequence[str]) -> None:
         one_of(argument, parse_change(change).name, list(inspect.signature(Trainer).parameters))
 
 
-def _variant(given: str | Variant) -> Variant:
-    """The variant of a change, which is named by what it adds, or by the change."""
+def variant_of(argument: str, given: str | Variant) -> Variant:
+    """Return the variant of a change, which is named by what it adds, or by the change.
+
+    Args:
+        argument: Name of the argument that has the change, for the message.
+        given: The change, or a variant, which is returned as it is.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: A change has another form, or the trainer has no such argument.
+
+    >>> variant_of("extra", "algorithms+=pkg.methods.MyMethod(0.1)").name
+    'MyMethod(0.1)'
+    """
     if isinstance(given, Variant):
-        check_changes("extra", given.changes)
+        check_changes(argument, given.changes)
         return given
     if not isinstance(given, str):
-        raise TypeError(f"extra must hold changes such as 'algorithms+=MyMethod()', or variants; got {given!r}.")
-    check_changes("extra", [given])
+        raise TypeError(f"{argument} must hold changes such as 'algorithms+=MyMethod()', or variants; got {given!r}.")
+    check_changes(argument, [given])
     change = parse_change(given)
     # Modules are left out of the name, as in pkg.methods.MyMethod(0.1).
     short = _MODULES.sub("", change.value).removesuffix("()")

@@ -11,8 +11,8 @@ from composer.trials import Target
 
 __all__ = ["OPTIONS", "command_of"]
 
-# Options of the command whose names differ from those of the arguments; they are repeated for each value.
-OPTIONS = {"extra": "try", "changes": "set"}
+# Options of the command that are repeated for each value, by the arguments.
+OPTIONS = {"extra": "try", "confirm": "confirm", "changes": "set"}
 
 
 def command_of(target: Target, given: Mapping[str, Any]) -> str:

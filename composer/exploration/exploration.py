@@ -93,7 +93,7 @@ class Exploration:
         costs: Wall seconds by stage.
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
-        runs: The A/A runs, and the pairs of runs of the confirmation.
+        runs: The A/A runs, and the pairs of runs of the confirmation; of a given recipe, those of the attribution too.
         heats: Each successive halving of the race.
 
     >>> from composer.exploration.goal import Goal

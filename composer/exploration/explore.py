@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,13 @@ from composer.exploration.choice import Choice, check_changes
 from composer.exploration.command import command_of
 from composer.exploration.durations import as_seconds
 from composer.exploration.exploration import Exploration
+from composer.exploration.given_recipe import GivenRecipe
 from composer.exploration.goal_options import GoalOptions
 from composer.exploration.method_search import search
 from composer.exploration.planning import LEAST_PAIRS, final_quality
 from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
 from composer.exploration.progress import Progress
+from composer.exploration.recipe_confirmation import confirm_recipe
 from composer.exploration.screening import program_facts
 from composer.exploration.screening_probe import SCREENING_PROBE
 from composer.exploration.screening_stage import ScreeningStage
@@ -48,6 +51,7 @@ def explore(
     methods: Sequence[str] | None = None,
     without: Sequence[str] = (),
     extra: Sequence[str | Variant] = (),
+    confirm: str | Variant | Sequence[str | Variant] | None = None,
     changes: Sequence[str] = (),
     ranks: int = 1,
     seed: int = 0,
@@ -101,14 +105,18 @@ def explore(
         RuntimeError: The program does not train a step; the error has its traceback.
         TypeError: An argument has another type.
         ValueError: An argument is out of range; the program does not evaluate the metric, or trains on an accelerator
-            with ``clock="cpu"``; or a method or an argument to change does not exist.
+            with ``clock="cpu"``; or a method or an argument to change does not exist, or cannot be used in ``confirm``.
 
     >>> explore(["train.py"], target="MulticlassAccuracy>0.96")
     Traceback (most recent call last):
     ValueError: target must be METRIC>=VALUE or METRIC<=VALUE, such as MulticlassAccuracy>=0.96; got ...
     """
     goal = GoalOptions(target, quality_at, within, metric)
-    choice = Choice(methods, without, extra)
+    recipe = None if confirm is None else GivenRecipe.of(confirm)
+    for name, given in (("methods", methods), ("extra", extra)):
+        if recipe is not None and given:
+            raise ValueError(f"confirm gives the recipe itself, so that {name}={given!r} is one too many.")
+    choice = Choice(methods if recipe is None else [], without, extra)
     check_changes("changes", changes)
     at_least("pairs", pairs, LEAST_PAIRS)
     seconds = math.inf if budget is None else as_seconds("budget", budget)
@@ -119,6 +127,7 @@ def explore(
         Target.of(program, fit),
         goal,
         choice,
+        recipe,
         seconds,
         pairs,
         tuple(changes),
@@ -139,6 +148,7 @@ class _Settings:
     target: Target
     options: GoalOptions
     choice: Choice
+    recipe: GivenRecipe | None
     budget: float
     pairs: int
     changes: tuple[str, ...]
@@ -152,6 +162,7 @@ class _Settings:
         progress.say("one step of the program shows which methods may apply")
         facts = self._facts(where)
         goal, space = self.options.goal(facts.metrics), self.choice.space(facts)
+        recipe = None if self.recipe is None else self.recipe.variant(facts)
         runner = TrialRunner(
             self.target,
             goal,
@@ -176,9 +187,11 @@ class _Settings:
             clock=self.clock,
             say=progress.say,
         )
-        found = search(
-            runner,
-            goal,
+        if recipe is None:
+            decide = functools.partial(search, runner, goal)
+        else:
+            decide = functools.partial(confirm_recipe, runner, goal, recipe)
+        found = decide(
             space.variants,
             budget=self.budget,
             pairs=self.pairs,
@@ -192,7 +205,9 @@ class _Settings:
 
     def _facts(self, where: Workspace) -> ProgramFacts:
         """The facts of the program; its metrics and the user's own variants are checked before anything trains."""
-        added = [change for one in self.choice.added for change in one.changes]
+        argument, added = "extra", [change for one in self.choice.added for change in one.changes]
+        if self.recipe is not None:
+            argument, added = "confirm", list(self.recipe.changes)
         facts = program_facts(
             self.target,
             where,
@@ -202,7 +217,7 @@ class _Settings:
             assignments=added,
         )
         for change, error in facts.invalid:
-            raise ValueError(f"extra has {change!r}, which cannot be created: {error}")
+            raise ValueError(f"{argument} has {change!r}, which cannot be created: {error}")
         if self.clock == "cpu" and facts.device != "cpu":
             raise ValueError(f"clock='cpu' does not count the time of {facts.device}; use clock='wall'.")
         return facts
@@ -216,9 +231,10 @@ class _Settings:
             "metric": self.options.metric,
             "budget": None if math.isinf(self.budget) else self.budget,
             "pairs": None if self.pairs == _PAIRS else self.pairs,
-            "methods": self.choice.methods,
+            "methods": self.choice.methods if self.recipe is None else None,
             "without": self.choice.without or None,
             "extra": [change for one in self.choice.added for change in one.changes] or None,
+            "confirm": None if self.recipe is None else self.recipe.written,
             "changes": self.changes or None,
             "ranks": None if self.ranks == 1 else self.ranks,
             "seed": self.seed or None,

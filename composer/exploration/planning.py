@@ -149,17 +149,19 @@ class Plan:
             )
         if self.prospect is not None:
             lines.append(f"{self.prospect}.")
-        methods = plural(self.num_methods, "method")
+        search = f"The search among {plural(self.num_methods, 'method')} takes"
+        if not self.num_methods:
+            search = "The A/A runs and the tuning of the baseline take"
         if self.pairs:
             lines.append(
-                f"The search among {methods} takes at most {clock(self.search)}, the confirmation "
+                f"{search} at most {clock(self.search)}, the confirmation "
                 f"{clock(self.confirmation)}, and the attribution {clock(self.attribution)}: "
                 f"{clock(self.total)} in all."
             )
         else:
             needed = (_LEAST_SEARCH + 2 * LEAST_PAIRS) * self.cost
             lines.append(
-                f"The search among {methods} takes at most {clock(self.search)}. The budget of {clock(self.budget)} "
+                f"{search} at most {clock(self.search)}. The budget of {clock(self.budget)} "
                 f"does not suffice to confirm what it finds; that takes about {clock(needed)} in all."
             )
         return "\n".join(lines)
@@ -279,14 +281,22 @@ def _best(goal: Goal, run: Trajectory, seconds: float) -> float:
     return max(values) if goal.maximize else min(values)
 
 
-def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: int, pairs: int = 8) -> Plan:
+def make_plan(
+    runner: BudgetedRunner,
+    runs: Sequence[Trajectory],
+    num_methods: int,
+    pairs: int = 8,
+    *,
+    search: float = SEARCH_COST,
+) -> Plan:
     """Return the plan: how many pairs and how much search fit into the budget.
 
     Args:
         runner: What has trained the runs.
         runs: The A/A runs, at least two.
-        num_methods: Number of methods.
+        num_methods: Number of methods; 0 if the baseline is only tuned.
         pairs: Number of pairs of the confirmation, if they fit; at least 6.
+        search: Cost of the search at most, the A/A runs included, in trainings of the baseline.
 
     Raises:
         ValueError: There are fewer than two runs, or pairs is less than 6.
@@ -316,7 +326,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
     fitting = [
         number
         for number in range(pairs - pairs % 2, LEAST_PAIRS - 1, -2)
-        if runner.budget >= (_LEAST_SEARCH + 2 * number) * cost
+        if runner.budget >= (min(_LEAST_SEARCH, search) + 2 * number) * cost
     ]
     chosen = fitting[0] if fitting else 0
     left = runner.budget - 2 * chosen * cost
@@ -328,7 +338,7 @@ def make_plan(runner: BudgetedRunner, runs: Sequence[Trajectory], num_methods: i
         cost=cost,
         spread=spread,
         pairs=chosen,
-        search=min(SEARCH_COST * cost, left - attribution),
+        search=min(search * cost, left - attribution),
         confirmation=2 * chosen * cost,
         attribution=attribution,
         budget=runner.budget,

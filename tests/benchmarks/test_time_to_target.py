@@ -1,126 +1,149 @@
-"""TimeToTarget trains in pairs, tunes on other data than it tests on, and reads its curves rightly."""
+"""TimeToTarget confirms the recipes of its tasks with explore, and lays out what that found."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import composer
 from benchmarks import language_model, tasks, time_to_target, training
-from benchmarks.tasks import TASKS
-from benchmarks.training import Curve, Setting, Table, Task
+from benchmarks.tasks import TASKS, Task
+from composer.exploration import Exploration, Variant, confirm_recipe
+from composer.exploration.given_recipe import GivenRecipe
+from composer.exploration.program_facts import ProgramFacts
+from composer.exploration.variant import BASELINE, combined
+from composer.trials import Assignment
+from composer.trials.assignments import apply
+from tests.exploration.simulation import GOAL, Effect, Simulation, method, tuning
 
-TINY = Setting(0.01, 4)
-
-
-def little(task: Task) -> dict[str, Table]:
-    """Few examples in each split, of what the task has there."""
-    torch.manual_seed(0)
-    if task.name == "language":
-        return {name: Table(table[list(range(16))]) for name, table in task.splits().items()}
-    return {
-        name: Table((torch.rand(16, 1, 28, 28), torch.randint(10, (16,)))) for name in ("train", "validation", "test")
-    }
+EFFECTS = {"Good": Effect(1.5), "Help": Effect(1.3), "lr x2": Effect(1.3), "Bad": Effect(0.7)}
+QUIET = {"time_noise": 0.01, "seed_noise": 0.01, "learning_noise": 0.01}
 
 
-def curve(*values: float) -> Curve:
-    """One evaluation a second, of which the wall takes two."""
-    seconds = [1.0 + place for place in range(len(values))]
-    return Curve(seconds, [2 * value for value in seconds], list(values))
+def simulated(*names: str, tuners: Sequence[Variant] = ()) -> Exploration:
+    return confirm_recipe(Simulation(EFFECTS, **QUIET), GOAL, combined(map(method, names)), tuners)
 
 
-def test_interval_is_students() -> None:
-    """Against the textbook: mean 5, deviation 2 of four values, 3.182 / sqrt(4) deviations to each side."""
-    values = [5 - math.sqrt(6), 5.0, 5.0, 5 + math.sqrt(6)]
-    assert time_to_target.interval(values) == pytest.approx((5, 5 - 3.182, 5 + 3.182))
-    assert time_to_target.interval([3.0]) == (3.0, -math.inf, math.inf)
-    with pytest.raises(ValueError, match="at most 10"):
-        time_to_target.interval([1.0] * 11)
+def cells(rows: list[list[Any]], label: str) -> dict[str, Any]:
+    """A row by column; ratios with their intervals."""
+    row = next(row for row in rows if row[0] == f"task: {label}")
+    pairs = zip(time_to_target._COLUMNS, row, strict=True)
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found[name if name not in found else f"{name} 2"] = value
+    return found
 
 
-def test_interval_agrees_with_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    expected = [stats.t.ppf(0.975, degrees) for degrees in range(1, 10)]
-    assert list(time_to_target._STUDENT) == pytest.approx(expected, abs=1e-3)
+def test_rows_are_what_the_exploration_found() -> None:
+    found = simulated("Good", "Help", tuners=tuning())
+    rows, goal = time_to_target.summarize("task", found)
+    labels = ["baseline", "untuned baseline", "recipe", "recipe without Good", "recipe without Help"]
+    assert [row[0] for row in rows] == [f"task: {label}" for label in labels]
+    baseline, recipe, without = (cells(rows, labels[place]) for place in (0, 2, 3))
+    assert found.result is not None and found.result.effect is not None
+    effect = found.result.effect
+    assert recipe["times the baseline's"] == f"{1 / effect.value:.2f}"
+    assert recipe["interval"] == f"{1 / effect.high:.2f} to {1 / effect.low:.2f}"
+    assert recipe["verdict"] == without["verdict"] == "pays"
+    assert recipe["seconds"] / baseline["seconds"] == pytest.approx(1 / effect.value, rel=0.05)
+    assert baseline["reached"] in ("6 of 6", "8 of 8")
+    assert float(without["times the recipe's"]) == pytest.approx(1.5, rel=0.05)
+    assert float(without["times the baseline's"]) == pytest.approx(1 / 1.3, rel=0.05)
+    assert float(cells(rows, labels[1])["times the baseline's"]) == pytest.approx(1.3, rel=0.05)
+    assert (goal.value, goal.met) == (pytest.approx(1 / effect.low), True)
 
 
-def test_ratios_are_of_pairs() -> None:
-    ratio = time_to_target.ratio_interval([2.0, 8.0, None, 1.0], [1.0, 2.0, 1.0, None])
-    assert ratio is not None
-    assert ratio[0] == pytest.approx(math.sqrt(2 * 4))
-    assert ratio[1] < ratio[0] < ratio[2]
-    assert time_to_target.ratio_interval([None], [1.0]) is None
+def test_curves_are_those_of_the_rows() -> None:
+    found = simulated("Good", "Help")
+    samples = json.loads(json.dumps(time_to_target._samples(found), allow_nan=False))
+    rows, _ = time_to_target.summarize("task", found)
+    assert [f"task: {label}" for label in samples["curves"]] == [row[0] for row in rows]
+    for row in rows:
+        runs = samples["curves"][row[0].removeprefix("task: ")]
+        assert row[1] == pytest.approx(sum(run["reached"] for run in runs) / len(runs), rel=1e-6)
+        assert all(len(run["cpu"]) == len(run["values"]) > 1 for run in runs)
+    assert "runs" not in samples["exploration"]
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_target_is_reached_in_the_right_direction(task: Task) -> None:
-    better = task.target + (0.01 if task.higher else -0.01)
-    found = curve(task.target - (better - task.target), task.target, better)
-    assert found.time_to(task.is_reached) == 2.0
-    assert found.time_to(task.is_reached, "wall") == 4.0
-    assert curve(found.values[0]).time_to(task.is_reached) is None
+def test_a_recipe_that_does_not_pay_is_laid_out_too() -> None:
+    rows, goal = time_to_target.summarize("task", simulated("Bad", "Idle"))
+    assert [row[0] for row in rows] == ["task: baseline", "task: recipe"]
+    assert cells(rows, "recipe")["verdict"] == "does not"
+    assert not goal.met
+    assert goal.value > 1.3
 
 
-def test_best_gets_there_first_of_all() -> None:
-    """Faster now and then is worth less than getting there each time."""
-    task = TASKS["vision"]
-    slow, fast, never = Setting(1, 1), Setting(2, 1), Setting(3, 1)
-    trials = {
-        fast: [curve(1.0), curve(0.0)],
-        slow: [curve(0.0, 0.0, 1.0), curve(0.0, 0.0, 0.0, 1.0)],
-        never: [curve(0.0), curve(0.0)],
-    }
-    assert time_to_target.best(trials, task) == slow
-    del trials[slow]
-    assert time_to_target.best(trials, task) == fast
+def test_a_recipe_of_one_part_is_not_compared_with_itself() -> None:
+    rows, _ = time_to_target.summarize("task", simulated("Good"))
+    assert [row[0] for row in rows] == ["task: baseline", "task: recipe"]
 
 
-def test_variants_leave_out_each_method_once() -> None:
-    for task in TASKS.values():
-        choices = time_to_target.variants(task)
-        assert len(choices) == 2 + len(task.methods)
-        assert not choices["baseline"]
-        assert choices["recipe"] == task.methods
-        for name in task.methods:
-            assert set(task.methods) - set(choices[f"recipe without {name}"]) == {name}
+def test_runs_that_missed_the_target_count() -> None:
+    simulation = Simulation({"Never": Effect(1.0, ceiling=-0.05)})
+    rows, goal = time_to_target.summarize("task", confirm_recipe(simulation, GOAL, method("Never")))
+    recipe = cells(rows, "recipe")
+    assert (recipe["seconds"], recipe["reached"], recipe["verdict"]) == ("never", "0 of 6", "does not")
+    assert float(recipe["times the baseline's"]) > 1
+    assert not goal.met
+    nothing = confirm_recipe(Simulation(EFFECTS), GOAL, method("Good"), budget=10.0)
+    rows, goal = time_to_target.summarize("task", nothing)
+    assert [row[1] for row in rows] == ["never", "never"]
+    assert (goal.value, goal.verdict) == (math.inf, "unclear: nothing was compared")
 
 
-def test_summary() -> None:
-    task = TASKS["vision"]
-    curves = {
-        "baseline": [curve(0.0, 0.0, 0.0, 1.0), curve(0.0, 1.0)],
-        "recipe": [curve(0.0, 1.0), curve(1.0)],
-        "recipe without EMA": [curve(0.0, 0.0), curve(1.0)],
-    }
-    rows, goal = time_to_target.summarize(task, curves)
-    assert [row[0] for row in rows] == [f"vision: {name}" for name in curves]
-    assert [row[1] for row in rows] == [3.0, 1.5, 1.0]
-    assert [row[4] for row in rows] == ["2 of 2", "2 of 2", "1 of 2"]
-    assert [row[5] for row in rows] == ["-", "0.50", "0.50"]
-    assert [row[7] for row in rows] == ["-", "-", "1.00"]
-    assert (goal.value, goal.met) == (pytest.approx(0.5), True)
-    curves["recipe"][1] = curve(0.0)
-    goal = time_to_target.summarize(task, curves)[1]
-    assert goal.verdict == "unclear: 1 runs did not get to the target"
+def test_measure_asks_explore_to_confirm_and_lays_out_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def explore(program: object, **arguments: Any) -> Exploration:
+        asked.append({**arguments, "program": program})
+        return simulated("Good", "Help")
+
+    monkeypatch.setattr(composer, "explore", explore)
+    report = time_to_target.measure()
+    assert [one["program"] for one in asked] == [task.program for task in TASKS.values()]
+    assert [one["confirm"] for one in asked] == [task.recipe for task in TASKS.values()]
+    assert {one["clock"] for one in asked} == {"cpu"}
+    assert {one["without"] for one in asked} == {("batch size",)}
+    assert [len(row) for row in report.rows] == [len(report.columns)] * 8
+    assert len(report.goals) == len(TASKS)
+    assert any(note.startswith("vision: 3,000 digits") for note in report.notes)
+    json.dumps(report.samples, allow_nan=False)
+    asked.clear()
+    time_to_target.measure(["language"], 6, is_tuned=False)
+    assert (asked[0]["pairs"], asked[0]["without"]) == (6, ("batch size", "learning rate"))
 
 
-def test_learning_rate_rises_and_falls_evenly() -> None:
-    assert [training.trapezoid(step, 20) for step in (0, 1, 2, 11, 20, 21)] == pytest.approx([0.5, 1, 1, 0.5, 0, 0])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_recipe_is_one_that_explore_can_confirm(task: Task) -> None:
+    recipe = GivenRecipe.of(task.recipe)
+    variant = recipe.variant(ProgramFacts(learning_rates=(0.02,)))
+    assert variant != BASELINE
+    assert len({one.name for one in variant.single}) == len(task.recipe)
+    assert apply([Assignment.parse(one) for one in recipe.changes if "+=" in one], {"algorithms": None})
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_program_trains_and_evaluates_what_its_target_names(task: Task) -> None:
+    goal = composer.exploration.Goal.parse(task.target)
+    with task.program() as trainer:
+        trainer.fit(duration="10ba")
+        trainer.eval(subset_num_batches=1)
+        assert math.isfinite(float(trainer.state.eval_metric_values[goal.metric]))
 
 
 @pytest.mark.slow
 def test_splits_share_nothing() -> None:
     digits = tasks.splits_of_digits()
     weights = torch.rand(28 * 28, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    seen = [set((digits[name].columns[0].flatten(1).double() @ weights).tolist()) for name in digits]  # type: ignore[index]
-    assert [len(digits[name]) for name in digits] == [3000, 1000, 1000]
-    assert not seen[0] & seen[1]
-    assert not seen[0] & seen[2]
-    assert not seen[1] & seen[2]
+    train, held_out = (set((one.columns[0].flatten(1).double() @ weights).tolist()) for one in digits.values())  # type: ignore[index]
+    assert [len(digits[name]) for name in digits] == [3000, 2000]
+    assert not train & held_out
 
 
 def test_labels_are_the_next_bytes() -> None:
@@ -131,22 +154,9 @@ def test_labels_are_the_next_bytes() -> None:
         assert labels.max() < language_model.VOCABULARY
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_training_is_paired(task: Task) -> None:
-    """The same seed and methods give the same values; another seed or the methods others."""
-    data = little(task)
-    task = replace(task, splits=lambda: data, batch_size=8)
-    first, again, other = (task.train({}, TINY, seed, num_evaluations=2).values for seed in (0, 0, 1))
-    assert first == again != other
-    found = task.train(task.methods, TINY, seed=0, split="validation", num_evaluations=2)
-    assert found.values != first
-    assert len(found.cpu) == len(found.wall) == len(found.values) == 2
-    assert 0 < found.cpu[0] < found.cpu[1]
-
-
 def test_evaluations_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(training.Watch, "_now", staticmethod(lambda: (float(next(clock)), 0.0)))
+    monkeypatch.setattr(training.time, "process_time", lambda: float(next(clock)))
     watch = training.Watch("metric")
 
     class State:
@@ -160,30 +170,11 @@ def test_evaluations_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.curve.values == [0.5] * 3
 
 
-def test_measure_lays_out_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-
-    def train(self: Task, methods: Any, setting: Setting, seed: int, split: str = "test", **_: Any) -> Curve:
-        calls.append((tuple(methods), setting, seed, split))
-        return curve(0.0, 0.97 if self.higher else 1.0)
-
-    monkeypatch.setattr(Task, "train", train)
-    report = time_to_target.measure(seeds=2)
-    assert {split for _, _, seed, split in calls if seed in time_to_target.TUNING_SEEDS} == {"validation"}
-    assert {seed for _, setting, seed, split in calls if split == "test" and setting.steps > 6} == {1, 2}
-    assert len(report.rows) == sum(2 + len(task.methods) for task in TASKS.values())
-    assert [len(row) for row in report.rows] == [len(report.columns)] * len(report.rows)
-    assert all(goal.value == 1.0 for goal in report.goals)
-    assert "vision: baseline" in report.text()
-
-
 def test_methods_change_the_language_model() -> None:
-    model = language_model.LanguageModel()
-    for make in TASKS["language"].methods.values():
-        if type(make()).__name__ == "Alibi":
-            from composer.functional import apply_alibi
+    from composer.functional import apply_alibi
 
-            apply_alibi(model, language_model.SEQUENCE)
+    model = language_model.LanguageModel()
+    apply_alibi(model, language_model.SEQUENCE)
     assert not any(isinstance(module, nn.Embedding) for module in model.modules() if module is not model.tokens)
     batch = {"input_ids": torch.randint(language_model.VOCABULARY, (1, 8))}
     changed = {"input_ids": batch["input_ids"].clone()}

@@ -59,6 +59,7 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         "methods": ["EMA", "SAM"],
         "without": ["batch size"],
         "extra": ["algorithms+=A()", "algorithms+=B()"],
+        "confirm": None,
         "changes": ["seed=1"],
         "ranks": 2,
         "seed": 100,
@@ -76,6 +77,11 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 @pytest.mark.parametrize("name", ["none", ""])
 def test_no_method(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert explored(monkeypatch, "--target", "a>=1", "--methods", name, "train.py")["methods"] == []
+
+
+def test_a_recipe_to_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--target", "a>=1", "--confirm", "BlurPool+EMA", "--confirm", "optimizers.lr=0.1", "train.py")
+    assert explored(monkeypatch, *words)["confirm"] == ["BlurPool+EMA", "optimizers.lr=0.1"]
 
 
 def test_the_page_is_written_after_the_report(
@@ -115,6 +121,9 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["--target", "a>=1", "--budget", "soon", "train.py"], "budget must be a positive duration"),
         (["--target", "a>=1", "--pairs", "2", "train.py"], "pairs must be at least 6"),
         (["--target", "a>=1", "--try", "EMA()", "train.py"], "A change has the form"),
+        (["--target", "a>=1", "--confirm", "EMA+BlurPol", "train.py"], "'BlurPol', which is no method. Did you mean"),
+        (["--target", "a>=1", "--confirm", "optimizer.lr=1", "train.py"], "Did you mean 'optimizers'?"),
+        (["--target", "a>=1", "--confirm", "EMA", "--try", "a+=B()", "train.py"], "is one too many"),
         (["--target", "a>=1", "--html", "no/page.html", "train.py"], "there is no folder 'no'. Create it first."),
         (["--target", "a>=1", "trian.py"], "There is no script 'trian.py'. Did you mean 'train.py'?"),
         (["--target", "a>=1"], "No script was given"),

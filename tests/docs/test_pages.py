@@ -19,6 +19,7 @@ from docs.docstrings import TRAINER_GROUPS
 from docs.hooks import made_pages, on_config, on_page_markdown
 from docs.methods import CONDITIONS, conflicts, public_methods
 from docs.reference import exports, public_modules
+from docs.time_to_accuracy import draw_time_to_accuracy
 from tests.algorithms.cases import public_classes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,26 +249,52 @@ def test_costs_are_those_of_the_results(tmp_path):
     }
 
 
+RATIOS = ["times the baseline's", "interval", "times the recipe's", "interval"]
+
+
 def test_figures_take_the_place_of_their_mark(tmp_path):
     page = "Before.\n\n<!-- figures: vision -->\n\nAfter."
     assert "Not measured" in figures.with_figures(page, tmp_path)
-    ratios = ["0.50", "0.40 to 0.60", "-", "-"]
     results = {
+        "columns": ["time to target", "seconds", "±", "reached", *RATIOS, "p", "verdict", "metric after equal time"],
         "rows": [
-            ["vision: baseline", 3.456, 0.5, 9.0, "5 of 5", "-", "-", "-", "-", 0.97, 0.002],
-            ["vision: recipe", 1.234, 0.1, 9.0, "5 of 5", *ratios, 0.98, 0.003],
-            ["language: recipe", "never", "-", 7.77, "0 of 5", "-", "-", "-", "-", 2.0, 0.1],
+            ["vision: baseline", 3.456, 0.5, "8 of 8", "-", "-", "-", "-", "-", "-", "-"],
+            ["vision: recipe", 1.234, 0.1, "8 of 8", "0.50", "0.40 to 0.60", "-", "-", "0.01", "pays", "+0.010"],
+            ["language: recipe", "never", "-", "0 of 8", "-", "-", "-", "-", "-", "-", "-"],
         ],
         "notes": ["vision: digits.", "language: bytes.", "One thread."],
     }
     (tmp_path / "time_to_target.json").write_text(json.dumps(results))
     shown = figures.with_figures(page, tmp_path)
-    assert "| baseline | 3.46 ± 0.50 | 5 of 5 |  |  | 0.970 ± 0.002 |\n" in shown
-    assert "| recipe | 1.23 ± 0.10 | 5 of 5 | 0.50× (0.40–0.60) |  | 0.980 ± 0.003 |\n\nDigits.\n\nAfter." in shown
+    assert "| baseline | 3.46 ± 0.50 | 8 of 8 |  |  | - | - |\n" in shown
+    assert "| recipe | 1.23 ± 0.10 | 8 of 8 | 0.50× (0.40–0.60) |  | pays | +0.010 |\n\nDigits.\n\nAfter." in shown
     assert "bytes" not in shown
-    assert "| never | 0 of 5 |" in figures.with_figures("<!-- figures: language -->", tmp_path)
+    assert "| never | 0 of 8 |" in figures.with_figures("<!-- figures: language -->", tmp_path)
     assert "figures:" not in shown
     assert on_page_markdown("Plain.", page=None) == "Plain."
+
+
+def test_figures_of_runs_to_their_end_have_the_final_metric(tmp_path):
+    results = {
+        "columns": ["time to target", "seconds", "±", "wall", "reached", *RATIOS, "final metric", "±"],
+        "rows": [["vision: recipe", 1.234, 0.1, 9.0, "5 of 5", "0.50", "0.40 to 0.60", "-", "-", 0.98, 0.003]],
+    }
+    (tmp_path / "time_to_target.json").write_text(json.dumps(results))
+    shown = figures.with_figures("<!-- figures: vision -->", tmp_path)
+    assert "| recipe | 1.23 ± 0.10 | 5 of 5 | 0.50× (0.40–0.60) |  | 0.980 ± 0.003 |" in shown
+
+
+def test_the_picture_of_runs_that_end_at_the_target(tmp_path):
+    pytest.importorskip("matplotlib")
+    curves = [{"cpu": [1.0, 2.0], "values": [0.9, 0.97]}, {"cpu": [1.0, 2.0, 3.0], "values": [0.8, 0.9, 0.98]}]
+    results = {
+        "rows": [["vision: baseline", 2.5], ["vision: recipe", 1.5]],
+        "samples": {"vision": {"curves": {"baseline": curves, "recipe": curves[::-1]}}},
+        "machine": {"date": "2026-11-23"},
+    }
+    (tmp_path / "time_to_target.json").write_text(json.dumps(results))
+    draw_time_to_accuracy(tmp_path / "picture.svg", tmp_path)
+    assert "2.5 s" in (tmp_path / "picture.svg").read_text()
 
 
 def test_a_whole_benchmark_takes_the_place_of_its_mark(tmp_path):

@@ -107,6 +107,37 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
     assert json.loads(capsys.readouterr().out) == report
 
 
+def test_a_given_recipe_is_confirmed_and_the_records_give_the_same_result(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+    given: dict[str, Any] = {"methods": None, "extra": (), "confirm": "Faster()", "study": "confirmed"}
+    found = explored(folder, progress=lines.append, **given)
+    assert (found.recipe.name, found.tuned) == ("Faster", BASELINE)
+    assert found.result is not None
+    assert found.result.pays
+    assert [(one.variant.name, one.source) for one in found.verdicts] == [("Faster", "attribution")]
+    assert [one.variant.name for one in found.screened] == ["Faster"]
+    assert {*found.costs} == {"noise", "screening", "confirmation"}
+    assert any(line.startswith("The A/A runs and the tuning of the baseline take at most") for line in lines)
+    assert "'--confirm=Faster()'" in found.command
+    assert "--methods" not in found.command
+
+    monkeypatch.setattr("composer.exploration.screening_stage.screen", None)
+    monkeypatch.setattr("composer.trials.study.Running", None)  # nothing may start
+    words = [f"--folder={folder / 'confirmed'}", *shlex.split(found.command)[2:]]
+    assert main(["explore", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_json()))
+
+
+def test_a_recipe_that_crashes_is_an_error_before_the_pairs(folder: Path) -> None:
+    lines: list[str] = []
+    given: dict[str, Any] = {"methods": None, "extra": (), "study": "confirmed"}  # with its A/A runs
+    with pytest.raises(ValueError, match=r"confirm: Crashing cannot be used: .*ZeroDivisionError.*\. Leave it out"):
+        explored(folder, confirm=["Faster()", "Crashing()"], progress=lines.append, **given)
+    assert not any(line.startswith("confirmation:") for line in lines)
+
+
 @pytest.mark.slow
 def test_a_killed_exploration_goes_on_with_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the first A/A run; what is recorded is not run again. The budget ends it after the second one."""
@@ -139,6 +170,8 @@ def test_a_killed_exploration_goes_on_with_its_records(tmp_path: Path, monkeypat
         ({"target": None, "quality_at": "1m", "metric": "Accurcy"}, "metric='Accurcy' is not a metric"),
         ({"extra": ["algorithms+=Fastr()"]}, "extra has 'algorithms.*'Fastr'"),
         ({"extra": ["algorithms+=EMA(half_lif='1ba')"]}, "extra has .*half_lif"),
+        ({"methods": None, "extra": (), "confirm": "Fastr()"}, "confirm has 'algorithms.*'Fastr'"),
+        ({"methods": None, "extra": (), "confirm": "EMA+BlurPool"}, "'BlurPool' cannot be used: .*convolution"),
     ],
 )
 def test_mistakes_about_the_program_are_found_before_it_trains(
@@ -168,6 +201,10 @@ def test_mistakes_about_the_program_are_found_before_it_trains(
         ({"extra": ["algorithms+=a.Faster()", "algorithms+=b.Faster()"]}, "'Faster' is there 2 times"),
         ({"changes": ["max_duratoin=1ep"]}, "changes must be one of .*Did you mean 'max_duration'"),
         ({"ranks": 0}, "ranks must be"),
+        ({"confirm": "EMA"}, r"confirm gives the recipe itself, so that extra=.* is one too many"),
+        ({"extra": (), "methods": ["SAM"], "confirm": "EMA"}, "so that methods=.* is one too many"),
+        ({"extra": (), "confirm": ()}, "confirm must name at least one"),
+        ({"extra": (), "confirm": "EMMA"}, "Did you mean 'EMA'"),
     ],
 )
 def test_mistakes_in_arguments_are_found_before_anything_starts(
