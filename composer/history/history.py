@@ -194,8 +194,9 @@ class History:
     @property
     def seconds(self) -> float | None:
         """The time trained until the last value, in seconds, without evaluations; None if unknown."""
-        clocks = [one.seconds for one in self.series.values() if one.seconds is not None]
-        return max((float(np.nanmax(one)) for one in clocks if not np.isnan(one).all()), default=None)
+        clocks = [one.seconds for one in self.series.values() if one.seconds is not None and len(one)]
+        latest = [float(np.fmax.reduce(one)) for one in clocks]  # NaN only if all are
+        return max((one for one in latest if one == one), default=None)
 
     def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
         """Plot curves of what was logged with matplotlib: a panel for the losses, each metric and the learning rates.
