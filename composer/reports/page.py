@@ -23,11 +23,15 @@ from composer.reports.metric_search import metric_search
 from composer.reports.run_clock import RunClock
 from composer.reports.time_shares import time_shares
 
-__all__ = ["run_report"]
+__all__ = ["SIGN", "run_report"]
+
+SIGN: Final = "Made by composer report."
+"""What each page has at its end, so that no other file is taken for one."""
 
 # A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes. Where
 # figures cannot show all metrics, half of it is for the search in them.
 _MOST_POINTS: Final = 90_000
+_BYTES_OF_POINT: Final = 38
 _POINTS_OF_ONE: Final = 5_000
 _MOST_SERIES: Final = 400
 _MOST_FIGURES: Final = 120
@@ -64,7 +68,7 @@ def run_report(
         tag("h1", history.name),
         _outcome(history),
         _values(history),
-        *_curves(history),
+        *_curves(history, _MOST_POINTS - round(4 / 3 * sum(len(one.png) for one in images) / _BYTES_OF_POINT)),
         _time(time_by_category),
         _events(history),
         _checkpoints(history, folder),
@@ -73,8 +77,7 @@ def run_report(
         image_section(images),
         *_facts(history),
     ]
-    footer = "Made by composer report."
-    return document(history.name, *(part for part in parts if part is not None), footer=footer)
+    return document(history.name, *(part for part in parts if part is not None), footer=SIGN)
 
 
 def _outcome(history: History) -> Html:
@@ -134,8 +137,8 @@ def _values(history: History) -> Html | None:
     )
 
 
-def _curves(history: History) -> Iterator[Html]:
-    """Yield the sections of curves: the main ones, and others on request."""
+def _curves(history: History, room: int) -> Iterator[Html]:
+    """Yield the sections of curves, of so many points: the main ones, and others on request."""
     known = {name: one for name, one in history.series.items() if len(one)}
     found = _shown(groups(known))
     number = sum(len(group.names) for group in found)
@@ -143,7 +146,7 @@ def _curves(history: History) -> Iterator[Html]:
         yield section("Curves", tag("p", "No metrics were logged."))
         return
     marks = event_marks(history.events)
-    points = min(_POINTS_OF_ONE, (_MOST_POINTS if number == len(known) else _MOST_POINTS // 2) // number)
+    points = min(_POINTS_OF_ONE, (room if number == len(known) else room - _MOST_POINTS // 2) // number)
     first = found[0]
     clock = RunClock(history)
     main = [

@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from composer.cli.main import main
+from composer.reports.png import png_bytes
 
 pytest.importorskip("plotly")
 
@@ -53,6 +55,16 @@ def test_a_file_of_another_program_is_left_alone(run: Path, capsys: Any) -> None
     assert "is not a page of composer report. Name a file with --output." in capsys.readouterr().err
     assert (run / "report.html").read_text() == "mine"
     assert main(["report", str(run), "-o", str(run / "other.html")]) == 0
+
+
+def test_images_of_the_folder_and_of_the_page_that_is_replaced(run: Path) -> None:
+    (run / "samples").mkdir()
+    (run / "samples" / "step_5.png").write_bytes(png_bytes(np.zeros((2, 2, 3), np.uint8)))
+    assert main(["report", str(run)]) == 0
+    (run / "samples" / "step_5.png").unlink()
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<figcaption>samples/step_5, step 5</figcaption>") == 1
 
 
 def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
-from composer.history import History, Series
+from composer.history import History, LoggedArray, Series
 from composer.reports import ReportImage, run_report
 from composer.reports.png import png_bytes
 from tests.browser import SCREENS, open_page, wait_until
@@ -133,6 +134,28 @@ def test_a_page_is_under_6_mb() -> None:
     many = {f"a/{number}": Series("a", step, np.random.default_rng(number).normal(size=5000)) for number in range(600)}
     page = run_report(History("wide", many))
     assert len(page) < 6_000_000
+
+
+def test_a_page_with_images_is_under_6_mb() -> None:
+    step, image = np.arange(5000), ReportImage("noise", 0, np.random.default_rng(0).bytes(999_000))
+    many = {f"a/{number}": Series("a", step, np.random.default_rng(number).normal(size=5000)) for number in range(400)}
+    assert len(run_report(History("wide", many), images=[image])) < 6_000_000
+    many |= {f"b/{number}": Series("b", step, np.random.default_rng(number).normal(size=5000)) for number in range(200)}
+    assert len(run_report(History("wide", many), images=[image])) < 6_000_000
+
+
+def test_matrices_have_the_names_of_their_classes() -> None:
+    def heat_map(*classes: str) -> dict[str, Any]:
+        axes = ArrayAxes(classes, "truth", "")
+        history = History("night", arrays={"Confusion": LoggedArray(np.eye(2), 0, axes)})
+        return figures(run_report(history))[0]
+
+    found = heat_map("cat <b>", "dog" + 50 * "o")
+    assert found["data"][0]["x"] == found["data"][0]["y"] == ["cat &lt;b&gt;", "dogooooooo…ooooooooo"]
+    assert [found["layout"][axis]["title"]["text"] for axis in ("yaxis", "xaxis")] == ["truth", "predicted"]
+    assert "x" not in heat_map("one", "two", "three")["data"][0]
+    alike = heat_map(*(10 * "a" + middle + 20 * "b" for middle in "xy"))
+    assert len(set(alike["data"][0]["x"])) == 2
 
 
 def searched(page: str) -> list[dict[str, Any]]:
