@@ -46,10 +46,10 @@
     const { legend, margin, showlegend } = plot.layout;
     const named = plot.data.filter((trace) => trace.showlegend !== false).length;
     const lines = narrow.matches && (showlegend ?? plot.data.length > 1) ? named : 0;
-    const room = lines && 20 * lines + 16;
+    const room = lines && 20 * Math.min(lines, 12) + 16; // a longer legend scrolls
     plot.canvas.style.height = `${plot.height + room}px`;
     const place = narrow.matches
-      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
+      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: room || 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
       : { orientation: "v", x: 1.02, xanchor: "left", yref: "paper", y: 1, yanchor: "top", maxheight: 1, entrywidth: 0, entrywidthmode: "pixels", font: { size: 13 } };
     return {
       template: template(),

@@ -49,14 +49,15 @@ def add_to(commands: Any) -> None:
 def _report(given: argparse.Namespace) -> None:
     from composer._html import check_plots, save_document
     from composer.history import History
+    from composer.history._read import local_run
     from composer.reports import run_report
     from composer.reports.page import SIGN
     from composer.reports.run_images import run_images
     from composer.reports.run_time import find_ledger, seconds_by_category
 
     check_plots("composer report")
-    run = Path(given.run_folder)
     with usage_errors():
+        run = local_run(given.run_folder)
         if not run.exists():
             History.read(run)  # raises with a suggestion
         page = None if given.output is None else Path(given.output)

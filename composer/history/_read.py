@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
 from composer.core.run_files import is_file_in
 from composer.history._csv_table import is_csv_table, read_csv_table, shared_rows
@@ -17,8 +18,10 @@ from composer.history._text_log import read_text_log
 from composer.history.builder import HistoryBuilder
 from composer.history.history import History
 from composer.history.series import Series
+from composer.ledger.ledger import FILENAME
+from composer.storage.uris import is_remote, local_path
 
-__all__ = ["read_history"]
+__all__ = ["local_run", "read_history"]
 
 # File names that say nothing about the run.
 _PLAIN_NAMES = ("log", "logs", "metrics")
@@ -39,6 +42,27 @@ _FORMATS = {
     ".jsonl": _Format(is_json_lines, read_json_lines, shared_part),
     ".csv": _Format(is_csv_table, read_csv_table, shared_rows),
 }
+
+
+def local_run(path: str | Path) -> Path:
+    """Return the path of a run, which may be given as ``file://`` URI.
+
+    Args:
+        path: The path.
+
+    Raises:
+        ValueError: It is the URI of a remote folder or file.
+
+    >>> local_run("file:///runs/night").as_posix()
+    '/runs/night'
+    """
+    if is_remote(path):
+        raise ValueError(
+            f"{mask_text(str(path))!r} is remote, but logs of runs are read from local files. Download the folder "
+            f"first, without its checkpoints: the log (.jsonl or .csv) and {FILENAME}, if there is one; then pass the "
+            f"local folder."
+        )
+    return local_path(path)
 
 
 def read_history(path: Path) -> History:

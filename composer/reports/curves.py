@@ -45,6 +45,8 @@ _MARKS: Final = {
     "interruption": ("interruptions", "square", "#c2477f"),
     "error": ("errors", "x", "#d1584f"),
 }
+# What any run has is in the lower row of the strip.
+_PLANNED: Final = ("evaluation", "checkpoint")
 # Lines across the figure are for what is rare and changes the curve.
 _LINES: Final = ("resumption", "fork", "stop", "interruption", "error", "nan")
 _MOST_MARKS = 400
@@ -101,14 +103,14 @@ def curve_figure(
         "meta": "linked",
         "hovermode": "closest",
         "xaxis": {**_x_axis("step", clock), **anchor},
-        "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.1 if marks else 0, 1], "automargin": True},
+        "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.12 if marks else 0, 1], "automargin": True},
         "showlegend": True,
         "margin": {"l": 65, "r": 10, "t": 72, "b": 50},
         "updatemenus": _switches(raw, len(smooth), _is_positive(series)),
     }
     if marks:
         traces += [{**mark, "showlegend": shows_events} for mark in marks]
-        layout["yaxis2"] = {"domain": [0, 0.07], "range": [-1, 1], "fixedrange": True, "visible": False}
+        layout["yaxis2"] = {"domain": [0, 0.08], "range": [-1, 1], "fixedrange": True, "visible": False}
         layout["shapes"] = _lines(history.events)
     at = [*steps, *smoothed, *(np.array(mark["x"]) for mark in marks)]
     axes = _axes(clock, at, layout.get("shapes", []), anchor)
@@ -164,7 +166,8 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "mode": "markers",
                 "name": f"{name} ({len(found):,})",
                 "x": [event.step for event in shown],
-                "y": [0] * len(shown),
+                # A run is often resumed where it was evaluated and saved.
+                "y": [-0.5 if kind in _PLANNED else 0.5] * len(shown),
                 "yaxis": "y2",
                 "text": [plot_text(shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},

@@ -11,6 +11,7 @@ import numpy as np
 
 from composer._html import Html, plot, plot_text, section, table, tag
 from composer._text import shortened
+from composer.core.array_axes import ArrayAxes
 from composer.history.history import LoggedArray, LoggedTable
 
 __all__ = ["ReportImage", "image_section", "matrix_section", "table_section"]
@@ -108,11 +109,10 @@ def _heat_map(name: str, array: LoggedArray) -> Html:
     }
     if values.size <= _TEXT_CELLS:
         trace |= {"texttemplate": "%{z:.4~g}", "showscale": False}
-    axis = {"constrain": "domain", "showgrid": False, "zeroline": False, "tickformat": "d", "automargin": True}
     rows, columns = values.shape
-    if labels := _labels(array):
-        trace |= {"x": labels, "y": labels}
-        axis = {key: value for key, value in axis.items() if key != "tickformat"} | {"type": "category"}
+    trace |= {"y": _labels(axes, rows), "x": _labels(axes, columns)}
+    # Of a linear axis, the ticks may be between the cells.
+    axis = {"constrain": "domain", "showgrid": False, "zeroline": False, "type": "category", "automargin": True}
     layout = {
         "showlegend": False,
         "xaxis": {**axis, "title": {"text": column}},
@@ -123,16 +123,13 @@ def _heat_map(name: str, array: LoggedArray) -> Html:
     return plot(f"{name}, step {array.step:,}", [trace], layout, height)
 
 
-def _labels(array: LoggedArray) -> list[str]:
-    """Return the names of the classes if rows and columns have them; empty if not, or if they cannot be told apart."""
-    rows, columns = array.values.shape
-    if len(array.axes.classes) != rows or rows != columns:
-        return []
+def _labels(axes: ArrayAxes, size: int) -> list[str]:
+    """Return the names of the classes, or numbers if there are none or plotly.js could not tell them apart."""
     for length in (_LABEL_LENGTH, 500):
-        labels = [plot_text(shortened(label, length)) for label in array.axes.labels(rows)]
-        if len(set(labels)) == rows:
+        labels = [plot_text(shortened(label, length)) for label in axes.labels(size)]
+        if len(set(labels)) == size:
             return labels
-    return []
+    return ArrayAxes().labels(size)
 
 
 def _table(name: str, logged: LoggedTable) -> Html:

@@ -139,11 +139,12 @@ def _values(history: History) -> Html | None:
 
 def _curves(history: History, room: int) -> Iterator[Html]:
     """Yield the sections of curves, of so many points: the main ones, and others on request."""
-    known = {name: one for name, one in history.series.items() if len(one)}
+    known = {name: one for name, one in history.series.items() if np.isfinite(one.values).any()}
+    empty = [name for name, one in history.series.items() if len(one) and name not in known]
     found = _shown(groups(known))
     number = sum(len(group.names) for group in found)
     if not found:
-        yield section("Curves", tag("p", "No metrics were logged."))
+        yield section("Curves", _empty(empty) if empty else tag("p", "No metrics were logged."))
         return
     marks = event_marks(history.events)
     points = min(_POINTS_OF_ONE, (room if number == len(known) else room - _MOST_POINTS // 2) // number)
@@ -158,14 +159,20 @@ def _curves(history: History, room: int) -> Iterator[Html]:
     switch = axis_switch(["step", *clock.units])
     if main:
         usage = "Drag to zoom, in all curves at once; double-click to zoom out. Click a name to hide a curve."
-        yield section("Curves", tag("p", usage, class_="note"), switch, *main)
+        yield section("Curves", tag("p", usage, class_="note"), switch, *main, _empty(empty) if empty else None)
     if others:
         titles = tag(
             "summary", f"{plural(len(others), 'more figure')}: {_listed([g.title for g in found if not g.is_main])}"
         )
-        yield section("Other metrics", None if main else switch, tag("details", titles, *others, open=not main))
+        told = _empty(empty) if empty and not main else None
+        yield section("Other metrics", None if main else switch, told, tag("details", titles, *others, open=not main))
     if number < len(known):
         yield section("All metrics", metric_search(known))
+
+
+def _empty(names: Sequence[str]) -> Html:
+    """Return a line about metrics of which there is nothing to draw."""
+    return tag("p", f"Without a finite value: {_listed(names)}.", class_="note")
 
 
 def _shown(found: Sequence[Group]) -> list[Group]:

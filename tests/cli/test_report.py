@@ -78,6 +78,7 @@ def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:
     ("words", "code", "message"),
     [
         (["nigth"], 2, "There is no run 'nigth'. Did you mean 'night'?"),
+        (["s3://key:hunter2@bucket/night"], 2, "is remote, but logs of runs are read from local files. Download the"),
         ([], 2, "the following arguments are required: RUN"),
         (["night", "-o", "."], 2, "--output='.' is a folder. Name a file in it."),
         (["night", "-o", "no/a.html"], 2, "there is no folder 'no'. Create it first."),
@@ -96,6 +97,7 @@ def test_errors(words: list[str], code: int, message: str, run: Path, monkeypatc
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert "hunter2" not in error
     assert not (run / "report.html").exists()
 
 

@@ -144,6 +144,25 @@ def test_a_page_with_images_is_under_6_mb() -> None:
     assert len(run_report(History("wide", many), images=[image])) < 6_000_000
 
 
+def test_metrics_without_a_finite_value_are_told() -> None:
+    steps = np.arange(3)
+    series = {"a": Series("a", steps, np.array([np.nan, 1, np.inf])), "b<": Series("b<", steps, np.full(3, -np.inf))}
+    page = run_report(History("night", series))
+    assert "Without a finite value: b&lt;." in page
+    assert len(figures(page)) == 1
+    page = run_report(History("night", {"b<": series["b<"]}))
+    assert "Without a finite value: b&lt;." in page
+    assert not figures(page)
+
+
+def test_marks_of_one_step_do_not_cover_each_other() -> None:
+    events = [RunEvent(kind, 5) for kind in ("evaluation", "checkpoint", "resumption", "error")]
+    history = History("night", {"a": Series("a", np.arange(9), np.ones(9))}, events=events)
+    history.series["loss"] = history.series["a"]
+    marks = [trace for trace in figures(run_report(history))[0]["data"] if trace.get("yaxis") == "y2"]
+    assert [mark["y"] for mark in marks] == [[-0.5], [-0.5], [0.5], [0.5]]
+
+
 def test_matrices_have_the_names_of_their_classes() -> None:
     def heat_map(*classes: str) -> dict[str, Any]:
         axes = ArrayAxes(classes, "truth", "")
@@ -153,7 +172,9 @@ def test_matrices_have_the_names_of_their_classes() -> None:
     found = heat_map("cat <b>", "dog" + 50 * "o")
     assert found["data"][0]["x"] == found["data"][0]["y"] == ["cat &lt;b&gt;", "dogooooooo…ooooooooo"]
     assert [found["layout"][axis]["title"]["text"] for axis in ("yaxis", "xaxis")] == ["truth", "predicted"]
-    assert "x" not in heat_map("one", "two", "three")["data"][0]
+    found = heat_map("one", "two", "three")
+    assert found["data"][0]["x"] == ["0", "1"]
+    assert found["layout"]["xaxis"]["type"] == "category"  # ticks at -0.5 and 0.5 were called 0 and 1
     alike = heat_map(*(10 * "a" + middle + 20 * "b" for middle in "xy"))
     assert len(set(alike["data"][0]["x"])) == 2
 
