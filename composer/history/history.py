@@ -102,7 +102,8 @@ class History:
 
         The logs are those of :class:`.JSONLinesLogger` and :class:`.CSVLogger`; of both, the former is read, which has
         more. Hyperparameters and tables of a CSV log are those of the text file of a :class:`.FileLogger` beside it.
-        Links that lead out of the folder are not followed. Copies that were kept when the run resumed (``log.1.jsonl``) provide the replaced values.
+        Copies that were kept when the run resumed (``log.1.jsonl``) provide the replaced values. Links that lead out of
+        the folder are not followed.
 
         Args:
             path: The folder, or the file.
