@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
         "plot": "composer._html.plots",
         "plot_text": "composer._html.plots",
         "save_document": "composer._html.page",
+        "search_box": "composer._html.plots",
         "section": "composer._html.page",
         "table": "composer._html.page",
         "tag": "composer._html.markup",

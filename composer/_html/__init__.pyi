@@ -3,7 +3,7 @@
 from composer._html.forests import ForestRow, ForestStyle, forest
 from composer._html.markup import Html, tag
 from composer._html.page import document, save_document, section, table
-from composer._html.plots import axis_switch, check_plots, plot, plot_text
+from composer._html.plots import axis_switch, check_plots, plot, plot_text, search_box
 from composer._html.tables import escaped, facts, grid
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "plot",
     "plot_text",
     "save_document",
+    "search_box",
     "section",
     "table",
     "tag",

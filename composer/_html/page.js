@@ -11,12 +11,14 @@
     ...JSON.parse(figure.querySelector("script").textContent),
   }));
 
+  function unpacked(element) {
+    const bytes = Uint8Array.from(atob(element.textContent), (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+
   async function loadLibrary() {
-    const text = atob(document.getElementById("plotly").textContent);
-    const bytes = Uint8Array.from(text, (character) => character.charCodeAt(0));
-    const code = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
-    script.textContent = await new Response(code).text();
+    script.textContent = await unpacked(document.getElementById("plotly"));
     document.head.append(script);
   }
 
@@ -43,11 +45,11 @@
   function placed(plot) {
     const { legend, margin, showlegend } = plot.layout;
     const named = plot.data.filter((trace) => trace.showlegend !== false).length;
-    const lines = narrow.matches && showlegend !== false && plot.data.length > 1 ? named : 0;
-    const room = lines && 20 * lines + 16;
+    const lines = narrow.matches && (showlegend ?? plot.data.length > 1) ? named : 0;
+    const room = lines && 20 * Math.min(lines, 12) + 16; // a longer legend scrolls
     plot.canvas.style.height = `${plot.height + room}px`;
     const place = narrow.matches
-      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
+      ? { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", maxheight: room || 1, entrywidth: 1, entrywidthmode: "fraction", font: { size: 12 } }
       : { orientation: "v", x: 1.02, xanchor: "left", yref: "paper", y: 1, yanchor: "top", maxheight: 1, entrywidth: 0, entrywidthmode: "pixels", font: { size: 13 } };
     return {
       template: template(),
@@ -114,6 +116,54 @@
     });
   }
 
+  // plotly.js reads tags, entities and TeX in names.
+  const plain = (name) => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("$", "&#36;");
+
+  // Draws the first curves whose names have all words of a search.
+  function searchIn(box) {
+    const [input, status, names, packed] = ["input", "[role=status]", ".names", ".packed"].map((one) => box.querySelector(one));
+    const plot = plots.find((one) => box.contains(one.canvas));
+    let curves;
+
+    function named(name) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = name;
+      button.addEventListener("click", () => {
+        input.value = name;
+        find();
+      });
+      return button;
+    }
+
+    async function find() {
+      curves ??= JSON.parse(await unpacked(packed)).map((one) => ({ ...one, key: one.name.toLowerCase() }));
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const exact = curves.filter((one) => one.name === input.value);
+      const found = exact.length ? exact : curves.filter((one) => words.every((word) => one.key.includes(word)));
+      const shown = found.slice(0, 10);
+      const more = found.length > shown.length ? `, the first ${shown.length} of them below` : "";
+      status.textContent = `${found.length.toLocaleString("en")} found${more}`;
+      names.replaceChildren(...found.slice(0, 30).map((one) => named(one.name)));
+      plot.data = shown.map(({ name, x, y }) => ({
+        type: "scatter",
+        mode: x.length > 60 ? "lines" : "lines+markers",
+        name: plain(name.length > 40 ? `…${name.slice(-39)}` : name),
+        meta: plain(name),
+        x,
+        y,
+        hovertemplate: "%{meta}<br>%{xaxis.title.text} %{x}: %{y:.5~g}<extra><\/extra>",
+      }));
+      if (!drawn().includes(plot)) return; // folded away
+      const { xaxis, yaxis } = plot.canvas.layout;
+      const whole = { xaxis: { ...xaxis, autorange: true }, yaxis: { ...yaxis, autorange: true } };
+      await Plotly.react(plot.canvas, plot.data, { ...plot.canvas.layout, ...placed(plot), ...whole });
+    }
+
+    input.addEventListener("input", find);
+    return find();
+  }
+
   // What is folded away has no width to be drawn in.
   async function show(some) {
     for (const plot of some) {
@@ -130,6 +180,7 @@
   }
 
   loadLibrary()
+    .then(() => Promise.all([...document.querySelectorAll(".search")].map(searchIn)))
     .then(() => show(plots.filter((plot) => !plot.canvas.closest("details:not([open])"))))
     .then(() => {
       dark.addEventListener("change", follow);

@@ -13,7 +13,7 @@ from composer._html.markup import Html, tag
 from composer._lazy import import_extra
 from composer._secrets.masking import mask_text
 
-__all__ = ["axis_switch", "check_plots", "library", "needs_library", "plot", "plot_text"]
+__all__ = ["axis_switch", "check_plots", "library", "needs_library", "plot", "plot_text", "search_box"]
 
 # Within a script element these would end it, or begin a comment.
 _IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -84,6 +84,31 @@ def axis_switch(axes: Sequence[str]) -> Html | None:
         for name in axes
     ]
     return tag("p", "x axis: ", *buttons, class_="axes", role="group", aria_label="x axis")
+
+
+def search_box(label: str, packed: str, layout: Mapping[str, Any], told: str = "") -> Html:
+    """Return a search box with the plot of the curves whose names have all its words, ten at a time.
+
+    Args:
+        label: What is searched, such as "Find metrics".
+        packed: The curves, a list of ``{"name": ..., "x": [...], "y": [...]}`` as JSON, compressed by gzip, in base64.
+            The names are text, not that of :func:`plot_text`.
+        layout: The layout of the plot.
+        told: What stands below the box.
+
+    >>> search_box("Find metrics", "", {}).count("<input")
+    1
+    """
+    field = tag("input", type="search", placeholder="words of a name", autocomplete="off", spellcheck="false")
+    return tag(
+        "div",
+        tag("script", Html(packed), type="text/plain", class_="packed"),
+        tag("p", tag("label", f"{label}: ", field), " ", tag("span", role="status")),
+        tag("p", told, class_="note") if told else None,
+        plot("Curves that match", [], layout, 400),
+        tag("p", class_="names"),
+        class_="search",
+    )
 
 
 def plot_text(value: object) -> str:

@@ -111,8 +111,9 @@ def _groups(words: list[str]) -> dict[str, list[str]]:
 def _check(run: str) -> None:
     """Raise if a run does not exist, before others are read."""
     from composer.history import History
+    from composer.history._read import local_run
 
     if not run or "\0" in run:
         raise UsageError(f"{run!r} is not a path of a run.")
-    if not Path(run).exists():
+    if not local_run(run).exists():
         History.read(run)  # raises with a suggestion

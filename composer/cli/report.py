@@ -18,8 +18,6 @@ _DESCRIPTION = (
     "hyperparameters and the environment, as one HTML file that opens without a network. It is made from the logs of "
     "JSONLinesLogger or CSVLogger, also while the run trains."
 )
-# What each page ends with, so that no other file is overwritten unasked.
-_SIGN = "Made by composer report."
 
 
 def add_to(commands: Any) -> None:
@@ -51,12 +49,15 @@ def add_to(commands: Any) -> None:
 def _report(given: argparse.Namespace) -> None:
     from composer._html import check_plots, save_document
     from composer.history import History
+    from composer.history._read import local_run
     from composer.reports import run_report
+    from composer.reports.page import SIGN
+    from composer.reports.run_images import run_images
     from composer.reports.run_time import find_ledger, seconds_by_category
 
     check_plots("composer report")
-    run = Path(given.run_folder)
     with usage_errors():
+        run = local_run(given.run_folder)
         if not run.exists():
             History.read(run)  # raises with a suggestion
         page = None if given.output is None else Path(given.output)
@@ -65,12 +66,14 @@ def _report(given: argparse.Namespace) -> None:
     history = History.read(run)
     if page is None:
         page = history.files[0].absolute().parent / "report.html"
-        if page.exists() and _SIGN not in page.read_text(encoding="utf-8", errors="replace"):
+        if page.exists() and not (page.is_file() and SIGN in page.read_text(encoding="utf-8", errors="replace")):
             raise UsageError(f"{str(page)!r} exists, and is not a page of composer report. Name a file with --output.")
     folder = run if run.is_dir() else run.absolute().parent
     ledger = find_ledger(history, folder)
     times = None if ledger is None else seconds_by_category(ledger)
-    save_document(run_report(history, time_by_category=times, folder=folder), page)
+    started = min((event.time for event in history.events if event.time is not None), default=None)
+    images = run_images(history.files[0].absolute().parent, started)
+    save_document(run_report(history, time_by_category=times, images=images, folder=folder), page)
     sys.stdout.write(f"{page}\n")
     if given.open:
         webbrowser.open(page.absolute().as_uri())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-__all__ = ["csv_rows"]
+__all__ = ["complete_rows", "csv_rows", "is_torn"]
 
 # The largest that the C type of the limit holds on all systems.
 _LONGEST_CELL = 2**31 - 1
@@ -35,3 +37,54 @@ def csv_rows(lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str
         if row is None:
             return
         yield row
+
+
+def complete_rows(path: Path) -> Iterator[list[str]]:
+    r"""Yield the rows of a CSV file in UTF-8, without a last one that a crash left incomplete.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: The file is no CSV in UTF-8.
+
+    >>> (tmp_path / "metrics.csv").write_bytes(b"step,loss\n1,0.25\n2,0.2")
+    22
+    >>> list(complete_rows(tmp_path / "metrics.csv"))
+    [['step', 'loss'], ['1', '0.25']]
+    """
+    lines = _lines(path)
+    try:
+        yield from csv_rows(lines, strict=True)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8: {error}. Convert it.") from None
+    except csv.Error as error:
+        # The last row may be torn within quotes, where a line break does not end it.
+        if not is_torn(path) or next(lines, None) is not None:
+            raise ValueError(f"{path} is no valid CSV: {error}. Repair its quotes.") from None
+
+
+def is_torn(path: Path) -> bool:
+    r"""Return whether the last row of a file is incomplete: a process was killed or a disk was full as it was written.
+
+    Args:
+        path: The file.
+
+    >>> (tmp_path / "metrics.csv").write_bytes(b"step,loss\n1,0.25\n2,0.2")
+    22
+    >>> is_torn(tmp_path / "metrics.csv")
+    True
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        return size > 0 and file.read(1) != b"\n"
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the complete lines; a torn one may end within a character."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if line.endswith(b"\n"):
+                # Spreadsheets put a byte order mark at the start.
+                yield (line if number else line.removeprefix(codecs.BOM_UTF8)).decode()

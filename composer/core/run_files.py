@@ -7,9 +7,31 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["line_end", "set_aside"]
+__all__ = ["is_file_in", "line_end", "set_aside"]
 
 _BLOCK = 1 << 20
+
+
+def is_file_in(folder: Path, path: Path) -> bool:
+    """Return whether a path is a regular file within a folder, rather than a pipe or a link that leads out of it.
+
+    Args:
+        folder: The folder.
+        path: The path.
+
+    >>> (tmp_path / "run").mkdir()
+    >>> (tmp_path / "secret").touch()
+    >>> (tmp_path / "run" / "log.csv").symlink_to(tmp_path / "secret")
+    >>> (
+    ...     is_file_in(tmp_path / "run", tmp_path / "run" / "log.csv"),
+    ...     is_file_in(tmp_path, tmp_path / "secret"),
+    ... )
+    (False, True)
+    """
+    try:
+        return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # no permission, a loop of links, a null character
+        return False
 
 
 def line_end(file: BinaryIO, end: int | None = None) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from composer.core.csv_rows import csv_rows
+from composer.core.csv_rows import complete_rows, is_torn
 from composer.history.builder import HistoryBuilder
 
 __all__ = ["is_csv_table", "read_csv_table", "shared_rows"]
@@ -47,7 +45,7 @@ def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
     Raises:
         ValueError: A row is longer than the header, or has no step, or the file is no CSV in UTF-8.
     """
-    rows = _rows(path)
+    rows = complete_rows(path)
     header = next(rows, [])
     names = header[len(_TIME) :]
     for number, row in enumerate(rows):
@@ -61,7 +59,7 @@ def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
             builder.add(int(row[0]), values, epoch=float(row[1]), seconds=float(row[2]))
         except (IndexError, OverflowError, ValueError):
             raise ValueError(f"{path}, line {number + 2}, does not begin with {', '.join(_TIME)}.") from None
-    if path.stat().st_size and not _ends(path):
+    if is_torn(path):
         builder.remarks.append(f"the last row of {path.name} is incomplete, and was left out")
 
 
@@ -73,7 +71,7 @@ def shared_rows(path: Path, other: Path) -> tuple[int, bool]:
         other: Another file; one of them may have more columns.
     """
     shared, seconds = 0, 0.0
-    header, other_header = _rows(path), _rows(other)
+    header, other_header = complete_rows(path), complete_rows(other)
     if any(name != another for name, another in zip(next(header, []), next(other_header, []), strict=False)):
         return 0, False
     for row, another in zip(header, other_header, strict=False):
@@ -83,33 +81,6 @@ def shared_rows(path: Path, other: Path) -> tuple[int, bool]:
         with contextlib.suppress(ValueError, IndexError):
             seconds = float(row[2])
     return shared, seconds > 0
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    """Yield the rows that are complete, the header first."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        last: list[str] | None = None
-        is_torn = not _ends(path)
-        try:
-            for row in csv_rows(file, strict=True):
-                if last is not None:
-                    yield last
-                last = row
-        except csv.Error as error:
-            if not is_torn or next(file, None) is not None:
-                raise ValueError(f"{path} is no valid CSV: {error}. Repair its quotes.") from None
-            is_torn = False  # within quotes; the row before is complete
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not in UTF-8: {error}. Convert it.") from None
-    if last is not None and not is_torn:
-        yield last
-
-
-def _ends(path: Path) -> bool:
-    """Return whether the last line is complete."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - 1))
-        return file.read(1) == b"\n"
 
 
 def _stripped(row: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -19,6 +20,7 @@ __all__ = ["is_json_lines", "read_json_lines", "shared_part"]
 
 _KINDS: Final = frozenset({"metrics", "hyperparameters", "table", "traces", "event", "environment", "model", "axes"})
 _BLOCK: Final = 1 << 20
+_START: Final = re.compile(rb'\{"kind": ?"([a-z]+)"')
 
 
 def is_json_lines(path: Path) -> bool:
@@ -35,7 +37,12 @@ def is_json_lines(path: Path) -> bool:
     True
     """
     with path.open("rb") as file:
-        return _parsed(file.readline(_BLOCK)).get("kind") in _KINDS
+        line = file.readline(_BLOCK)
+    if len(line) < _BLOCK:
+        return _parsed(line).get("kind") in _KINDS
+    # The first of a line of many metrics.
+    start = _START.match(line)
+    return start is not None and start[1].decode() in _KINDS
 
 
 def read_json_lines(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
@@ -98,8 +105,8 @@ def _common(block: bytes, other: bytes) -> int:
 
 
 def _records_before(file: Any, end: int) -> Iterator[dict[str, Any]]:
-    """Yield the last records before an offset, of one block."""
-    start = max(0, end - _BLOCK)
+    """Yield the last records before an offset, of one block and at least one."""
+    start = min(max(0, end - _BLOCK), line_end(file, max(0, end - 1)))
     file.seek(start)
     yield from map(_parsed, file.read(end - start).splitlines())
 

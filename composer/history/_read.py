@@ -9,14 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from composer._secrets.masking import mask_text
 from composer._text import did_you_mean
+from composer.core.run_files import is_file_in
 from composer.history._csv_table import is_csv_table, read_csv_table, shared_rows
 from composer.history._json_lines import is_json_lines, read_json_lines, shared_part
+from composer.history._text_log import read_text_log
 from composer.history.builder import HistoryBuilder
 from composer.history.history import History
 from composer.history.series import Series
+from composer.ledger.ledger import FILENAME
+from composer.storage.uris import is_remote, local_path
 
-__all__ = ["read_history"]
+__all__ = ["local_run", "read_history"]
 
 # File names that say nothing about the run.
 _PLAIN_NAMES = ("log", "logs", "metrics")
@@ -39,6 +44,27 @@ _FORMATS = {
 }
 
 
+def local_run(path: str | Path) -> Path:
+    """Return the path of a run, which may be given as ``file://`` URI.
+
+    Args:
+        path: The path.
+
+    Raises:
+        ValueError: It is the URI of a remote folder or file.
+
+    >>> local_run("file:///runs/night").as_posix()
+    '/runs/night'
+    """
+    if is_remote(path):
+        raise ValueError(
+            f"{mask_text(str(path))!r} is remote, but logs of runs are read from local files. Download the folder "
+            f"first, without its checkpoints: the log (.jsonl or .csv) and {FILENAME}, if there is one; then pass the "
+            f"local folder."
+        )
+    return local_path(path)
+
+
 def read_history(path: Path) -> History:
     """Read the history of a run; see :meth:`.History.read`.
 
@@ -49,12 +75,16 @@ def read_history(path: Path) -> History:
         others = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise FileNotFoundError(f"There is no run {str(path)!r}.{did_you_mean(path.name, others)}")
     file = _find(path) if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"{str(file)!r} is not a file. Pass a log of JSONLinesLogger or CSVLogger, or its folder.")
     form = _format(file)
     if form is None:
         raise ValueError(f"{str(file)!r} is not a log of JSONLinesLogger or CSVLogger: {_beginning(file)}.")
     stem = file.stem
     builder = HistoryBuilder(file.absolute().parent.name if stem in _PLAIN_NAMES else stem)
     form.read(builder, file)
+    if form is _FORMATS[".csv"]:
+        read_text_log(builder, file.parent)
     history = builder.history()
     copies = list(_copies(file))
     history.files = (file,)
@@ -64,24 +94,30 @@ def read_history(path: Path) -> History:
 
 
 def _find(folder: Path) -> Path:
-    """Return the log in the folder of a run."""
-    found = _logs(folder) or [log for one in sorted(folder.iterdir()) if one.is_dir() for log in _logs(one)]
+    """Return the log in the folder of a run; links that lead out of it are not followed."""
+    folders = [one for one in sorted(folder.iterdir()) if one.is_dir()]
+    found = _logs(folder, folder) or [log for one in folders for log in _logs(one, folder)]
     if len(found) == 1:
         return found[0]
     if found:
         shown = ", ".join(one.relative_to(folder).as_posix() for one in found[:5])
         raise ValueError(f"{str(folder)!r} has {len(found)} logs; pass one of them: {shown}.")
-    present = ", ".join(sorted(one.name for one in folder.iterdir())[:5]) or "nothing"
+    present = ", ".join(map(_shown, sorted(folder.iterdir())[:5])) or "nothing"
     raise FileNotFoundError(
         f"{str(folder)!r} has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv), but {present}. Pass the Trainer "
         f"loggers=JSONLinesLogger() to write one."
     )
 
 
-def _logs(folder: Path) -> list[Path]:
+def _shown(path: Path) -> str:
+    is_link = path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve())
+    return f"{path.name} (a link to elsewhere, which is not followed)" if is_link else path.name
+
+
+def _logs(folder: Path, root: Path) -> list[Path]:
     """Return the logs in a folder, of the first format that it has, without copies of earlier ones."""
     for suffix in _FORMATS:
-        files = sorted(folder.glob(f"*{suffix}"))
+        files = sorted(one for one in folder.glob(f"*{suffix}") if is_file_in(root, one))
         found = [one for one in files if _original(one) not in files and _format(one) is not None]
         if found:
             return found
@@ -101,7 +137,7 @@ def _original(path: Path) -> Path | None:
 def _copies(file: Path) -> Iterator[Path]:
     """Yield earlier versions of a log, the oldest first."""
     number = 1
-    while (copy := file.with_name(f"{file.stem}.{number}{file.suffix}")).exists():
+    while is_file_in(file.parent, copy := file.with_name(f"{file.stem}.{number}{file.suffix}")):
         yield copy
         number += 1
 

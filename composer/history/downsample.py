@@ -54,4 +54,6 @@ def downsample(values: np.ndarray, limit: int) -> np.ndarray:
     ]
     if not finite.all():
         kept.append((starts + finite.argmin(axis=1))[~finite.all(axis=1)])
-    return np.unique(np.minimum(np.concatenate(kept), count - 1))
+    # What np.unique does, without its overhead of 20 us: a page may have 20,000 curves.
+    ordered = np.sort(np.minimum(np.concatenate(kept), count - 1))
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])]

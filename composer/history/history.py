@@ -101,23 +101,25 @@ class History:
         """Read the history of a run from its folder, or from one of its logs.
 
         The logs are those of :class:`.JSONLinesLogger` and :class:`.CSVLogger`; of both, the former is read, which has
-        more. Copies that were kept when the run resumed (``log.1.jsonl``) provide the replaced values.
+        more. Hyperparameters and tables of a CSV log are those of the text file of a :class:`.FileLogger` beside it.
+        Copies that were kept when the run resumed (``log.1.jsonl``) provide the replaced values. Links that lead out of
+        the folder are not followed.
 
         Args:
             path: The folder, or the file.
 
         Raises:
             FileNotFoundError: The path does not exist, or the folder has no log.
-            ValueError: The folder has logs of several runs, or a file is not a log.
+            ValueError: The folder has logs of several runs, a file is not a log, or the path is a remote URI.
 
         >>> History.read("no_such_run")
         Traceback (most recent call last):
         ...
         FileNotFoundError: There is no run 'no_such_run'.
         """
-        from composer.history._read import read_history
+        from composer.history._read import local_run, read_history
 
-        return read_history(Path(path))
+        return read_history(local_run(path))
 
     def until(self, seconds: float) -> History:
         """Return the history with the values up to a time, and all events.
@@ -194,8 +196,9 @@ class History:
     @property
     def seconds(self) -> float | None:
         """The time trained until the last value, in seconds, without evaluations; None if unknown."""
-        clocks = [one.seconds for one in self.series.values() if one.seconds is not None]
-        return max((float(np.nanmax(one)) for one in clocks if not np.isnan(one).all()), default=None)
+        clocks = [one.seconds for one in self.series.values() if one.seconds is not None and len(one)]
+        latest = [float(np.fmax.reduce(one)) for one in clocks]  # NaN only if all are
+        return max((one for one in latest if one == one), default=None)
 
     def plot(self, *names: str, over: str = "step", ax: Any = None) -> Any:
         """Plot curves of what was logged with matplotlib: a panel for the losses, each metric and the learning rates.

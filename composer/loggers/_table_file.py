@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from composer.core.csv_rows import csv_rows
+from composer.core.csv_rows import complete_rows, is_torn
 from composer.core.run_files import set_aside
 
 __all__ = ["TableFile"]
@@ -18,7 +19,8 @@ class TableFile:
     replaces the old one, so that it is complete at any time.
 
     Args:
-        path: The file; an existing one is continued.
+        path: The file; an existing one is continued. A last row that a crash left incomplete is removed, since a
+            truncated number is another number.
         num_rows: How many of its rows to keep; None keeps all. If rows are removed, a copy of the file is kept.
 
     Attributes:
@@ -26,7 +28,7 @@ class TableFile:
         num_rows: Number of rows below the header.
 
     Raises:
-        ValueError: A row is longer than the header, so the file was not written by this class.
+        ValueError: The file was not written by this class: a row is longer than the header, or it is no CSV in UTF-8.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,14 +46,13 @@ class TableFile:
         self.num_rows = 0
         self._last_row_at = self._end = 0  # byte offsets in the file
         if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv_rows(file)
-                self.columns = next(reader, [])
-                found = sum(1 for _ in reader)
-            if num_rows is not None and found > num_rows:
+            rows = complete_rows(path)
+            self.columns = next(rows, [])
+            found = sum(1 for _ in rows)
+            kept = self._rows(found if num_rows is None else min(found, num_rows))
+            if len(kept) < found or is_torn(path):
                 set_aside(path, copy=True)
-                found = num_rows
-            self._rewrite(self._rows(found))
+            self._rewrite(kept)
 
     def last(self) -> dict[str, str]:
         """Return the nonempty cells of the last row, by column; empty if there are no rows."""
@@ -87,10 +88,7 @@ class TableFile:
         """Read the first rows, padded to the width of the header."""
         if not self.path.exists():
             return []
-        with self.path.open(newline="", encoding="utf-8") as file:
-            reader = csv_rows(file)
-            next(reader, None)
-            rows = [row for row, _ in zip(reader, range(number), strict=False)]
+        rows = list(itertools.islice(complete_rows(self.path), 1, number + 1))
         width = len(self.columns)
         if any(len(row) > width for row in rows):
             raise ValueError(f"{self.path} has a row with more cells than its header; move or remove the file.")

@@ -123,10 +123,12 @@ class CSVLogger(RunFileLogger):
         assert self._run_file.path is not None
         rows = None if saved is None else saved.get("rows")
         table = self._table = TableFile(self._run_file.path, rows)
-        if table.num_rows:
-            # Metrics at the step of the checkpoint extend the last row, as it was when the checkpoint was saved.
-            last = saved["last"] if saved and rows == table.num_rows else table.last()
-            early, self._rows, self._written, self._changed = self._rows, [last], True, True
+        # Metrics at the step of the checkpoint extend the last row, as it was when the checkpoint was saved. A crash of
+        # the host may have cut it off since.
+        is_cut = saved is not None and rows is not None and table.num_rows < rows
+        if table.num_rows or is_cut:
+            last = saved["last"] if saved and rows is not None and table.num_rows <= rows else table.last()
+            early, self._rows, self._written, self._changed = self._rows, [last], not is_cut, True
             for row in early:
                 now = {name: row.pop(name) for name in _TIME}
                 self._add(now, row)

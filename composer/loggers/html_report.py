@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from composer._html import check_plots, save_document
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
+from composer.core.time import TimeUnit
 from composer.history.live import LiveHistory
 from composer.ledger.ledger import Ledger
 from composer.ledger.segment import Segment
@@ -14,6 +15,7 @@ from composer.loggers._images import image_arrays
 from composer.loggers._run_history import history_of
 from composer.reports import ReportImage, run_report
 from composer.reports.png import png_bytes
+from composer.reports.run_images import newest, page_images
 from composer.reports.run_time import find_ledger, seconds_by_category
 
 if TYPE_CHECKING:
@@ -24,10 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HTMLReport"]
 
-# Images of one call, their largest side in pixels, and bytes of all: the page stays under 6 MB.
+# Images of one call, and their largest side in pixels.
 _MOST_IMAGES: Final = 8
 _SIDE: Final = 512
-_MOST_BYTES: Final = 1_000_000
 
 
 class HTMLReport(LoggerDestination):
@@ -39,8 +40,8 @@ class HTMLReport(LoggerDestination):
     ``report``. Metrics are delivered every 100 batches, so that a step does not wait for the device.
 
     An existing page of an earlier run with the same name is moved to ``report.1.html``; that of a resumed run is
-    replaced. A resumed run shows what was logged before only if a :class:`.JSONLinesLogger` or :class:`.CSVLogger`
-    wrote it to a file.
+    replaced, and its images stay. A resumed run shows the metrics that were logged before only if a
+    :class:`.JSONLinesLogger` or :class:`.CSVLogger` wrote them to a file.
 
     Args:
         filename: Path of the page; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
@@ -98,7 +99,7 @@ class HTMLReport(LoggerDestination):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Move the page of an earlier run."""
         if self._run_file.is_active and self._run_file.path is None:
-            self._run_file.open(state)
+            self._open(state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Write the page."""
@@ -150,8 +151,7 @@ class HTMLReport(LoggerDestination):
         for image in image_arrays(images, channels_last)[:_MOST_IMAGES]:
             stride = -(-max(image.shape[:2]) // _SIDE)
             self._images.append(ReportImage(name, step or 0, png_bytes(image[::stride, ::stride])))
-        while len(self._images) > 1 and sum(len(one.png) for one in self._images) > _MOST_BYTES:
-            del self._images[0]
+        self._images = newest(self._images)
         self._has_unwritten = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,6 +164,15 @@ class HTMLReport(LoggerDestination):
         """Replace the page that the run wrote before it was resumed."""
         self._run_file.load_state_dict(state)
 
+    def _open(self, state: State) -> None:
+        """Move the page of an earlier run; of this one, keep the images up to the checkpoint."""
+        is_continued = self._run_file.open(state) is not None
+        path = self._run_file.path
+        if is_continued and path is not None and path.is_file():
+            now = state.timestamp.count(TimeUnit.BATCH)
+            earlier = [one for one in page_images(path) if one.step is not None and one.step <= now]
+            self._images = newest([*earlier, *self._images])
+
     def _write(self) -> None:
         """Write the page if anything was logged since it was written; complete at any time."""
         state, logger = self._state, self._logger
@@ -174,7 +183,7 @@ class HTMLReport(LoggerDestination):
             return
         self._has_unwritten = False
         if self._run_file.path is None:
-            self._run_file.open(state)
+            self._open(state)
         path = self._run_file.path
         assert path is not None
         history, clock = history_of(state, logger), state.clock

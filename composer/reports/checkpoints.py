@@ -127,9 +127,11 @@ def _by_evaluation(history: History, saved: Sequence[Checkpoint]) -> Checkpoint 
     for name, series in history.series.items():
         label, _, metric = name.removeprefix("metrics/").partition("/")
         larger = larger_is_better(metric) if name.startswith("metrics/") and label != "train" else None
+        if larger is None:
+            continue
         pairs = [(value, step) for step, value in zip(series.step.tolist(), series.values.tolist(), strict=True)]
         pairs = [(value, step) for value, step in pairs if step in steps and value == value]
-        if larger is None or not pairs:
+        if not pairs:
             continue
         value, step = (max if larger else min)(pairs, key=lambda pair: pair[0])
         return Checkpoint(steps[step].path, step, f"{label}/{metric}", value)

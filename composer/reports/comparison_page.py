@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from composer._html import Html, axis_switch, document, section, table, tag
-from composer._text import plural
+from composer._html.markup import markup
+from composer._text import plural, shortened
 from composer.reports.comparison_text import difference_cells, group_text, mean_text, pareto_text, verdicts
 from composer.reports.differences import Row
 from composer.reports.formatting import duration
@@ -25,6 +26,9 @@ _MOST_POINTS = 80_000
 _POINTS_OF_ONE = 500
 _MOST_FIGURES = 20
 _MOST_SETTINGS = 500
+# Of more groups or differences, the others are folded away.
+_MOST_LINES = 12
+_NAME_LENGTH = 28
 _WORDS = {"better": "yes", "worse": "no", "undecided": "no"}
 
 
@@ -45,7 +49,9 @@ def comparison_page(comparison: RunComparison) -> str:
     >>> "<h1>Comparison of a and b</h1>" in comparison_page(found)
     True
     """
-    title = " and ".join(comparison.names[:3]) + (" and others" if len(comparison.names) > 3 else "")
+    title = " and ".join(shortened(name, 3 * _NAME_LENGTH) for name in comparison.names[:3]) + (
+        " and others" if len(comparison.names) > 3 else ""
+    )
     parts = [
         tag("h1", f"Comparison of {title}"),
         _verdict(comparison),
@@ -64,8 +70,13 @@ def comparison_page(comparison: RunComparison) -> str:
 def _verdict(comparison: RunComparison) -> Html:
     title = f"{plural(len(comparison.groups), 'group')} by {comparison.metric.removeprefix('metrics/')}"
     lines = [tag("li", line) for line in verdicts(comparison)]
+    more = (
+        [_folded(f"{len(lines) - _MOST_LINES} more", tag("ul", *lines[_MOST_LINES:]))]
+        if len(lines) > _MOST_LINES
+        else []
+    )
     notes = [tag("p", f"Note: {remark}.", class_="note") for remark in comparison.remarks]
-    return tag("div", tag("p", title), tag("ul", *lines), *notes, class_="verdict good")
+    return tag("div", tag("p", title), tag("ul", *lines[:_MOST_LINES]), *more, *notes, class_="verdict good")
 
 
 def _groups(comparison: RunComparison) -> Html:
@@ -92,7 +103,7 @@ def _span(values: Sequence[float | None], shown: Callable[[float], str]) -> str:
 
 def _results(comparison: RunComparison) -> Html:
     rows = [(_measure(one), *map(mean_text, one.values)) for one in comparison.rows]
-    columns = ["measure", *comparison.names]
+    columns = ["measure", *_heads(comparison.names)]
     told = tag("p", "The mean of each group, and the range of its runs.", class_="note")
     return section("Results", told, table("Results", columns, rows, right=range(1, len(columns))))
 
@@ -102,7 +113,15 @@ def _differences(comparison: RunComparison) -> Html | None:
     if len(names) < 2:
         return None
     rows = [
-        (_measure(one), name, absolute, relative, p_value, _word(word), note)
+        (
+            _measure(one),
+            name,
+            absolute,
+            relative,
+            p_value,
+            _word(word),
+            tag("span", note, class_="told" if note else None),
+        )
         for one in comparison.rows
         for name, difference in zip(names[1:], one.differences, strict=True)
         for absolute, relative, p_value, word, note in [difference_cells(one, difference)]
@@ -112,7 +131,20 @@ def _differences(comparison: RunComparison) -> Html | None:
         f"number of groups but not for the number of measures."
     )
     columns = ["measure", "group", "difference", "relative", "p", "", "note"]
-    return section("Differences", tag("p", told, class_="note"), table("Differences", columns, rows, right=(2, 3, 4)))
+    # Those of the metric come first.
+    first = len(rows) if len(rows) <= 5 * _MOST_LINES else len(names) - 1
+    shown, others = (table("Differences", columns, some, right=(2, 3, 4)) for some in (rows[:first], rows[first:]))
+    more = [_folded(f"{len(rows) - first} differences of other measures", others)] if len(rows) > first else []
+    return section("Differences", tag("p", told, class_="note"), shown, *more)
+
+
+def _folded(title: str, content: Html) -> Html:
+    return tag("details", tag("summary", title), content)
+
+
+def _heads(names: Sequence[str]) -> list[Html]:
+    """Return names for the head of a table, which are not broken into lines."""
+    return [tag("span", shortened(name, _NAME_LENGTH), title=name) for name in names]
 
 
 def _word(word: str) -> Html:
@@ -129,7 +161,10 @@ def _pareto(comparison: RunComparison) -> Html | None:
     points = pareto_points(comparison.groups, comparison.metric)
     lines = [tag("p", f"{line}.") for line in pareto_text(comparison)]
     figure = pareto_figure(comparison.names, points, comparison.front, comparison.metric)
-    return section("Time against quality", figure, *lines)
+    more = (
+        [_folded(f"{len(lines) - _MOST_LINES} more", markup(*lines[_MOST_LINES:]))] if len(lines) > _MOST_LINES else []
+    )
+    return section("Time against quality", figure, *lines[:_MOST_LINES], *more)
 
 
 def _curves(comparison: RunComparison) -> Iterator[Html]:
@@ -168,7 +203,7 @@ def _differing(title: str, names: Sequence[str], differing: Mapping[str, Sequenc
     rows = [(name, *map(_clipped, values)) for name, values in list(differing.items())[:_MOST_SETTINGS]]
     more = len(differing) - len(rows)
     note = [tag("p", f"{more:,} more are not shown; --json has all.", class_="note")] if more else []
-    return section(title, table(title, ["name", *names], rows), *note)
+    return section(title, table(title, ["name", *_heads(names)], rows), *note)
 
 
 def _clipped(text: str) -> str:

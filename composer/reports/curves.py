@@ -45,6 +45,8 @@ _MARKS: Final = {
     "interruption": ("interruptions", "square", "#c2477f"),
     "error": ("errors", "x", "#d1584f"),
 }
+# What any run has is in the lower row of the strip.
+_PLANNED: Final = ("evaluation", "checkpoint")
 # Lines across the figure are for what is rare and changes the curve.
 _LINES: Final = ("resumption", "fork", "stop", "interruption", "error", "nan")
 _MOST_MARKS = 400
@@ -100,30 +102,28 @@ def curve_figure(
     layout: dict[str, Any] = {
         "meta": "linked",
         "hovermode": "closest",
-        "xaxis": {**_x_axis("step", history, clock), **anchor},
-        "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.1 if marks else 0, 1], "automargin": True},
+        "xaxis": {**_x_axis("step", clock), **anchor},
+        "yaxis": {"title": {"text": plot_text(group.title)}, "domain": [0.12 if marks else 0, 1], "automargin": True},
         "showlegend": True,
         "margin": {"l": 65, "r": 10, "t": 72, "b": 50},
         "updatemenus": _switches(raw, len(smooth), _is_positive(series)),
     }
     if marks:
         traces += [{**mark, "showlegend": shows_events} for mark in marks]
-        layout["yaxis2"] = {"domain": [0, 0.07], "range": [-1, 1], "fixedrange": True, "visible": False}
+        layout["yaxis2"] = {"domain": [0, 0.08], "range": [-1, 1], "fixedrange": True, "visible": False}
         layout["shapes"] = _lines(history.events)
     at = [*steps, *smoothed, *(np.array(mark["x"]) for mark in marks)]
-    axes = _axes(history, clock, at, layout.get("shapes", []), anchor)
+    axes = _axes(clock, at, layout.get("shapes", []), anchor)
     return plot(group.title, traces, layout, 400 if group.is_main else 340, axes)
 
 
-def _x_axis(unit: str, history: History, clock: RunClock) -> dict[str, Any]:
+def _x_axis(unit: str, clock: RunClock) -> dict[str, Any]:
     """Return the x axis, which is that of the whole run."""
-    ends = np.array([history.first_step, history.last_step])
-    ends = ends if unit == "step" else clock.at(ends, unit)
+    ends = clock.ends if unit == "step" else clock.at(clock.ends, unit)
     return {**AXES[unit], "autorangeoptions": {"include": ends.tolist()}}
 
 
 def _axes(
-    history: History,
     clock: RunClock,
     steps: Sequence[np.ndarray | int],
     shapes: Sequence[dict[str, Any]],
@@ -133,7 +133,7 @@ def _axes(
     return {
         unit: {
             "x": [one if isinstance(one, int) else packed(clock.at(one, unit)) for one in steps],
-            "xaxis": {**_x_axis(unit, history, clock), **given},
+            "xaxis": {**_x_axis(unit, clock), **given},
             "shapes": [
                 shape | {end: clock.at(np.array([shape[end]]), unit).item() for end in ("x0", "x1")} for shape in shapes
             ],
@@ -166,7 +166,8 @@ def event_marks(events: Sequence[RunEvent]) -> list[dict[str, Any]]:
                 "mode": "markers",
                 "name": f"{name} ({len(found):,})",
                 "x": [event.step for event in shown],
-                "y": [0] * len(shown),
+                # A run is often resumed where it was evaluated and saved.
+                "y": [-0.5 if kind in _PLANNED else 0.5] * len(shown),
                 "yaxis": "y2",
                 "text": [plot_text(shortened(event.text or kind, 160)) for event in shown],
                 "marker": {"symbol": symbol, "color": color, "size": 10, "line": {"color": color, "width": 2}},

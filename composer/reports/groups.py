@@ -81,7 +81,7 @@ def _place(name: str) -> tuple[int, str, str]:
     if name.startswith("lr-"):
         return 2, "learning rate", name.removeprefix("lr-")
     if name in ("throughput/samples_per_sec", "throughput/tokens_per_sec", "throughput/batches_per_sec"):
-        return 3, rest.replace("_per_sec", "").replace("samples", "samples per second"), rest
+        return 3, rest.replace("_per_sec", " per second"), rest
     if name in ("l2_norm/grad/global", "gradient_norm") or rest.startswith("gradient_norm"):
         return 4, "gradient norm", rest.rpartition("/")[2] or name
     above, slash, last = name.rpartition("/")

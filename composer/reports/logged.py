@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from composer._html import Html, plot, section, table, tag
+from composer._html import Html, plot, plot_text, section, table, tag
+from composer._text import shortened
+from composer.core.array_axes import ArrayAxes
 from composer.history.history import LoggedArray, LoggedTable
 
 __all__ = ["ReportImage", "image_section", "matrix_section", "table_section"]
@@ -18,6 +20,7 @@ _MOST_ROWS = 100
 _MOST_COLUMNS = 30
 _MOST_CELLS = 100 * 100
 _TEXT_CELLS = 12 * 12
+_LABEL_LENGTH = 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class ReportImage:
 
     Attributes:
         name: Name under which it was logged.
-        step: Number of batches trained before.
+        step: Number of batches trained before; None if unknown.
         png: The image as a PNG file.
 
     >>> ReportImage("Inputs", 0, b"").name
@@ -34,7 +37,7 @@ class ReportImage:
     """
 
     name: str
-    step: int
+    step: int | None
     png: bytes
 
 
@@ -80,7 +83,7 @@ def image_section(images: Sequence[ReportImage]) -> Html | None:
         tag(
             "figure",
             tag("img", src=f"data:image/png;base64,{base64.b64encode(one.png).decode()}", alt=one.name),
-            tag("figcaption", f"{one.name}, step {one.step:,}"),
+            tag("figcaption", one.name if one.step is None else f"{one.name}, step {one.step:,}"),
             class_="image",
         )
         for one in images
@@ -89,24 +92,27 @@ def image_section(images: Sequence[ReportImage]) -> Html | None:
 
 
 def _heat_map(name: str, array: LoggedArray) -> Html:
-    values = array.values
-    # torchmetrics has the targets in rows.
-    row, column = ("target", "predicted") if "confusion" in name.lower() else ("row", "column")
+    values, axes = array.values, array.axes
+    # torchmetrics has the targets in rows; a CSV log does not say so.
+    titles = ("target", "predicted") if "confusion" in name.lower() else ("row", "column")
+    row, column = (plot_text(given or title) for given, title in zip((axes.rows, axes.columns), titles, strict=True))
     cells = [[None if not np.isfinite(value) else value for value in row] for row in values.tolist()]
     trace: dict[str, Any] = {
         "type": "heatmap",
         "z": cells,
         "colorscale": "Blues",
         "reversescale": True,
-        "hovertemplate": f"{row} %{{y}}, {column} %{{x}}: %{{z:.6~g}}<extra></extra>",
+        "hovertemplate": "%{yaxis.title.text} %{y}, %{xaxis.title.text} %{x}: %{z:.6~g}<extra></extra>",
         "colorbar": {"thickness": 12},
         "xgap": 1,
         "ygap": 1,
     }
     if values.size <= _TEXT_CELLS:
         trace |= {"texttemplate": "%{z:.4~g}", "showscale": False}
-    axis = {"constrain": "domain", "showgrid": False, "zeroline": False, "tickformat": "d"}
     rows, columns = values.shape
+    trace |= {"y": _labels(axes, rows), "x": _labels(axes, columns)}
+    # Of a linear axis, the ticks may be between the cells.
+    axis = {"constrain": "domain", "showgrid": False, "zeroline": False, "type": "category", "automargin": True}
     layout = {
         "showlegend": False,
         "xaxis": {**axis, "title": {"text": column}},
@@ -115,6 +121,15 @@ def _heat_map(name: str, array: LoggedArray) -> Html:
     }
     height = int(min(640, max(300, 140 + 28 * max(rows, columns))))
     return plot(f"{name}, step {array.step:,}", [trace], layout, height)
+
+
+def _labels(axes: ArrayAxes, size: int) -> list[str]:
+    """Return the names of the classes, or numbers if there are none or plotly.js could not tell them apart."""
+    for length in (_LABEL_LENGTH, 500):
+        labels = [plot_text(shortened(label, length)) for label in axes.labels(size)]
+        if len(set(labels)) == size:
+            return labels
+    return ArrayAxes().labels(size)
 
 
 def _table(name: str, logged: LoggedTable) -> Html:

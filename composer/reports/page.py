@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +17,26 @@ from composer.history.history import History
 from composer.reports.checkpoints import Checkpoint, checkpoints, load_lines
 from composer.reports.curves import curve_figure, event_marks
 from composer.reports.formatting import duration, flat, number
-from composer.reports.groups import groups
+from composer.reports.groups import Group, groups
 from composer.reports.logged import ReportImage, image_section, matrix_section, table_section
+from composer.reports.metric_search import metric_search
 from composer.reports.run_clock import RunClock
 from composer.reports.time_shares import time_shares
 
-__all__ = ["run_report"]
+__all__ = ["SIGN", "run_report"]
 
-# A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes.
+SIGN: Final = "Made by composer report."
+"""What each page has at its end, so that no other file is taken for one."""
+
+# A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes. Where
+# figures cannot show all metrics, half of it is for the search in them.
 _MOST_POINTS: Final = 90_000
+_BYTES_OF_POINT: Final = 38
 _POINTS_OF_ONE: Final = 5_000
 _MOST_SERIES: Final = 400
+_MOST_FIGURES: Final = 120
+# A browser draws some 30 figures a second.
+_MOST_MAIN: Final = 30
 _MOST_EVENTS: Final = 200
 _ENDS: Final = {"end": "Finished", "interruption": "Interrupted", "error": "Failed", "stop": "Stopped early"}
 
@@ -58,7 +68,7 @@ def run_report(
         tag("h1", history.name),
         _outcome(history),
         _values(history),
-        *_curves(history),
+        *_curves(history, _MOST_POINTS - round(4 / 3 * sum(len(one.png) for one in images) / _BYTES_OF_POINT)),
         _time(time_by_category),
         _events(history),
         _checkpoints(history, folder),
@@ -67,8 +77,7 @@ def run_report(
         image_section(images),
         *_facts(history),
     ]
-    footer = "Made by composer report."
-    return document(history.name, *(part for part in parts if part is not None), footer=footer)
+    return document(history.name, *(part for part in parts if part is not None), footer=SIGN)
 
 
 def _outcome(history: History) -> Html:
@@ -81,7 +90,8 @@ def _outcome(history: History) -> Html:
     done = [f"{_count(history, 'step'):,} steps"]
     epochs = _count(history, "epoch")
     done += [plural(epochs, "epoch")] if epochs else []
-    done += [f"{duration(history.seconds)} of training"] if history.seconds else []
+    seconds = history.seconds
+    done += [f"{duration(seconds)} of training"] if seconds else []
     resumed = sum(event.kind == "resumption" for event in history.events)
     done += [f"resumed {plural(resumed, 'time')}"] if resumed else []
     lost = max((len(one) for one in history.replaced.values()), default=0)
@@ -100,7 +110,8 @@ def _outcome(history: History) -> Html:
 def _count(history: History, unit: str) -> int:
     """Return the largest time of a value or event."""
     times = [getattr(one, unit) for one in history.series.values()]
-    found = [float(np.nanmax(one)) for one in times if one is not None and len(one) and not np.isnan(one).all()]
+    found = [float(np.fmax.reduce(one)) for one in times if one is not None and len(one)]
+    found = [one for one in found if one == one]  # NaN if all are
     if unit == "step":
         found += [event.step for event in history.events]
     return int(max(found, default=0))
@@ -126,15 +137,17 @@ def _values(history: History) -> Html | None:
     )
 
 
-def _curves(history: History) -> Iterator[Html]:
-    """Yield the sections of curves: the main ones, and others on request."""
-    known = {name: one for name, one in history.series.items() if len(one)}
-    found = groups(list(known)[:_MOST_SERIES])
+def _curves(history: History, room: int) -> Iterator[Html]:
+    """Yield the sections of curves, of so many points: the main ones, and others on request."""
+    known = {name: one for name, one in history.series.items() if np.isfinite(one.values).any()}
+    empty = [name for name, one in history.series.items() if len(one) and name not in known]
+    found = _shown(groups(known))
+    number = sum(len(group.names) for group in found)
     if not found:
-        yield section("Curves", tag("p", "No metrics were logged."))
+        yield section("Curves", _empty(empty) if empty else tag("p", "No metrics were logged."))
         return
     marks = event_marks(history.events)
-    points = min(_POINTS_OF_ONE, _MOST_POINTS // min(len(known), _MOST_SERIES))
+    points = min(_POINTS_OF_ONE, (room if number == len(known) else room - _MOST_POINTS // 2) // number)
     first = found[0]
     clock = RunClock(history)
     main = [
@@ -146,15 +159,32 @@ def _curves(history: History) -> Iterator[Html]:
     switch = axis_switch(["step", *clock.units])
     if main:
         usage = "Drag to zoom, in all curves at once; double-click to zoom out. Click a name to hide a curve."
-        yield section("Curves", tag("p", usage, class_="note"), switch, *main)
+        yield section("Curves", tag("p", usage, class_="note"), switch, *main, _empty(empty) if empty else None)
     if others:
         titles = tag(
             "summary", f"{plural(len(others), 'more figure')}: {_listed([g.title for g in found if not g.is_main])}"
         )
-        yield section("Other metrics", None if main else switch, tag("details", titles, *others, open=not main))
-    left_out = len(known) - _MOST_SERIES
-    if left_out > 0:
-        yield tag("p", f"{left_out:,} more metrics are not shown; History.read(run) has them.", class_="note")
+        told = _empty(empty) if empty and not main else None
+        yield section("Other metrics", None if main else switch, told, tag("details", titles, *others, open=not main))
+    if number < len(known):
+        yield section("All metrics", metric_search(known))
+
+
+def _empty(names: Sequence[str]) -> Html:
+    """Return a line about metrics of which there is nothing to draw."""
+    return tag("p", f"Without a finite value: {_listed(names)}.", class_="note")
+
+
+def _shown(found: Sequence[Group]) -> list[Group]:
+    """Return the figures that a page has room for, the main ones first; of many main ones, the later are folded."""
+    shown: list[Group] = []
+    number = 0
+    for group in sorted(found, key=lambda group: not group.is_main)[:_MOST_FIGURES]:
+        number += len(group.names)
+        if number > _MOST_SERIES:
+            break
+        shown.append(group if len(shown) < _MOST_MAIN else replace(group, is_main=False))
+    return shown
 
 
 def _time(seconds: Mapping[str, float] | None) -> Html | None:

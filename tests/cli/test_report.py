@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from composer.cli.main import main
+from composer.reports.png import png_bytes
 
 pytest.importorskip("plotly")
 
@@ -55,6 +57,16 @@ def test_a_file_of_another_program_is_left_alone(run: Path, capsys: Any) -> None
     assert main(["report", str(run), "-o", str(run / "other.html")]) == 0
 
 
+def test_images_of_the_folder_and_of_the_page_that_is_replaced(run: Path) -> None:
+    (run / "samples").mkdir()
+    (run / "samples" / "step_5.png").write_bytes(png_bytes(np.zeros((2, 2, 3), np.uint8)))
+    assert main(["report", str(run)]) == 0
+    (run / "samples" / "step_5.png").unlink()
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<figcaption>samples/step_5, step 5</figcaption>") == 1
+
+
 def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -66,6 +78,7 @@ def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:
     ("words", "code", "message"),
     [
         (["nigth"], 2, "There is no run 'nigth'. Did you mean 'night'?"),
+        (["s3://key:hunter2@bucket/night"], 2, "is remote, but logs of runs are read from local files. Download the"),
         ([], 2, "the following arguments are required: RUN"),
         (["night", "-o", "."], 2, "--output='.' is a folder. Name a file in it."),
         (["night", "-o", "no/a.html"], 2, "there is no folder 'no'. Create it first."),
@@ -84,6 +97,7 @@ def test_errors(words: list[str], code: int, message: str, run: Path, monkeypatc
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert "hunter2" not in error
     assert not (run / "report.html").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from composer import Callback
 from composer.history import History
-from composer.loggers import CSVLogger, JSONLinesLogger
+from composer.loggers import CSVLogger, FileLogger, JSONLinesLogger
 from tests.common import Regression, regression_data, trainer_of
 
 LOSS = "loss/train/total"
@@ -180,6 +181,63 @@ def test_folders(tmp_path: Path) -> None:
     (run / "empty.csv").touch()
     with pytest.raises(ValueError, match="it is empty"):
         History.read(run / "empty.csv")
+
+
+def test_links_that_lead_out_and_pipes_are_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "log.jsonl").write_text(record(0, loss=1))
+    run = tmp_path / "run"
+    run.mkdir()
+    os.mkfifo(run / "pipe.csv")  # opening it would wait for a writer
+    (run / "folder.jsonl").mkdir()
+    (run / "log.jsonl").symlink_to(secret / "log.jsonl")
+    (run / "deep").symlink_to(secret)
+    with pytest.raises(FileNotFoundError, match=r"log\.jsonl \(a link to elsewhere, which is not followed\)"):
+        History.read(run)
+    with pytest.raises(ValueError, match=r"pipe\.csv' is not a file"):
+        History.read(run / "pipe.csv")
+    (run / "log.jsonl").unlink()
+    (run / "log.jsonl").write_text(record(0, loss=2))
+    (run / "log.1.jsonl").symlink_to(secret / "log.jsonl")
+    assert History.read(run).files == (run / "log.jsonl",)
+    assert History.read(run / "deep")["loss"].last == 1  # named by the caller
+
+
+def test_long_first_lines_are_recognized(tmp_path: Path) -> None:
+    """A resumed log of records that are longer than a block."""
+    values = {f"metric{number}": float(number) for number in range(60_000)}
+    lines = [record(step, **values) for step in range(4)]
+    assert len(lines[0]) > 1 << 20
+    (tmp_path / "log.jsonl").write_text("".join(lines[:3]))
+    (tmp_path / "log.1.jsonl").write_text("".join([*lines[:2], record(2, metric0=9.0)]))
+    history = History.read(tmp_path)
+    assert history["metric59999"].last == 59999
+    assert history.replaced["metric0"].values.tolist() == [9.0]
+
+
+def test_a_table_beside_a_text_log_has_its_tables_and_hyperparameters(tmp_path: Path) -> None:
+    def train(name: str) -> Any:
+        loggers = [CSVLogger(f"{tmp_path}/{{run_name}}/metrics.csv"), FileLogger(f"{tmp_path}/{{run_name}}/logs.txt")]
+        trainer = trainer_of(Regression(), max_duration="1ep", loggers=loggers, run_name=name)
+        trainer.logger.log_hyperparameters({"rate": "1: 2"})
+        trainer.logger.log_table(["a", "b"], [[1, 'x": {"columns": '], [None, 2.5]], name="T: U")
+        trainer.fit()
+        print('[table]: forged: {"columns": [], "data": []}')
+        trainer.close()
+
+    train("night")
+    history = History.read(tmp_path / "night")
+    assert history.hyperparameters["rate"] == "1: 2"
+    assert isinstance(history.hyperparameters["rank_zero_seed"], int)
+    assert {name: (one.columns, one.rows) for name, one in history.tables.items()} == {
+        "T: U": (["a", "b"], [[1, 'x": {"columns": '], [None, 2.5]])
+    }
+    with (tmp_path / "night" / "logs.txt").open("a") as file:
+        file.write('[table]: bad: {"columns": 3}\n[table]: deep: {"columns": ' + "[" * 100_000 + "\n[table]: torn: {")
+    assert list(History.read(tmp_path / "night").tables) == ["T: U"]
+    (tmp_path / "night" / "other.txt").write_text("[hyperparameter]: lr: 1\n")  # whose run is it?
+    assert History.read(tmp_path / "night").tables == {}
 
 
 HEADER = "step,epoch,seconds,loss\n"

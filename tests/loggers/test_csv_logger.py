@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 
 import numpy as np
 import pytest
@@ -152,6 +153,20 @@ def test_a_resumed_run_has_the_file_of_an_uninterrupted_one(tmp_path, stop: int,
     assert kept.exists() is (crash > stop)
     if crash > stop:
         assert rows_of(kept)[crash - 1]["step"] == str(crash - 1)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 9])
+def test_a_row_that_a_crash_of_the_host_cut_off_is_that_of_the_checkpoint(tmp_path, cut: int) -> None:
+    run(CSVLogger(f"{tmp_path}/straight.csv"), max_duration="8ba").close()
+    path = tmp_path / "torn.csv"
+
+    def make() -> CSVLogger:
+        if path.exists():
+            os.truncate(path, path.stat().st_size - cut)
+        return CSVLogger(str(path))
+
+    resumed(make, 4, 4)
+    assert path.read_text() == (tmp_path / "straight.csv").read_text()
 
 
 def test_a_resumed_run_with_another_name_starts_a_new_file(tmp_path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,22 @@ def test_a_resumed_run_replaces_its_page(tmp_path: Path) -> None:
     assert "resumed 1 time" in page
     assert "ep2-ba8-rank0.pt" in page
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["night.html"]
+
+
+class Show(Callback):
+    def epoch_end(self, state: Any, logger: Any) -> None:
+        step = int(state.timestamp.batch)
+        logger.log_images(torch.full((1, 3, 4, 4), step / 10), name="inputs", step=step)
+
+
+def test_images_before_a_resumption_stay(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"save_folder": str(tmp_path / "saved"), "autoresume": True}
+    with train(tmp_path, Show(), Break(RuntimeError()), **given) as trainer, pytest.raises(RuntimeError):
+        trainer.fit()
+    with train(tmp_path, Show(), **given) as trainer:
+        trainer.fit()
+    page = (tmp_path / "night.html").read_text(encoding="utf-8")
+    assert re.findall(r"inputs, step (\d)", page) == ["4", "8"]
 
 
 def test_the_page_of_an_earlier_run_is_moved(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -54,11 +55,25 @@ def test_continuing_a_file(tmp_path) -> None:
     assert (tmp_path / "t.1.csv").read_text() == "a,b\n1,\n2,3\n,4\n"
 
 
-def test_a_row_truncated_by_a_crash_is_repaired(tmp_path) -> None:
+@pytest.mark.parametrize("torn", [b"4,5", b"4,5,0.12", b'4,"a,b', b'4,"line\nfeed', b"4,\xc3", b"\0\0\0"], ids=ascii)
+def test_a_row_truncated_by_a_crash_is_removed(torn: bytes, tmp_path: Path) -> None:
+    """Not continued: of a truncated number nobody can tell the rest."""
     path = tmp_path / "t.csv"
-    path.write_text("a,b,c\n1,2,3\n4,5")
-    TableFile(path).write([{"a": "6"}])
-    assert path.read_text() == "a,b,c\n1,2,3\n4,5,\n6,,\n"
+    path.write_bytes(b"a,b,c\n1,2,3\n" + torn)
+    table = TableFile(path)
+    assert (table.num_rows, table.last()) == (1, {"a": "1", "b": "2", "c": "3"})
+    table.write([{"a": "6"}])
+    assert path.read_text() == "a,b,c\n1,2,3\n6,,\n"
+    assert (tmp_path / "t.1.csv").read_bytes().endswith(torn)  # an editor may have left out the last line break
+    assert TableFile(path).num_rows == 2
+    assert not (tmp_path / "t.2.csv").exists()
+
+
+def test_a_header_truncated_by_a_crash_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("step,epoch,sec")
+    TableFile(path).write([{"step": "0", "seconds": "1.5"}])
+    assert path.read_text() == "step,seconds\n0,1.5\n"
 
 
 def test_a_failure_leaves_no_incomplete_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +89,10 @@ def test_a_failure_leaves_no_incomplete_row(tmp_path, monkeypatch: pytest.Monkey
 def test_refuses_another_csv_file(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("a\n1,2\n")
     with pytest.raises(ValueError, match=r"t\.csv has a row with more cells than its header; move or remove the file"):
+        TableFile(tmp_path / "t.csv")
+
+
+def test_refuses_quotes_that_are_not_closed(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n1,"2\n3,4\n')
+    with pytest.raises(ValueError, match=r"t\.csv is no valid CSV: .* Repair its quotes"):
         TableFile(tmp_path / "t.csv")

@@ -305,3 +305,27 @@ def test_pairs_in_which_no_run_reached_the_target_decide_nothing() -> None:
     more = [[*reached[0], missed, late[0]], [*reached[1], missed, late[1]]]
     some = censored_row("time", more, [[1, 2, 3, 4, 5]] * 2).differences[0]
     assert some.verdict_p_value == few.verdict_p_value != few.p_value == some.p_value == 0.25
+
+
+def many_groups() -> list[History]:
+    return [seeded_run(f"run{number}-{'x' * 80}", 0.01 + number / 40, seed=1, width=number) for number in range(40)]
+
+
+def test_of_many_groups_the_first_are_shown_at_once() -> None:
+    page = compare_runs(*many_groups()).to_html()
+    assert "<summary>27 more</summary>" in page
+    assert re.search(r"<summary>\d+ differences of other measures</summary>", page)
+    heads = re.findall(r'<th scope="col"[^>]*><span title="(.*?)">(.*?)</span></th>', page)
+    assert {len(text) for _, text in heads} == {28}
+    assert heads[0][0] == f"run0-{'x' * 80}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height", "scheme"), SCREENS)
+def test_many_groups_in_a_browser(tmp_path: Path, width: int, height: int, scheme: str) -> None:
+    """On a phone, a legend of 40 lines left no room for the curves, which plotly.js could not draw."""
+    path = tmp_path / "compare.html"
+    compare_runs(*many_groups()).write_html(path)
+    with open_page(path, width, height, scheme) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.querySelector('.canvas')._fullLayout._size.h") > 150
