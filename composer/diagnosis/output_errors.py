@@ -68,15 +68,15 @@ class OutputErrors:
     @contextlib.contextmanager
     def noted(self) -> Generator[None]:
         """Note what loggers and threads raise in a ``with`` block; they are reported as always."""
-        report, hook = Logger.report, threading.excepthook
+        report, hook, note = Logger.report, threading.excepthook, self.note
 
-        def noting_report(logger: Logger, destination: LoggerDestination, error: Exception) -> None:
-            self.note(type(destination).__name__, destination, error)
-            report(logger, destination, error)
+        def noting_report(self: Logger, destination: LoggerDestination, error: Exception) -> None:
+            note(type(destination).__name__, destination, error)
+            report(self, destination, error)
 
         def noting_hook(args: threading.ExceptHookArgs) -> None:
             if args.exc_value is not None and args.thread is not None:
-                self.note(f"thread {args.thread.name}", None, args.exc_value)
+                note(f"thread {args.thread.name}", None, args.exc_value)
             hook(args)
 
         Logger.report, threading.excepthook = noting_report, noting_hook
