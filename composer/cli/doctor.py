@@ -35,9 +35,8 @@ def add_to(commands: Any) -> None:
         "doctor",
         "Find out why a training script is slow: train some steps as they are, show where their time goes, name what "
         "limits the speed, and measure changes that may make it faster, in turn with the unchanged run.",
-        "0 if there is no bottleneck, even if a remedy pays, 1 if there is one, the script fails or the page cannot be "
-        "written, 2 if the command "
-        "line is wrong.",
+        "0 if there is no bottleneck, even if a remedy pays, 1 if there is one, the script or one of its loggers "
+        "fails, or the page cannot be written, 2 if the command line is wrong.",
     )
     command.add_argument("--steps", type=int, default=20, metavar="N", help="number of steps to measure (default 20)")
     command.add_argument(

@@ -17,11 +17,12 @@ from composer._secrets.masking import mask_values
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
 from composer.diagnosis.hot_lines import hot_lines
-from composer.diagnosis.remedies import REMEDIES, Remedy, combination, would_save
+from composer.diagnosis.remedies import ON_REQUEST, REMEDIES, Remedy, combination, would_save
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
+from composer.diagnosis.step_split import seconds_of, shares_of
 from composer.diagnosis.step_trace import StepTrace, copy_trace
-from composer.diagnosis.verdict import Verdict, judge, seconds_of, shares_of
+from composer.diagnosis.verdict import Verdict, judge
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
@@ -43,6 +44,8 @@ _BLOCK_SECONDS, _EPOCH_SECONDS, _MAX_STEPS = 0.3, 1.5, 256
 _FEW_ROUNDS, _MIN_ROUNDS, _MAX_ROUNDS = 3, 5, 60
 # Seconds of rounds, and of those for remedies that seem to pay and whose gain is still vague.
 _CONTEST_SECONDS, _LONGEST_SECONDS = 15.0, 45.0
+# Of a remedy to start, or for a block: times those of the whole measurement of the unchanged run, and at least.
+_PATIENCE, _LEAST_LIMIT = 3.0, 30.0
 # Width of the interval, relative to its value, that is small enough at once, and after these seconds.
 _WIDTH, _VAGUE = 0.08, 0.25
 
@@ -125,17 +128,20 @@ class _Diagnosis:
         self._target, self._folder, self._steps, self._chosen = target, folder, steps, chosen
         self._changes, self._ranks, self._time_limit = tuple(changes), ranks, time_limit
         self._trace, self._progress, self._server = trace, progress, server
+        self._measured = time_limit  # seconds that it took to measure the unchanged run
 
     def report(self) -> Report:
         """Measure, judge, and try the remedies."""
         start = time.monotonic()
-        result = self._measure("measure", ())
+        record = self._measure("measure", ())
+        result, self._measured = record.result, record.seconds
         self._say(f"measured {len(result['steps'])} steps")
         inline = None
         data = result["facts"]["data"]
         if data.get("workers") and shares_of(result).get("data", 0.0) > 0.1:
             with contextlib.suppress(RuntimeError):  # the evidence is poorer without it
-                inline = self._measure("inline", ("train_dataloader.num_workers=0",))
+                change = ("train_dataloader.num_workers=0",)
+                inline = self._measure("inline", change, min(self._time_limit, self._patience)).result
         verdict = judge(result, inline)
         self._say(verdict.text)
         found = list(applicable(result, self._chosen))
@@ -159,6 +165,7 @@ class _Diagnosis:
             command=self._command(),
             trace=trace,
             clock=result.get("clock", 0.0),
+            errors=result.get("errors", ()),
         )
 
     def _command(self) -> str:
@@ -182,14 +189,27 @@ class _Diagnosis:
         self._say(str(trace))
         return trace
 
-    def _measure(self, name: str, changes: tuple[str, ...]) -> Mapping[str, Any]:
-        trial = self._trial(name, _RECORDER, Remedy(name, changes), {"steps": self._steps})
+    def _measure(self, name: str, changes: tuple[str, ...], limit: float | None = None) -> Record:
+        trial = self._trial(name, _RECORDER, Remedy(name, changes), {"steps": self._steps}, limit)
         record: Record = Study(self._folder, server=self._server).run([trial])[name]
         if not record.is_completed:
             raise RuntimeError(f"The program does not train: {record.error}\n{record.details}")
-        return record.result
+        return record
 
-    def _trial(self, name: str, probe: str, remedy: Remedy, arguments: Mapping[str, Any]) -> Trial:
+    @property
+    def _patience(self) -> float:
+        """Seconds after which a change that takes longer than the unchanged run will not end, or not pay."""
+        return max(_LEAST_LIMIT, _PATIENCE * self._measured)
+
+    def _limit_of(self, remedy: Remedy) -> float:
+        """Return the seconds that a remedy may take to start, or for a block; compilation takes as long as it takes."""
+        whole = self._time_limit / 2
+        is_slow = any(name.partition("-")[0] in ON_REQUEST for name in remedy.name.split("+"))
+        return whole if is_slow else min(whole, self._patience)
+
+    def _trial(
+        self, name: str, probe: str, remedy: Remedy, arguments: Mapping[str, Any], limit: float | None = None
+    ) -> Trial:
         own = Remedy("", self._changes).changed
         given = {**arguments, "changed": [*own, *remedy.changed], "edits": list(remedy.edits)}
         changes = (*self._changes, *remedy.changes)
@@ -200,7 +220,7 @@ class _Diagnosis:
             given,
             changes,
             ranks=self._ranks,
-            time_limit=self._time_limit,
+            time_limit=self._time_limit if limit is None else limit,
             threads=_threads(self._ranks),
         )
 
@@ -225,7 +245,9 @@ class _Diagnosis:
         """Measure remedies in turn with the unchanged run, which takes part twice."""
         step = sum(seconds_of(result).values())
         named = {"base": Remedy("base"), "again": Remedy("again")} | {one.name: one for one in remedies}
-        trials = {name: self._trial(_block_name(name), _BLOCKS, remedy, {}) for name, remedy in named.items()}
+        # Each may hang once, and the others wait.
+        whole = self._time_limit * (len(named) + 1) + _LONGEST_SECONDS * self._ranks
+        trials = {name: self._trial(_block_name(name), _BLOCKS, one, {}, whole) for name, one in named.items()}
         batches = result["facts"]["data"].get("batches")
         count = _block_steps(step, batches, self._ranks)
         with Contest(
@@ -236,6 +258,7 @@ class _Diagnosis:
             batches=batches,
             warmup=max(4, min(count, 64)),
             limit=self._time_limit / 2,
+            limits={one.name: self._limit_of(one) for one in remedies},
             parallel=max(1, result["facts"]["cores"] // self._ranks),
         ) as contest:
             racing = [name for name in trials if name not in contest.failed]
@@ -267,8 +290,9 @@ class _Diagnosis:
         precision: str,
     ) -> Tried:
         if remedy.name in contest.failed or not contest.blocks[remedy.name]:
-            self._say(f"{remedy.name}: does not run")
-            return Tried(remedy, None, error=contest.failed.get(remedy.name, "it did not start"))
+            error = contest.failed.get(remedy.name, "it did not start")
+            self._say(f"{remedy.name}: does not run: {error}")
+            return Tried(remedy, None, error=error)
         ratio = _ratio(seconds, remedy.name)
         pays = ratio.low > 1 + _MIN_GAIN / 2 and ratio.gain > max(_MIN_GAIN, abs(math.log(noise.value)))
         self._say(f"{remedy.name}: {ratio}")

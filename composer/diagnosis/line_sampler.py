@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from composer.diagnosis.thread_watch import ThreadWatch
 from composer.diagnosis.user_lines import user_line
 
 __all__ = ["LineSampler"]
@@ -28,6 +29,7 @@ class LineSampler:
     Args:
         part: Returns the part of the step that runs.
         seconds: Time between two samples.
+        threads: Watches the other threads, at every sample.
 
     Attributes:
         spent: The seconds by part and line; the line is None outside of the user's code.
@@ -38,9 +40,9 @@ class LineSampler:
     True
     """
 
-    def __init__(self, part: Callable[[], str], seconds: float = 0.002) -> None:
+    def __init__(self, part: Callable[[], str], seconds: float = 0.002, threads: ThreadWatch | None = None) -> None:
         self.spent: defaultdict[tuple[str, tuple[str, int, str] | None], float] = defaultdict(float)
-        self._part, self._seconds = part, seconds
+        self._part, self._seconds, self._threads = part, seconds, threads
         self._watched = threading.get_ident()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="composer-doctor-sampler", daemon=True)
@@ -75,7 +77,11 @@ class LineSampler:
     def _sample(self) -> None:
         before = time.perf_counter()
         while not self._stop.wait(self._seconds):
-            place = self._part(), user_line(sys._current_frames().get(self._watched))
+            frames = sys._current_frames()
+            place = self._part(), user_line(frames.get(self._watched))
+            if self._threads is not None:
+                self._threads.sample(frames)
+            del frames
             now = time.perf_counter()
             self.spent[place] += now - before
             before = now

@@ -23,11 +23,13 @@ from composer.diagnosis.device_timeline import DeviceTimeline
 from composer.diagnosis.edits import edit
 from composer.diagnosis.line_sampler import LineSampler
 from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
+from composer.diagnosis.output_errors import OutputErrors, distinct
 from composer.diagnosis.outputs import restore_outputs
 from composer.diagnosis.redirected_writes import redirect_writes
 from composer.diagnosis.run_facts import facts_of
 from composer.diagnosis.step_clock import StepClock
 from composer.diagnosis.step_timer import StepTimer
+from composer.diagnosis.thread_watch import ThreadWatch
 from composer.diagnosis.user_lines import in_user_code, in_user_handler
 from composer.trials.block_steps import prefetched_batches
 from composer.trials.endless import endless, without_ending_schedules
@@ -133,13 +135,16 @@ class StepRecorder(DoctorProbe):
         super().__init__(folder, changed, edits)
         self._steps, self._seconds = steps, seconds
         self._phase, self._count, self._total = "warmup", 0, 0
-        self._sampler = LineSampler(lambda: self._clock.part)
+        self._threads = ThreadWatch()
+        self._sampler = LineSampler(lambda: self._clock.part, threads=self._threads)
         self._counter = OperatorCounter(lambda: self._clock.part)
         self._stack = contextlib.ExitStack()
         self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
         self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
         self._own_savers = 0  # checkpoint savers among the callbacks
+        self._errors, self._noting = OutputErrors(), contextlib.ExitStack()
+        self._noting.enter_context(self._errors.noted())  # from the hyperparameters on
 
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the timer."""
@@ -167,17 +172,21 @@ class StepRecorder(DoctorProbe):
         if not self.is_meant:
             return
         self._stack.close()
+        self._noting.close()
         self._note_unfinished()
         if not self._result.get("steps"):
             raise RuntimeError(
                 f"The program stopped training after {self._total} steps, too few to measure. Turn off what stops it, "
                 "such as early stopping."
             )
-        own = {"left_out": self._left_out, "own_savers": self._own_savers}
+        left_out = [*self._left_out, *sorted(self._errors.refused)]
+        own = {"left_out": left_out, "own_savers": self._own_savers}
+        self._result["errors"] = self._errors.to_json()
         self._result["facts"] = {**facts_of(trainer), **own}
         self._result["seconds_per_operator"] = seconds_per_operator()
         if dist.get_world_size() > 1:
-            self._result = across_ranks(dist.all_gather_object(self._result))
+            results = dist.all_gather_object(self._result)
+            self._result = {**across_ranks(results), "errors": distinct(results)}
 
     def result(self) -> Mapping[str, Any]:
         """Return the split of the steps, the lines, the operators and the facts."""
@@ -198,8 +207,10 @@ class StepRecorder(DoctorProbe):
             if self._count >= 3 + prefetched_batches(self._trainer.state)[1] or (late and self._count >= 2):
                 self._next("timed")
                 self._forwards = self._timer.forwards
+                self._threads.begin()
         elif self._phase == "timed":
             if self._count >= self._steps or (late and self._count >= _FEWEST):
+                self._threads.end()
                 self._note_steps()
                 self._next("sampled")
                 self._stack.enter_context(self._sampler)
@@ -227,6 +238,7 @@ class StepRecorder(DoctorProbe):
         """Note the lines of the user's code that were running."""
         self._result["lines"] = self._sampler.to_json()
         self._result["sampled_seconds"] = self._sampler.total
+        self._result["threads"] = self._threads.to_json()
 
     def _note_periodic(self, step: Mapping[str, float]) -> None:
         """Count the evaluations and checkpoints, which are rarer than steps."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["redirect_writes"]
+__all__ = ["RefusedConnectionError", "redirect_writes"]
 
 _WRITES = frozenset("wax+")
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -23,6 +23,14 @@ _LOCAL = ("127.", "::1", "localhost")
 # Functions of os whose first argument is the path that they change.
 _CHANGES = ("mkdir", "rmdir", "remove", "unlink", "truncate", "utime", "chmod")
 _MOVES = ("rename", "replace", "link", "symlink")
+
+
+class RefusedConnectionError(ConnectionRefusedError):
+    """A connection to another host, which trials do not make.
+
+    >>> issubclass(RefusedConnectionError, OSError)
+    True
+    """
 
 
 class _Redirection:
@@ -136,7 +144,7 @@ def redirect_writes(folder: Path, active: Callable[[], bool]) -> Generator[None]
         if event == "socket.connect" and connected and now():
             address = args[1]
             if isinstance(address, tuple) and not str(address[0]).startswith(_LOCAL):
-                raise ConnectionRefusedError(f"A trial does not connect to other hosts: {address}")
+                raise RefusedConnectionError(f"A trial does not connect to other hosts: {address}")
 
     sys.addaudithook(refuse)
     try:

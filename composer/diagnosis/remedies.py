@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer.diagnosis.communication import COMMUNICATION, WAITING
-from composer.diagnosis.verdict import shares_of
+from composer.diagnosis.step_split import shares_of
 
 __all__ = ["ON_REQUEST", "REMEDIES", "Remedy", "combination", "would_save"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer.diagnosis.remedies import ON_REQUEST, REMEDIES, Remedy
-from composer.diagnosis.verdict import shares_of
+from composer.diagnosis.step_split import shares_of
 
 __all__ = ["applicable"]
 

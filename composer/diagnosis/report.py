@@ -13,12 +13,13 @@ from composer.diagnosis.advice import advise
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.first_steps import Difference
+from composer.diagnosis.hot_lines import place
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.step_trace import StepTrace
 from composer.diagnosis.verdict import Verdict
 from composer.statistics.paired import Ratio
 
-__all__ = ["Report", "Tried", "remarks"]
+__all__ = ["Report", "Tried", "error_text", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Report:
         lines: Lines of the user's code with the fraction of the time in which they were running, the largest first.
         command: The command or call that was diagnosed.
         trace: The profiler's trace of further steps, if one was wanted.
+        errors: What loggers and threads raised while the training went on, each with its source, call, line, error and
+            count.
         clock: Seconds that measuring takes in a step, which are not among those of the step.
 
     >>> Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}).ok
@@ -105,11 +108,12 @@ class Report:
     command: str = ""
     trace: StepTrace | None = None
     clock: float = 0.0
+    errors: Sequence[Mapping[str, Any]] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether there is no bottleneck; a remedy may pay nevertheless, see :attr:`best`."""
-        return not self.verdict.is_found
+        """Whether there is no bottleneck and no error; a remedy may pay nevertheless, see :attr:`best`."""
+        return not self.verdict.is_found and not self.errors
 
     @property
     def advice(self) -> str:
@@ -140,7 +144,7 @@ class Report:
         """
         if self.best is None or self.best.ratio is None:
             return ""
-        begin = "A remedy pays nevertheless" if self.ok else "A remedy pays"
+        begin = "A remedy pays" if self.verdict.is_found else "A remedy pays nevertheless"
         return f"{begin}: {self.best.remedy.name} makes it faster by {self.best.ratio}."
 
     @property
@@ -162,6 +166,7 @@ class Report:
             "best": None if self.best is None else self.best.to_json(),
             "would_save": dict(self.would_save),
             "waits": list(self.waits),
+            "errors": [dict(each) for each in self.errors],
             "facts": dict(self.facts),
             "ranks": list(self.ranks),
             "seconds": round(self.seconds, 1),
@@ -228,6 +233,9 @@ class Report:
         if self.waits:
             lines += ["", "On an accelerator the host would wait in each step for:"]
             lines += [f"  {_wait(each)}" for each in self.waits]
+        if self.errors:
+            lines += ["", "Raised while the training went on:"]
+            lines += [f"  {error_text(each)}" for each in self.errors]
         if self.facts.get("left_out"):
             lines += ["", f"Not measured, since they write elsewhere: {', '.join(self.facts['left_out'])}"]
         if self.trace is not None:
@@ -261,6 +269,21 @@ def remarks(one: Tried) -> list[str]:
     if one.ratio is not None and not one.pays and one.ratio.high > 1:
         found.append("not more than noise")
     return [each for each in found if each]
+
+
+def error_text(each: Mapping[str, Any]) -> str:
+    """Return what a logger or thread raised, in a line.
+
+    Args:
+        each: One of :attr:`Report.errors`.
+
+    >>> line = {"file": "src/board.py", "line": 7, "in": "Board.log_images"}
+    >>> error_text({"source": "Board", "call": "log_images", **line, "error": "KeyError: 'x'", "count": 2})
+    "Board.log_images, board.py:7 (Board.log_images): KeyError: 'x', 2 times"
+    """
+    source = f"{each['source']}.{each['call']}" if each["call"] else each["source"]
+    times = f", {each['count']} times" if each["count"] > 1 else ""
+    return f"{source}, {place(each)}: {each['error']}{times}"
 
 
 def _ranks(ranks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -12,7 +12,7 @@ from composer._html import Html, document, section, table, tag
 from composer._text import plural
 from composer.diagnosis.charts import colors, gains, in_order, part_name, timeline
 from composer.diagnosis.durations import milliseconds
-from composer.diagnosis.report import Report, Tried, remarks
+from composer.diagnosis.report import Report, Tried, error_text, remarks
 
 __all__ = ["report_page"]
 
@@ -38,6 +38,7 @@ def report_page(report: Report, folder: Path | None = None) -> str:
         tag("h1", "Why is it slow?"),
         tag("pre", tag("code", report.command)) if report.command else None,
         _verdict(report),
+        _errors(report),
         _split(report),
         _lines(report),
         _remedies(report),
@@ -60,6 +61,13 @@ def _verdict(report: Report) -> Html:
         tag("p", report.best_in_words) if report.best else None,
         class_="verdict good" if report.ok else "verdict",
     )
+
+
+def _errors(report: Report) -> Html | None:
+    """Return what loggers and threads raised."""
+    if not report.errors:
+        return None
+    return section("Raised while the training went on", tag("ul", *(tag("li", error_text(e)) for e in report.errors)))
 
 
 def _split(report: Report) -> Html:

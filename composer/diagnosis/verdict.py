@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,8 +12,10 @@ from composer.diagnosis.charts import part_name
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 from composer.diagnosis.durations import milliseconds
 from composer.diagnosis.hot_lines import by_function, hottest, place
+from composer.diagnosis.step_split import seconds_of, shares_of
+from composer.diagnosis.thread_watch import holding_thread
 
-__all__ = ["Cause", "Verdict", "judge", "seconds_of", "shares_of"]
+__all__ = ["Cause", "Verdict", "judge"]
 
 Cause = Literal[
     "none",
@@ -45,6 +47,7 @@ _LIMITS = {
     "communication": 0.15,
     "imbalance": 0.15,
     "synchronization": 0.15,
+    "thread": 0.15,
 }
 # Fraction of a step from which a part below its limit is told in a healthy run of several ranks.
 _WORTH_A_LINE = 0.03
@@ -96,43 +99,6 @@ class Verdict:
         return self.cause != "none"
 
 
-def seconds_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds of each part in a step, the largest first.
-
-    Evaluations and checkpoints that are rarer than every few steps are spread over all steps that were trained, as few
-    of them fall into those that were measured.
-
-    Args:
-        result: What :class:`.StepRecorder` measured.
-
-    >>> periodic = {"evaluation": {"count": 1, "seconds": 4.0, "steps": 8}}
-    >>> seconds_of({"steps": [{"forward": 1.0, "evaluation": 4.0}], "periodic": periodic})
-    {'forward': 1.0, 'evaluation': 0.5}
-    """
-    sums: defaultdict[str, float] = defaultdict(float)
-    for step in result["steps"]:
-        for part, seconds in step.items():
-            sums[part] += seconds / len(result["steps"])
-    for part, each in result.get("periodic", {}).items():
-        if 0 < each["count"] < each["steps"] / 4:
-            sums[part] = each["seconds"] / each["steps"]
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def shares_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the fraction of the time of each part of a step, the largest first.
-
-    Args:
-        result: What :class:`.StepRecorder` measured.
-
-    >>> shares_of({"steps": [{"data": 3.0, "forward": 1.0}]})
-    {'data': 0.75, 'forward': 0.25}
-    """
-    seconds = seconds_of(result)
-    total = sum(seconds.values())
-    return {part: value / total for part, value in seconds.items()}
-
-
 def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) -> Verdict:
     """Return the verdict of a measured run.
 
@@ -145,8 +111,16 @@ def judge(result: Mapping[str, Any], inline: Mapping[str, Any] | None = None) ->
     'none'
     """
     judged = _Judged(result, inline)
+    thread = judged.thread()
+    # A thread that holds the interpreter makes all parts longer.
+    left = 1.0 if thread is None else 1 - thread.share
     found = sorted(judged.candidates(), key=lambda verdict: -verdict.share)
-    return found[0] if found else judged.healthy()
+    if thread is None:
+        return found[0] if found else judged.healthy()
+    if not found or found[0].share * left <= thread.share:
+        return thread
+    told = f"also {thread.text[0].lower()}{thread.text[1:].rstrip('.')}"
+    return dataclasses.replace(found[0], evidence=(*found[0].evidence, told))
 
 
 class _Judged:
@@ -168,6 +142,18 @@ class _Judged:
         yield from self._computation()
         yield from self._lines()
         yield from self._synchronizations()
+
+    def thread(self) -> Verdict | None:
+        """Return the verdict of a thread of the user's that keeps the training from running, if there is one."""
+        idle = self._idle() if self._facts.get("device", "cpu") != "cpu" else None
+        share, thread = holding_thread(self._result, self._shares, idle)
+        if thread is None or share < _LIMITS["thread"]:
+            return None
+        where, held = place(thread), f"{thread['held']:.0%} of the time"
+        text = f"Bound by the host: thread {thread['thread']} runs {where} for {held}."
+        evidence = [f"the training waits for the interpreter (GIL) for up to {share:.0%} of the time"]
+        others = [f"thread {each['thread']} runs {place(each)}" for each in self._result["threads"]["threads"][1:4]]
+        return Verdict("host", text, share, where, (*evidence, *others))
 
     def healthy(self) -> Verdict:
         """Return the verdict if nothing takes more than its due; a remedy may pay nevertheless."""
@@ -364,9 +350,7 @@ class _Judged:
 
         A device that always has work queued loses nothing by a host that waits.
         """
-        starved = self._result.get("starved", ())
-        idle = sum(value for step in starved for part, value in step.items() if not part.startswith(_NOT_QUEUED))
-        share = idle / len(starved) / self._step if starved else 0.0
+        share = self._idle()
         if share < _LIMITS["synchronization"]:
             return
         lines, total = self._result.get("lines", ()), self._result.get("sampled_seconds") or 1.0
@@ -383,6 +367,12 @@ class _Judged:
         evidence = (f"{where} {wait['why']}, {wait['count']:g} times a step",)
         evidence += (f"the host waits there for {blocked[number] / total:.0%} of the time",)
         yield Verdict("synchronization", text, share, where, evidence)
+
+    def _idle(self) -> float:
+        """Return the fraction of a step for which a device waits for the host."""
+        starved = self._result.get("starved", ())
+        idle = sum(value for step in starved for part, value in step.items() if not part.startswith(_NOT_QUEUED))
+        return idle / len(starved) / self._step if starved else 0.0
 
     def _share(self, parts: Sequence[str]) -> float:
         return sum(self._shares.get(part, 0.0) for part in parts)

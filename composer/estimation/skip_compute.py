@@ -172,7 +172,7 @@ class SkipCompute(TorchDispatchMode):
     def _shapes(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Return the outputs of an operator, with shapes in place of tensors, and their structure."""
         if func is aten.index.Tensor:
-            args = [args[0], [self._positions(index) for index in args[1]]]
+            args = [args[0], [each for index in args[1] for each in self._positions(index)]]
         args = with_known_lengths(func, args, self._is_known)
         flat, spec = tree_flatten((args, kwargs))
         given = tuple(_Shape(leaf) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in flat)
@@ -195,11 +195,11 @@ class SkipCompute(TorchDispatchMode):
             self._known[key] = found
         return found
 
-    def _positions(self, index: Tensor | None) -> Tensor | None:
-        """Return the positions of a mask whose values are known, and any other index as it is."""
-        if index is None or index.dtype != torch.bool or index.ndim != 1 or not self._is_known(index):
-            return index
-        return index.nonzero()[:, 0]
+    def _positions(self, index: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the positions of a mask with known values, for each of its dimensions; any other index as it is."""
+        if index is None or index.dtype != torch.bool or index.ndim == 0 or not self._is_known(index):
+            return [index]
+        return index.nonzero().unbind(1)
 
 
 class _Shape:

@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from composer.trials.block_steps import BLOCK_FILE, TOKEN_FILE, write
@@ -39,6 +40,7 @@ class Contest:
         batches: Number of batches of an epoch; None if unknown.
         warmup: Number of steps before the first block.
         limit: Seconds that a variant may take to start, or for a block.
+        limits: The same for single variants, by name.
         parallel: Number of variants that start at the same time.
 
     Attributes:
@@ -64,6 +66,7 @@ class Contest:
         batches: int | None = None,
         warmup: int = 4,
         limit: float = 120.0,
+        limits: Mapping[str, float] = MappingProxyType({}),
         parallel: int = 1,
     ) -> None:
         self.blocks: dict[str, list[Block]] = {name: [] for name in trials}
@@ -72,7 +75,8 @@ class Contest:
         self.memory: dict[str, int] = {}
         self.cpu_seconds: dict[str, float] = {}
         self._folder, self._trials, self._server, self._parallel = folder, trials, server, parallel
-        self._steps, self._batches, self._warmup, self._limit = steps, batches, warmup, limit
+        self._steps, self._batches, self._warmup = steps, batches, warmup
+        self._limits = {name: limits.get(name, limit) for name in trials}
         self._running: dict[str, Running] = {}
         self._number = dict.fromkeys(trials, 0)
         self._rounds = 0
@@ -172,8 +176,8 @@ class Contest:
         if record is not None:
             self.failed[name] = record.error or "it ended by itself"
             del self._running[name]
-        elif time.monotonic() > began + self._limit:
-            self.failed[name] = f"a block took more than {self._limit:.0f} s"
+        elif time.monotonic() > began + self._limits[name]:
+            self.failed[name] = f"it did not end within {self._limits[name]:.0f} s"
             self.drop(name)
         return None
 

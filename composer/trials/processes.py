@@ -18,8 +18,9 @@ from composer.trials.fork_server import Forked, ForkServer
 from composer.trials.isolation import environment
 from composer.trials.leader import LOG_FILE
 from composer.trials.stack_dump import waiting_at
+from composer.trials.temporary_folder import temporary_folder
 from composer.trials.trial import Outcome, Record, Trial
-from composer.trials.worker import FAILURE_FILE, RESULT_FILE, TRIAL_FILE
+from composer.trials.worker import FAILURE_FILE, RESULT_FILE, TEMPORARY, TRIAL_FILE
 
 __all__ = ["Running"]
 
@@ -48,7 +49,9 @@ class Running:
         description = {"key": trial.key, "trial": trial.to_json(), "path": sys.path}
         (folder / TRIAL_FILE).write_text(json.dumps(description), encoding="utf-8")
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        given = {**environment(trial.name, folder), _MARK: self._mark}
+        self._stack = contextlib.ExitStack()
+        temporary = self._stack.enter_context(temporary_folder())
+        given = {**environment(trial.name, folder), _MARK: self._mark, TEMPORARY: str(temporary)}
         if trial.threads:
             given["OMP_NUM_THREADS"] = str(trial.threads)
         if trial.ranks > 1:
@@ -97,7 +100,11 @@ class Running:
         raise TimeoutError(f"Trial {self.trial.name!r} still runs after {timeout} s.")
 
     def end(self) -> None:
-        """End all processes of the trial, also those that have left its session."""
+        """End all processes of the trial, also those that have left its session, and remove their temporary folder."""
+        with self._stack:
+            self._end_processes()
+
+    def _end_processes(self) -> None:
         if self._process.poll() is None:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

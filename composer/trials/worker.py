@@ -31,18 +31,30 @@ from composer.trials.assignments import Assignment
 from composer.trials.isolation import isolated
 from composer.trials.leader import LOG_FILE
 from composer.trials.probe import Probe
+from composer.trials.temporary_folder import keep_temporary_files_in
 from composer.trials.trial import Trial
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer
 
-__all__ = ["FAILURE_FILE", "RESULT_FILE", "TRIAL_FILE", "hash_of", "is_program_file", "main", "source_hashes"]
+__all__ = [
+    "FAILURE_FILE",
+    "RESULT_FILE",
+    "TEMPORARY",
+    "TRIAL_FILE",
+    "hash_of",
+    "is_program_file",
+    "main",
+    "source_hashes",
+]
 
 TRIAL_FILE = "trial.json"
 # Written by rank 0 when the trial is complete.
 RESULT_FILE = "result.json"
 # Written by the first rank that fails; other ranks fail because of it.
 FAILURE_FILE = "failure.json"
+# Environment variable with the folder for temporary folders of the trial.
+TEMPORARY = "COMPOSER_TRIAL_TEMPORARY"
 _MAX_DETAILS = 64 * 1024
 # Bytes of a log within which its last line is looked for.
 _MAX_LINE = 1000
@@ -108,6 +120,7 @@ def main(folder: str) -> Never:
     path = Path(folder)
     calls = 0
     try:
+        keep_temporary_files_in(os.environ[TEMPORARY])
         described = json.loads((path / TRIAL_FILE).read_text(encoding="utf-8"))
         trial = Trial.from_json(described["trial"])
         if trial.target.kind in ("function", "pickle"):

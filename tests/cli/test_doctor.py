@@ -202,3 +202,37 @@ def test_an_interruption_ends_all_processes(tmp_path: Path) -> None:
     assert error.endswith("composer: interrupted; all runs were ended.\n")
     assert not list(temporary.glob("composer-trials-*"))
     assert gone(str(tmp_path))
+
+
+_WORKERS = """
+class Begun(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(WAIT)
+        open({begun!r}, "w")
+        return super().__getitem__(index)
+
+loader = lambda: DataLoader(Begun(torch.randn(64, 4), torch.randint(2, (64,))), 4, num_workers=2)
+trainer(train_dataloader=loader()).fit()
+"""
+
+
+@pytest.mark.skipif(not can_fork(), reason="forks processes")
+@pytest.mark.parametrize("command", [["doctor", "--remedies", "none"], ["estimate", "--device", "16GB"]])
+@pytest.mark.parametrize("signum", [0, signal.SIGINT, signal.SIGTERM])
+def test_data_workers_leave_nothing_in_the_temporary_folder(tmp_path: Path, command: list[str], signum: int) -> None:
+    """Each makes a folder for its sockets, and is killed."""
+    begun, temporary = tmp_path / "begun", tmp_path / "temporary"
+    temporary.mkdir()
+    text = _WORKERS.format(begun=str(begun)).replace("WAIT", "0.02" if signum else "0")
+    target = script(tmp_path / "program", text)
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-m", "composer.cli", *command, target.name], env=given) as process:
+        while not begun.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        if signum:
+            time.sleep(0.3)  # a batch has come
+            process.send_signal(signum)
+        assert process.wait(60) in ({128 + signum} if signum else {0, 1})
+    # A cache of the compiler of PyTorch, which stays after any program.
+    assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")] == []

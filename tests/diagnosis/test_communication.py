@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 from composer import Trainer, dist
 from composer.diagnosis.communication import COMMUNICATION, WAITING, CommunicationTimer, across_ranks
 from composer.diagnosis.step_clock import StepClock
+from composer.diagnosis.step_split import shares_of
 from composer.diagnosis.step_timer import StepTimer
-from composer.diagnosis.verdict import judge, shares_of
+from composer.diagnosis.verdict import judge
 from composer.models import ComposerClassifier
 from composer.trials.probe import Finished
 from tests.ranks import Ranks

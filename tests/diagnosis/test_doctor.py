@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from composer.diagnosis.doctor import _block_steps, _break_even, _is_decided, _with_gains, doctor
+from composer.diagnosis.doctor import _block_steps, _break_even, _Diagnosis, _is_decided, _with_gains, doctor
 from composer.diagnosis.remedies import Remedy
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.verdict import Verdict
@@ -17,6 +17,7 @@ from composer.statistics.paired import Ratio
 from composer.trials import Target
 from composer.trials.blocks import Block
 from composer.trials.interleave import Contest
+from tests.trials.programs import gone
 
 
 @pytest.fixture
@@ -116,10 +117,111 @@ def test_the_steps_lines_command_and_trace_are_in_the_report(tmp_path: Path) -> 
     assert {"torch", "device_name", "threads", "cores"} <= report.facts.keys()
 
 
+_HANGS = """
+class Stuck(TensorDataset):
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is not None:
+            time.sleep(600)
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+train(data=Stuck)
+"""
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_remedy_that_hangs_is_ended_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer.diagnosis.doctor._LEAST_LIMIT", 1.0)
+    monkeypatch.setattr("composer.diagnosis.doctor._PATIENCE", 0.0)
+    monkeypatch.setattr("composer.diagnosis.doctor._CONTEST_SECONDS", 1.0)
+    monkeypatch.setattr("composer.diagnosis.doctor._LONGEST_SECONDS", 1.0)
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT + _HANGS)
+    report = doctor([str(script)], steps=5, remedies=["workers", "progress_bar"])
+    errors = {one.remedy.name: one.error for one in report.tried}
+    assert errors.pop("workers-1") == errors.pop("workers-2") == "it did not end within 1 s"
+    assert set(errors) <= {"progress_bar"} and set(errors.values()) <= {""}
+    assert "workers-1: does not run: it did not end within 1 s" in str(report)
+    assert gone(str(tmp_path))
+
+
+def test_a_remedy_has_some_times_the_time_of_the_unchanged_run(tmp_path: Path) -> None:
+    target = Target("function", "a:b")
+    one = _Diagnosis(target, tmp_path, 5, None, (), 1, 300.0, None, None, None)
+    one._measured = 20.0
+    assert one._limit_of(Remedy("workers-2")) == 60
+    assert one._limit_of(Remedy("compile+fused")) == 150  # which may take long to start
+    one._measured = 2.0
+    assert one._limit_of(Remedy("workers-2")) == 30
+
+
 @pytest.mark.usefixtures("forked")
 def test_a_program_that_fails_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="does not train"):
         doctor(Target("function", "tests.diagnosis.test_doctor:fails"), steps=5)
+
+
+_BOARD = """
+import requests
+from composer.loggers import LoggerDestination
+
+class Board(LoggerDestination):
+    def log_hyperparameters(self, hyperparameters):
+        {}["server"]
+    def log_images(self, images, *args, **kwargs):
+        self._draw(images)
+    def _draw(self, images):
+        raise OSError("no font")
+    def log_table(self, *args, **kwargs):
+        raise ValueError
+
+class Far(LoggerDestination):
+    def log_metrics(self, metrics, step=None):
+        requests.get("http://192.0.2.1/")
+
+class Images(Callback):
+    def init(self, state, logger):
+        logger.log_hyperparameters({"lr": 0.1})
+    def batch_end(self, state, logger):
+        logger.log_images(torch.zeros(2, 2))
+        logger.log_table(["a"], [[1]])
+
+import threading
+def write():
+    raise RuntimeError("the disk is full")
+threading.Thread(target=write, name="writer").start()
+model = ComposerClassifier(torch.nn.Linear(4, 2), num_classes=2)
+Trainer(model=model, train_dataloader=loader(TensorDataset), max_duration="9ep", callbacks=Images(),
+        loggers=[Board(), Far()]).fit()
+"""
+
+
+@pytest.mark.usefixtures("forked")
+def test_what_loggers_raise_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT + _BOARD)
+    report = doctor([str(script)], steps=5, remedies=[])
+    told = [(each["source"], each["call"], each["in"], each["error"]) for each in report.errors]
+    assert set(told) == {
+        ("Board", "log_hyperparameters", "Board.log_hyperparameters", "KeyError: 'server'"),
+        ("Board", "log_images", "Board._draw", "OSError: no font"),
+        ("Board", "log_table", "Board.log_table", "ValueError"),
+        ("thread writer", "", "write", "RuntimeError: the disk is full"),
+    }
+    assert not report.ok and not report.to_json()["ok"]
+    line = _SCRIPT.count("\n") + _BOARD[: _BOARD.index("raise OSError")].count("\n") + 1
+    assert f"Board.log_images, train.py:{line} (Board._draw): OSError: no font, " in str(report)
+    assert "Not measured, since they write elsewhere: Far" in str(report)
+
+
+def test_a_report_with_errors_is_not_ok() -> None:
+    line = {"file": "a.py", "line": 1, "in": "f"}
+    error = {"source": "Board", "call": "log_images", **line, "error": "OSError", "count": 1}
+    report = Report(Verdict("none", "No bottleneck."), 1.0, {"forward": 1.0}, errors=[error])
+    assert not report.ok
+    assert Report(Verdict("none", "No bottleneck."), 1.0, {"forward": 1.0}).ok
 
 
 def fails() -> Any:

@@ -41,6 +41,7 @@ def report(text: str = "Slow", **others: Any) -> Report:
         "seconds": 31.0,
         "steps": [parts, {**parts, "evaluation": 0.02}],
         "lines": [{**line, "share": 0.4}],
+        "errors": [{**line, "source": text, "call": "log_images", "error": f"OSError: {text}", "count": 3}],
         "command": f"composer doctor {text}",
         "trace": StepTrace("page.trace.json"),
         **others,
@@ -56,7 +57,14 @@ def figures(page: str) -> list[str]:
 
 def test_everything_is_on_the_page(tmp_path: Path) -> None:
     page = report_page(report(), tmp_path)
-    for text in ("callback Slow", "40.0%", "+40% [+30%, +50%]", "num_workers=2", "does not run: Slow", "not more than"):
+    for text in (
+        "callback Slow",
+        "40.0%",
+        "+40% [+30%, +50%]",
+        "num_workers=2",
+        "does not run: Slow",
+        "Slow.log_images, Slow.py:7",
+    ):
         assert text in page
     for text in ("Slow.py:7 (Slow)", "reads a number", "page.trace.json", "2.13.0", "composer doctor Slow", "31 s"):
         assert text in page

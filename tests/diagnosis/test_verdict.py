@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from composer.diagnosis.verdict import judge, shares_of
+from composer.diagnosis.step_split import shares_of
+from composer.diagnosis.verdict import judge
 
 FACTS: dict[str, Any] = {"data": {"workers": 0}, "float64": False, "anomaly": False, "optimizers": []}
 HEALTHY = {"forward": 0.3, "backward": 0.5, "data": 0.05, "optimizer": 0.1, "rest": 0.05}

@@ -44,3 +44,17 @@ def test_a_layer_of_an_lstm_keeps_a_workspace() -> None:
         real(torch.ones(10, 4, 64))
     assert len(found) == 1
     assert 0.95 * found[0] < max(each.nbytes for each in log.allocations) < 1.1 * found[0]
+
+
+def test_a_known_mask_of_several_dimensions_selects_what_it_selects() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 6, 8))
+    mask = torch.zeros(4, 6, dtype=torch.bool)
+    mask[1, :5] = True
+    with skip_compute(AllocationLog(), [weight]) as mode:
+        chosen = weight[mask]
+        assert chosen.shape == (5, 8) and not mode.has_values(chosen)
+        assert weight[mask, 0].shape == (5,)
+        chosen.sum().backward()
+        assert weight.grad is not None and weight.grad.shape == weight.shape
+        unknown = weight.sum(2) > 0
+        assert weight[unknown].shape == (24, 8)  # the largest that is possible
