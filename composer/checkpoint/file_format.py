@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import io
 import os
@@ -18,12 +17,11 @@ from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch.torch_version import TorchVersion
 
 from composer.checkpoint.legacy_torch_file import check_legacy, is_legacy
-from composer.checkpoint.outline_values import OtherFormError, has_plain_calls, value_of
+from composer.checkpoint.outline_values import OtherFormError, allowed_globals, has_plain_calls, value_of
 from composer.checkpoint.pickle_nodes import Persistent
-from composer.checkpoint.pickle_outline import CodeError, Outline, outline
+from composer.checkpoint.pickle_outline import CodeError, Outline, collector_paused, outline
 from composer.checkpoint.record_reader import read_records
 from composer.checkpoint.torch_index import check_index, paths_of_storages, storage_of
 from composer.checkpoint.zip_layout import Record, crc32_of, records
@@ -162,7 +160,8 @@ def read(
         raise FileNotFoundError(f"There is no checkpoint {str(path)!r}.")
     content = _OTHER_FORM
     if not mapped and map_location in ("cpu", torch.device("cpu")) and _is_zip(path):
-        content = _read_zip(path)
+        with collector_paused():
+            content = _read_zip(path)
     else:
         check(path)
     if content is _OTHER_FORM:
@@ -361,7 +360,7 @@ def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[
     try:
         # Without this check, sparse tensors with out-of-range indices could write anywhere in memory.
         sparse = torch.sparse.check_sparse_tensor_invariants()
-        with torch.serialization.safe_globals([*_allowed(), *known]), sparse:
+        with torch.serialization.safe_globals([*allowed_globals(), *known]), sparse:
             return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
@@ -374,22 +373,6 @@ def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[
         if "allocate memory" in str(error):  # not corruption, since the sizes were verified before
             raise
         raise DamagedCheckpointError(f"{name} cannot be read as a checkpoint: {_reason(error)}") from error
-
-
-@functools.lru_cache(maxsize=1)
-def _allowed() -> list[Any]:
-    """Return the allowed types in addition to torch's; constructing one runs no code from the file."""
-    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # torch omits empty bytes
-    try:
-        import numpy as np
-    except ModuleNotFoundError:
-        return allowed
-    dtypes = [type(np.dtype(code)) for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
-    rebuild = np.ndarray.__reduce__(np.zeros(1))[0]
-    scalar = np.float64(0).__reduce__()[0]
-    # Files written with NumPy 1 name the module without an underscore.
-    old = [(rebuild, "numpy.core.multiarray._reconstruct"), (scalar, "numpy.core.multiarray.scalar")]
-    return [*allowed, np.ndarray, np.dtype, *dtypes, rebuild, scalar, *old]
 
 
 def _reason(error: Exception) -> str:

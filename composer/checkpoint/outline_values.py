@@ -8,6 +8,7 @@ checkpoints are made here, each in its one form; an index with any other call is
 from __future__ import annotations
 
 import codecs
+import datetime
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,12 +17,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
+from torch.torch_version import TorchVersion
 
 from composer.checkpoint.pickle_nodes import HOLDERS, Call, Named, Persistent
 from composer.checkpoint.pickle_outline import Outline
 from composer.checkpoint.torch_index import dtypes_of_storages, storage_of
 
-__all__ = ["OtherFormError", "has_plain_calls", "value_of"]
+__all__ = ["OtherFormError", "allowed_globals", "has_plain_calls", "value_of"]
 
 _TENSOR, _ORDERED, _SIZE, _ARRAY_TYPE = (
     "torch._utils._rebuild_tensor_v2",
@@ -163,14 +165,32 @@ def _known() -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Return functions that run no code from the file; the forms of their arguments are checked by check_index."""
-    rebuild = np.ndarray.__reduce__(np.zeros(1))[0]
-    scalar = np.float64(0).__reduce__()[0]
+    """Return functions that run no code from the file; check_index has checked the forms of their arguments."""
+    rebuild, scalar = _numpy_functions()
     return {
         _SIZE: torch.Size,
+        "builtins.bytes": bytes,
         "_codecs.encode": codecs.encode,
         "numpy.dtype": np.dtype,
         # Files written with NumPy 1 name the module without an underscore.
         **{f"numpy.{core}.multiarray._reconstruct": rebuild for core in ("core", "_core")},
         **{f"numpy.{core}.multiarray.scalar": scalar for core in ("core", "_core")},
     }
+
+
+@functools.lru_cache(maxsize=1)
+def allowed_globals() -> list[Any]:
+    """Return the types that a file may have in addition to torch's; constructing one runs no code from the file.
+
+    >>> bytes in allowed_globals()
+    True
+    """
+    dtypes = [type(np.dtype(code)) for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
+    rebuild, scalar = _numpy_functions()
+    old = [(rebuild, "numpy.core.multiarray._reconstruct"), (scalar, "numpy.core.multiarray.scalar")]
+    # torch omits empty bytes.
+    return [datetime.timedelta, TorchVersion, bytes, np.ndarray, np.dtype, *dtypes, rebuild, scalar, *old]
+
+
+def _numpy_functions() -> tuple[Any, Any]:
+    return np.ndarray.__reduce__(np.zeros(1))[0], np.float64(0).__reduce__()[0]

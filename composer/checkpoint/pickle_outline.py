@@ -8,14 +8,16 @@ size, depth and expansion are limited here.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import struct
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, cast
 
 from composer.checkpoint.pickle_nodes import Call, Named, Persistent, nodes_of
 
-__all__ = ["CodeError", "Outline", "outline"]
+__all__ = ["CodeError", "Outline", "collector_paused", "outline"]
 
 _MOST_BYTES = 1 << 28
 _MOST_INSTRUCTIONS = 1 << 24
@@ -70,6 +72,27 @@ def outline(data: Any, begin: int = 0) -> Outline:
     root = interpreter.run()
     nodes = nodes_of(root, most=1000 + _MOST_EXPANSION * (interpreter.position - begin))
     return Outline(root, nodes, interpreter.names, interpreter.position)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Generator[None]:
+    """Pause the cyclic garbage collector while many containers are made, each of which stays.
+
+    It would visit all objects of the process again and again, torch's modules included, which takes longer than the
+    parsing.
+
+    >>> with collector_paused():
+    ...     outline(b"K\\x01.").root
+    1
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class _Interpreter:
