@@ -1,4 +1,4 @@
-"""Read memory at an address, for objects that have no buffer interface."""
+"""Read and write memory at an address, for objects that have no buffer interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def memory_at(address: int, size: int) -> memoryview:
     """Return a view of memory; copying a slice of it costs less than ``ctypes.memmove``, above all after other work.
 
     Args:
-        address: The address. The caller must keep the memory allocated as long as the view is read.
+        address: The address. The caller must keep the memory allocated as long as the view is used.
         size: Number of bytes.
 
     >>> import array

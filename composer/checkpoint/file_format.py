@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import io
 import os
 import pickle
 import re
 import secrets
+import sys
+import zlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
-from torch import Tensor
-from torch.torch_version import TorchVersion
+from torch import Tensor, UntypedStorage
 
 from composer.checkpoint.legacy_torch_file import check_legacy, is_legacy
-from composer.checkpoint.pickle_outline import CodeError, outline
-from composer.checkpoint.torch_index import check_index, paths_of_storages
-from composer.checkpoint.zip_layout import crc32_of, records
+from composer.checkpoint.outline_values import OtherFormError, allowed_globals, has_plain_calls, value_of
+from composer.checkpoint.pickle_nodes import Persistent
+from composer.checkpoint.pickle_outline import CodeError, Outline, collector_paused, outline
+from composer.checkpoint.record_reader import read_records
+from composer.checkpoint.torch_index import check_index, paths_of_storages, storage_of
+from composer.checkpoint.zip_layout import Record, crc32_of, records
 
 __all__ = [
     "DamagedCheckpointError",
@@ -42,6 +45,8 @@ _RECORD = re.compile(
     r"data\.pkl|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id|data/\d+"
 )
 _MOST_INDEX, _SMALL_INDEX = 1 << 28, 1 << 12
+_BYTE_ORDER = zlib.crc32(sys.byteorder.encode())  # of the record that names it
+_OTHER_FORM = object()
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -153,8 +158,16 @@ def read(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint {str(path)!r}.")
-    check(path)
-    content = _loaded(path, repr(str(path)), map_location=map_location, known=known, mapped=mapped and _is_zip(path))
+    content = _OTHER_FORM
+    if not mapped and map_location in ("cpu", torch.device("cpu")) and _is_zip(path):
+        with collector_paused():
+            content = _read_zip(path)
+    else:
+        check(path)
+    if content is _OTHER_FORM:
+        content = _loaded(
+            path, repr(str(path)), map_location=map_location, known=known, mapped=mapped and _is_zip(path)
+        )
     if not isinstance(content, dict):
         raise DamagedCheckpointError(
             f"{str(path)!r} is not a checkpoint: it holds a {type(content).__name__}, but must hold a dict."
@@ -204,7 +217,10 @@ def check(path: Path | str) -> None:
     with path.open("rb") as file:
         begin = file.read(4)
         if begin == b"PK\x03\x04":
-            _check_zip(file, path.stat().st_size, repr(str(path)))
+            found, content = _structure(file, path.stat().st_size, repr(str(path)))
+            with damage_of(repr(str(path)), "its index"):
+                _check_index(content, _sizes(found))
+            _compare(read_records(path, found, {}), found, content, repr(str(path)))
             return
     if not is_legacy(begin):
         raise DamagedCheckpointError(
@@ -247,7 +263,40 @@ def _is_zip(path: Path) -> bool:
         return file.read(2) == b"PK"
 
 
+def _read_zip(path: Path) -> Any:
+    """Return the content of a file after verifying it, or _OTHER_FORM if only torch.load reads its form."""
+    name = repr(str(path))
+    with path.open("rb") as file:
+        found, content = _structure(file, path.stat().st_size, name)
+    with damage_of(name, "its index"):
+        described = _check_index(content, _sizes(found))
+    byte_order = next((one for one in found if one.name == "byteorder"), None)
+    if not has_plain_calls(described) or byte_order is None or byte_order.crc32 != _BYTE_ORDER:
+        _compare(read_records(path, found, {}), found, content, name)
+        return _OTHER_FORM
+    # What no tensor refers to is verified and not kept.
+    used = {_DATA + storage_of(node).key for node in described.nodes if type(node) is Persistent}
+    storages = {one.name: UntypedStorage(one.size, device="cpu") for one in found if one.name in used}
+    _compare(read_records(path, found, storages), found, content, name)
+    with damage_of(name, "its index"):
+        try:
+            return value_of(described, {key.removeprefix(_DATA): storage for key, storage in storages.items()})
+        except OtherFormError:
+            return _OTHER_FORM
+
+
 def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) -> None:
+    found, content = _structure(file, size, name, checksums=checksums)
+    # The indexes of the tensors in a sharded folder are alike.
+    check = _check_small_index if len(content) < _SMALL_INDEX else _check_index
+    with damage_of(name, "its index"):
+        check(content, _sizes(found))
+    if checksums:
+        _compare([crc32_of(file, one) for one in found], found, content, name)
+
+
+def _structure(file: BinaryIO, size: int, name: str, *, checksums: bool = True) -> tuple[list[Record], bytes]:
+    """Return the records and the pickled index of a file, after verifying all bytes outside the other records."""
     with damage_of(name, "its structure"):
         found = records(file, size)
         index = next((one for one in found if one.name == "data.pkl"), None)
@@ -266,30 +315,36 @@ def _check_zip(file: BinaryIO, size: int, name: str, *, checksums: bool = True) 
         )
     if checksums and crc32_of(file, index) != index.crc32:
         raise DamagedCheckpointError(_damage_message(name, ["its index"]))
-    with damage_of(name, "its index"):
-        if index.size > _MOST_INDEX:
-            raise ValueError(f"it has {index.size} bytes")
-        file.seek(index.offset)
-        content = file.read(index.size)
-        storages = {one.name.removeprefix(_DATA): one.size for one in found if one.name.startswith(_DATA)}
-        # The indexes of the tensors in a sharded folder are alike.
-        check = _check_small_index if index.size < _SMALL_INDEX else _check_index
-        check(content, tuple(storages.items()))
-    damaged = [one.name for one in found if checksums and crc32_of(file, one) != one.crc32]
-    if damaged:
-        keys = {name.removeprefix(_DATA) for name in damaged if name.startswith(_DATA)}
-        parts = [repr(path) for path, key in paths_of_storages(outline(content).root) if key in keys]
-        raise DamagedCheckpointError(_damage_message(name, parts or [f"the record {one!r}" for one in damaged]))
+    if index.size > _MOST_INDEX:
+        raise DamagedCheckpointError(f"{name} is damaged in its index: it has {index.size} bytes.")
+    file.seek(index.offset)
+    return found, file.read(index.size)
 
 
-def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
+def _sizes(found: Sequence[Record]) -> tuple[tuple[str, int], ...]:
+    return tuple((one.name.removeprefix(_DATA), one.size) for one in found if one.name.startswith(_DATA))
+
+
+def _check_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> Outline:
     described = outline(content)
     if described.end != len(content):
         raise ValueError(f"it ends {len(content) - described.end} bytes before its end")
     check_index(described, dict(storages))
+    return described
 
 
-_check_small_index = functools.lru_cache(maxsize=256)(_check_index)
+@functools.lru_cache(maxsize=256)
+def _check_small_index(content: bytes, storages: tuple[tuple[str, int], ...]) -> None:
+    _check_index(content, storages)
+
+
+def _compare(checksums: Sequence[int], found: Sequence[Record], content: bytes, name: str) -> None:
+    """Raise with the entries whose checksums differ from those in the directory."""
+    damaged = [one.name for one, crc32 in zip(found, checksums, strict=True) if crc32 != one.crc32]
+    if damaged:
+        keys = {name.removeprefix(_DATA) for name in damaged if name.startswith(_DATA)}
+        parts = [repr(path) for path, key in paths_of_storages(outline(content).root) if key in keys]
+        raise DamagedCheckpointError(_damage_message(name, parts or [f"the record {one!r}" for one in damaged]))
 
 
 def _damage_message(name: str, parts: list[str]) -> str:
@@ -305,7 +360,7 @@ def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[
     try:
         # Without this check, sparse tensors with out-of-range indices could write anywhere in memory.
         sparse = torch.sparse.check_sparse_tensor_invariants()
-        with torch.serialization.safe_globals([*_allowed(), *known]), sparse:
+        with torch.serialization.safe_globals([*allowed_globals(), *known]), sparse:
             return torch.load(file, map_location=map_location, weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
@@ -318,22 +373,6 @@ def _loaded(file: Any, name: str, *, map_location: Any = "cpu", known: Sequence[
         if "allocate memory" in str(error):  # not corruption, since the sizes were verified before
             raise
         raise DamagedCheckpointError(f"{name} cannot be read as a checkpoint: {_reason(error)}") from error
-
-
-@functools.lru_cache(maxsize=1)
-def _allowed() -> list[Any]:
-    """Return the allowed types in addition to torch's; constructing one runs no code from the file."""
-    allowed: list[Any] = [datetime.timedelta, TorchVersion, bytes]  # torch omits empty bytes
-    try:
-        import numpy as np
-    except ModuleNotFoundError:
-        return allowed
-    dtypes = [type(np.dtype(code)) for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
-    rebuild = np.ndarray.__reduce__(np.zeros(1))[0]
-    scalar = np.float64(0).__reduce__()[0]
-    # Files written with NumPy 1 name the module without an underscore.
-    old = [(rebuild, "numpy.core.multiarray._reconstruct"), (scalar, "numpy.core.multiarray.scalar")]
-    return [*allowed, np.ndarray, np.dtype, *dtypes, rebuild, scalar, *old]
 
 
 def _reason(error: Exception) -> str:

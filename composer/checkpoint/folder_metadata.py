@@ -18,7 +18,8 @@ from typing import Any, cast
 import torch
 
 from composer.checkpoint.file_format import UnsafeCheckpointError, damage_of
-from composer.checkpoint.pickle_outline import Call, CodeError, Named, outline
+from composer.checkpoint.pickle_nodes import Call, Named
+from composer.checkpoint.pickle_outline import CodeError, outline
 
 __all__ = ["METADATA", "check_tensor_files", "read_metadata", "tiles"]
 

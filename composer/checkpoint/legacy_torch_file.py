@@ -12,7 +12,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from composer.checkpoint.pickle_outline import Persistent, outline
+from composer.checkpoint.pickle_nodes import Persistent
+from composer.checkpoint.pickle_outline import outline
 from composer.checkpoint.torch_index import Storage, check_index, storage_of
 
 __all__ = ["check_legacy", "is_legacy"]

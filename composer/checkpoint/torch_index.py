@@ -17,9 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from composer.checkpoint.pickle_outline import Call, CodeError, Named, Outline, Persistent
+from composer.checkpoint.pickle_nodes import Call, Named, Persistent
+from composer.checkpoint.pickle_outline import CodeError, Outline
 
-__all__ = ["Storage", "check_index", "paths_of_storages", "storage_of"]
+__all__ = ["Storage", "check_index", "dtypes_of_storages", "paths_of_storages", "storage_of"]
 
 # Views may repeat the elements of a storage, as expanded tensors do, up to this limit.
 _MOST_REPEATS = 8
@@ -101,9 +102,10 @@ def storage_of(node: Persistent) -> Storage:
     if len(fields) not in (5, 6) or fields[0] not in ("storage", b"storage") or not isinstance(fields[1], Named):
         raise ValueError("it refers to an object that is not a storage")
     _, cls, key, location, length = fields[:5]
-    itemsize = _itemsizes().get(cls.name)
-    if itemsize is None:
+    dtype = dtypes_of_storages().get(cls.name)
+    if dtype is None:
         raise ValueError(f"it refers to a storage of an unknown type {cls.name!r}")
+    itemsize = dtype.itemsize
     if type(key) not in (str, bytes) or type(location) not in (str, bytes) or not _is_count(length):
         raise ValueError("it refers to a storage without a valid key, location or size")
     return Storage(key.decode() if type(key) is bytes else key, length * itemsize, itemsize)
@@ -364,12 +366,16 @@ _CHECKS: dict[str, Callable[[Call, _Seen], None]] = {
 
 
 @functools.lru_cache(maxsize=1)
-def _itemsizes() -> dict[str, int]:
-    """Return the bytes per element of each storage class, by class name."""
+def dtypes_of_storages() -> dict[str, torch.dtype]:
+    """Return the dtype of each storage class, by class name; that of bytes for untyped storages.
+
+    >>> dtypes_of_storages()["torch.FloatStorage"]
+    torch.float32
+    """
     classes: Any = torch._storage_classes  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
     # The public attribute raises a deprecation warning.
     found = {f"{one.__module__}.{one.__name__}": getattr(one, "_dtype", torch.uint8) for one in classes}
-    return {name: dtype.itemsize if isinstance(dtype, torch.dtype) else 1 for name, dtype in found.items()}
+    return {name: dtype if isinstance(dtype, torch.dtype) else torch.uint8 for name, dtype in found.items()}
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,11 +10,12 @@ InCollective with the checksum of each record, this covers every byte of a file.
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 __all__ = ["Record", "crc32_of", "records"]
 
@@ -25,6 +26,7 @@ _MOST16, _MOST32 = 0xFFFF, 0xFFFFFFFF
 _UTF8, _FOLLOWED = 0x800, 0x8
 # Padding of the headers, which aligns the records.
 _PADDING_ID, _PADDING = b"FB", b"Z"
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -85,22 +87,31 @@ def records(file: BinaryIO, size: int) -> list[Record]:
     return found
 
 
-def crc32_of(file: BinaryIO, record: Record) -> int:
-    """Compute the CRC-32 of the content of a record.
+def crc32_of(file: BinaryIO, record: Record, into: memoryview | None = None) -> int:
+    """Compute the CRC-32 of the content of a record; -1 if the file ends before it.
 
     Args:
         file: The file.
         record: One of its records.
+        into: Writable memory of the size of the record that receives the content, or None.
 
     >>> import io
     >>> file = io.BytesIO(b"weights")
     >>> crc32_of(file, Record("data/0", 0, 7, 0))
     449999704
     """
-    file.seek(record.offset)
-    value, left = 0, record.size
-    while left and (block := file.read(min(left, 1 << 20))):  # fits into the CPU cache
-        value, left = zlib.crc32(block, value), left - len(block)
+    source = cast("io.BytesIO", file)  # of all binary files only some types declare readinto
+    source.seek(record.offset)
+    block = memoryview(bytearray(min(record.size, _BLOCK))) if into is None else into
+    value, done = 0, 0
+    while done < record.size:
+        begin = 0 if into is None else done
+        part = block[begin : begin + min(record.size - done, _BLOCK)]
+        count = source.readinto(part)
+        if not count:
+            return -1
+        # While it is in the CPU cache.
+        value, done = zlib.crc32(part[:count], value), done + count
     return value
 
 

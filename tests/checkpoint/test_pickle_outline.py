@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.checkpoint.pickle_outline import Call, CodeError, Named, nodes_of, outline
+from composer.checkpoint.pickle_nodes import Call, Named, nodes_of
+from composer.checkpoint.pickle_outline import CodeError, outline
 
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text() | st.binary()
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.tuples(st.text(), st.integers())
