@@ -18,6 +18,7 @@ The modules, in reading order:
 - ``recipe_confirmation``: the same for a recipe that is given, without a search.
 - ``kept_runs``: the runs that were compared, to be drawn.
 - ``attribution``: what each part of a confirmed combination contributes.
+- ``conclusions``: verdicts, the effect of the recipe, and the runs that are kept, from all of these.
 - ``exploration``, ``recipe``: the result, and the lines to paste.
 - ``trial_runner``: the runner of real programs, of which each run is a trial, or several that go on from each other.
 - ``training_probe``, ``training_clock``: what such a trial does: trains, evaluates, stops, saves a checkpoint.

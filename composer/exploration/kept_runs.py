@@ -29,7 +29,8 @@ class KeptRun:
     Args:
         variant: What was trained.
         seed: Its seed; the runs of a pair have the same one.
-        stage: What it was for: an A/A run of the baseline ("noise"), or a run of a pair ("confirmation").
+        stage: What it was for: an A/A run of the baseline ("noise"), or a run of a pair ("confirmation",
+            "attribution").
         outcome: What came of it.
 
     >>> KeptRun(Variant("EMA"), 1000, "confirmation", Failure("out of memory")).evaluations
@@ -38,7 +39,7 @@ class KeptRun:
 
     variant: Variant
     seed: int
-    stage: Literal["noise", "confirmation"]
+    stage: Literal["noise", "confirmation", "attribution"]
     outcome: Trajectory | Failure
 
     @functools.cached_property

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from composer._text import positive
-from composer.exploration.attribution import Attribution, attribute, break_even
+from composer.exploration.attribution import Attribution, attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.conclusions import kept_runs, overall_effect, trainings_to_break_even, verdicts_of
 from composer.exploration.confirmation import Arms, confirm
-from composer.exploration.exploration import Exploration, MethodVerdict
+from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
-from composer.exploration.halving import Standing
-from composer.exploration.kept_runs import KeptRun
 from composer.exploration.paired_runs import PairedRuns
 from composer.exploration.planning import Plan, baseline_runs, make_plan
-from composer.exploration.race import Race, race, replaced
+from composer.exploration.race import race, replaced
 from composer.exploration.runner import Request, Runner
 from composer.exploration.screening_stage import Screening
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant
-from composer.statistics._special import special
-from composer.statistics.bootstrap import Estimate
-from composer.statistics.holm import SMALLEST_EFFECT, Decision
+from composer.statistics.holm import Decision
 
 __all__ = ["search"]
 
@@ -116,7 +113,7 @@ def search(
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
     recipe = BASELINE if result is None else result.after
-    overall = _overall(arms, recipe)
+    overall = overall_effect(arms, recipe)
     return Exploration(
         plan=plan,
         recipe=recipe,
@@ -125,29 +122,17 @@ def search(
         result=result,
         overall=overall,
         rejected=tuple(one for one in confirmed if not one.pays),
-        verdicts=tuple(_verdicts(raced, found, attribution, plan)),
+        verdicts=tuple(verdicts_of(raced, found, attribution, plan)),
         attribution=attribution,
         refused={**(refused or {}), **screened.refused, **raced.left_out},
         screened=screened.screened,
         notes=screened.notes,
         costs=dict(budgeted.stages),
-        break_even=_break_even(arms, recipe, budgeted.spent),
+        break_even=trainings_to_break_even(arms, recipe, budgeted.spent),
         command=command,
-        runs=tuple(_kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe])),
+        runs=tuple(kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe])),
         heats=raced.heats,
     )
-
-
-def _kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Variant]) -> Iterator[KeptRun]:
-    """Yield the A/A runs, and those of the confirmation with the program as it is and some variants."""
-    for seed, run in enumerate(noise):
-        yield KeptRun(BASELINE, seed, "noise", run)
-    for variant in dict.fromkeys([BASELINE, *variants]):
-        for number in range(arms.plan.pairs):
-            request = arms.request(variant, number)
-            known = arms.runner.known(variant, request.seed, request.split)
-            if known is not None:
-                yield KeptRun(variant, request.seed, "confirmation", known)
 
 
 def _without_idle_parts(
@@ -169,82 +154,3 @@ def _without_idle_parts(
         return winner
     found = arms.compare(tuned, left, pairs)
     return found if found.pays else winner
-
-
-def _overall(arms: Arms, recipe: Variant) -> PairedRuns | None:
-    """The recipe compared with the program as it is, by the runs that are there."""
-    if recipe == BASELINE:
-        return None
-    number = min(len(arms.runs(one, arms.plan.pairs)) for one in (BASELINE, recipe))
-    return arms.compare(BASELINE, recipe, number) if number > 1 else None
-
-
-def _break_even(arms: Arms, recipe: Variant, spent: float) -> float | None:
-    """After how many trainings with the recipe the search has saved its time."""
-    goal, plan = arms.plan.goal, arms.plan
-    runs = [one for one in arms.runs(recipe, plan.pairs) if isinstance(one, Trajectory)]
-    overall = _overall(arms, recipe) if recipe != BASELINE else None
-    if goal.target is None or overall is None or overall.times is None or overall.times.ratio is None or not runs:
-        return None
-    before = plan.seconds
-    startup = sum(run.startup for run in runs) / len(runs)
-    given = [one.startup for one in arms.runs(BASELINE, plan.pairs) if isinstance(one, Trajectory)]
-    startup -= sum(given) / len(given) if given else 0.0
-    return break_even(spent, before, before / overall.times.ratio.value, startup)
-
-
-def _verdicts(
-    raced: Race,
-    found: Mapping[tuple[Variant, Variant], PairedRuns],
-    attribution: Attribution | None,
-    plan: Plan,
-) -> list[MethodVerdict]:
-    """The verdict for each variant that was tried, by the best evidence there is."""
-    verdicts: dict[Variant, MethodVerdict] = {}
-    for one in raced.standings:
-        verdicts[one.variant] = _by_race(one, plan, raced.noise(one.seconds))
-    confirmed = [one for one in found.values() if one.after == raced.tuned and len(raced.tuned.single) == 1]
-    for one in confirmed:
-        verdicts[one.after] = _by_pairs(one.after, one, "confirmation")
-    for one in attribution.contributions if attribution is not None else ():
-        if one.effect is not None:
-            verdicts[one.part] = _by_pairs(one.part, one.effect, "attribution")
-    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
-    if winner is not None and attribution is None:
-        parts = [one for one in winner.after.single if one not in raced.tuned.single]
-        if len(parts) == 1:
-            verdicts[parts[0]] = _by_pairs(parts[0], winner, "confirmation")
-    return list(verdicts.values())
-
-
-def _by_pairs(variant: Variant, effect: PairedRuns, source: str) -> MethodVerdict:
-    where = "attribution" if source == "attribution" else "confirmation"
-    return MethodVerdict(variant, effect.decision, where, effect.effect, effect.num_pairs)
-
-
-def _by_race(standing: Standing, plan: Plan, noise: tuple[float, int]) -> MethodVerdict:
-    """A verdict by parts of runs: it never says that a method pays, only that it does not by far."""
-    if standing.error:
-        return MethodVerdict(
-            standing.variant, Decision.DOES_NOT, "failure", None, standing.num_runs, reason=standing.error
-        )
-    if not math.isfinite(standing.gain):
-        return MethodVerdict(
-            standing.variant, Decision.DOES_NOT, "race", None, standing.num_runs, reason="the metric is not finite"
-        )
-    deviation, freedom = noise
-    # Against the mean of a few runs, whose number is one more than the degrees of freedom.
-    error = deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
-    if math.isfinite(standing.deviation):
-        error = math.hypot(standing.deviation, deviation / math.sqrt(freedom + 1))
-    width = float(special().stdtrit(freedom, 0.975)) * error
-    ends = standing.gain, standing.gain - width, standing.gain + width
-    least = 0.0
-    if plan.goal.target is not None:
-        ends, least = tuple(math.exp(min(end, 50.0)) for end in ends), 1 + SMALLEST_EFFECT
-    effect = Estimate(*ends)
-    decision = Decision.DOES_NOT if effect.high < least else Decision.UNDECIDED
-    share = standing.seconds / plan.seconds
-    return MethodVerdict(
-        standing.variant, decision, "race", effect, standing.num_runs, f"compared up to {share:.0%} of the time"
-    )

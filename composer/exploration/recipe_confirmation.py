@@ -9,16 +9,16 @@ from dataclasses import replace
 from composer._text import positive
 from composer.exploration.attribution import attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.conclusions import (
+    kept_runs,
+    overall_effect,
+    trainings_to_break_even,
+    verdict_of_pairs,
+    verdicts_of,
+)
 from composer.exploration.confirmation import Arms, confirm
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
-from composer.exploration.method_search import (
-    _break_even,  # pyright: ignore[reportPrivateUsage]
-    _by_pairs,  # pyright: ignore[reportPrivateUsage]
-    _kept_runs,  # pyright: ignore[reportPrivateUsage]
-    _overall,  # pyright: ignore[reportPrivateUsage]
-    _verdicts,  # pyright: ignore[reportPrivateUsage]
-)
 from composer.exploration.planning import SEARCH_COST, Plan, baseline_runs, make_plan
 from composer.exploration.race import Race, race
 from composer.exploration.runner import Request, Runner
@@ -127,9 +127,9 @@ def _confirmed(arms: Arms, raced: Race, runs: Sequence[Trajectory]) -> Explorati
     attribution = attribute(arms, own.before, own) if own is not None and own.pays else None
     result = own if own is not None and own.pays else next((one for one in confirmed if one.pays), None)
     recipe = BASELINE if result is None else result.after
-    verdicts = _verdicts(raced, {(one.before, one.after): one for one in confirmed}, attribution, arms.plan)
+    verdicts = verdicts_of(raced, {(one.before, one.after): one for one in confirmed}, attribution, arms.plan)
     if own is not None and not own.pays and len(winner.single) > len(tuned.single) + 1:
-        verdicts.append(_by_pairs(winner, own, "confirmation"))  # of its parts alone, nothing is known
+        verdicts.append(verdict_of_pairs(winner, own, "confirmation"))  # of its parts alone, nothing is known
     effects = [one.effect for one in attribution.contributions] if attribution is not None else []
     compared = [*(one for claim in claims for one in claim), *(one.before for one in effects if one is not None)]
     return Exploration(
@@ -138,13 +138,13 @@ def _confirmed(arms: Arms, raced: Race, runs: Sequence[Trajectory]) -> Explorati
         tuned=tuned,
         proposed=winner if own is not None else tuned,
         result=result,
-        overall=_overall(arms, recipe),
+        overall=overall_effect(arms, recipe),
         rejected=tuple(one for one in confirmed if not one.pays),
         verdicts=tuple(verdicts),
         attribution=attribution,
         costs=dict(arms.runner.stages),
-        break_even=_break_even(arms, recipe, arms.runner.spent),
-        runs=tuple(_kept_runs(arms, runs, compared)),
+        break_even=trainings_to_break_even(arms, recipe, arms.runner.spent),
+        runs=tuple(kept_runs(arms, runs, compared)),
         heats=raced.heats,
     )
 
@@ -153,8 +153,8 @@ def _plan(runner: BudgetedRunner, runs: Sequence[Trajectory], recipe: Variant, i
     """The plan without a search."""
     plan = make_plan(runner, runs, 0, pairs, search=_TUNING_COST if is_tuned else _UNTUNED_COST)
     parts = len(recipe.single)
-    # Each part is left out in turn, and the two strongest together, which of two parts is the tuned baseline again.
-    arms = 0 if parts == 1 else parts + (parts > 2)
+    # The recipe, which each part is left out of in turn, and the two strongest together.
+    arms = 0 if parts == 1 else parts + 2
     left = plan.budget - plan.confirmation - plan.search
     return replace(plan, attribution=min(arms * plan.pairs * plan.cost, max(left, 0.0)))
 

@@ -1,0 +1,150 @@
+"""What follows from the runs of an exploration: verdicts, the effect of the recipe, and which runs are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from composer.exploration.attribution import Attribution, break_even
+from composer.exploration.confirmation import Arms
+from composer.exploration.exploration import MethodVerdict
+from composer.exploration.halving import Standing
+from composer.exploration.kept_runs import KeptRun
+from composer.exploration.paired_runs import PairedRuns
+from composer.exploration.planning import Plan
+from composer.exploration.race import Race
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import BASELINE, Variant
+from composer.statistics._special import special
+from composer.statistics.bootstrap import Estimate
+from composer.statistics.holm import SMALLEST_EFFECT, Decision
+
+__all__ = ["kept_runs", "overall_effect", "trainings_to_break_even", "verdict_of_pairs", "verdicts_of"]
+
+
+def kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Variant]) -> Iterator[KeptRun]:
+    """Yield the A/A runs, those of the confirmation with the program as it is and some variants, and the attribution's.
+
+    Args:
+        arms: What has trained them.
+        noise: The A/A runs.
+        variants: The variants.
+    """
+    for seed, run in enumerate(noise):
+        yield KeptRun(BASELINE, seed, "noise", run)
+    stages: tuple[tuple[Arms, Literal["confirmation", "attribution"]], ...] = (
+        (arms, "confirmation"),
+        (arms.fresh(), "attribution"),
+    )
+    for own, stage in stages:
+        for variant in dict.fromkeys([BASELINE, *variants]):
+            for number in range(arms.plan.pairs):
+                request = own.request(variant, number)
+                known = own.runner.known(variant, request.seed, request.split)
+                if known is not None:
+                    yield KeptRun(variant, request.seed, stage, known)
+
+
+def overall_effect(arms: Arms, recipe: Variant) -> PairedRuns | None:
+    """Return the recipe compared with the program as it is, by the runs that are there.
+
+    Args:
+        arms: What has trained them.
+        recipe: The recipe.
+    """
+    if recipe == BASELINE:
+        return None
+    number = min(len(arms.runs(one, arms.plan.pairs)) for one in (BASELINE, recipe))
+    return arms.compare(BASELINE, recipe, number) if number > 1 else None
+
+
+def trainings_to_break_even(arms: Arms, recipe: Variant, spent: float) -> float | None:
+    """Return after how many trainings with the recipe the search has saved its time; None if never.
+
+    Args:
+        arms: What has trained the runs.
+        recipe: The recipe.
+        spent: Wall seconds of the search.
+    """
+    goal, plan = arms.plan.goal, arms.plan
+    runs = [one for one in arms.runs(recipe, plan.pairs) if isinstance(one, Trajectory)]
+    overall = overall_effect(arms, recipe) if recipe != BASELINE else None
+    if goal.target is None or overall is None or overall.times is None or overall.times.ratio is None or not runs:
+        return None
+    before = plan.seconds
+    startup = sum(run.startup for run in runs) / len(runs)
+    given = [one.startup for one in arms.runs(BASELINE, plan.pairs) if isinstance(one, Trajectory)]
+    startup -= sum(given) / len(given) if given else 0.0
+    return break_even(spent, before, before / overall.times.ratio.value, startup)
+
+
+def verdicts_of(
+    raced: Race,
+    found: Mapping[tuple[Variant, Variant], PairedRuns],
+    attribution: Attribution | None,
+    plan: Plan,
+) -> list[MethodVerdict]:
+    """Return the verdict for each variant that was tried, by the best evidence there is.
+
+    Args:
+        raced: The race.
+        found: The comparisons of the confirmation.
+        attribution: What each part contributes; None if nothing was confirmed.
+        plan: The plan.
+    """
+    verdicts: dict[Variant, MethodVerdict] = {}
+    for one in raced.standings:
+        verdicts[one.variant] = _by_race(one, plan, raced.noise(one.seconds))
+    confirmed = [one for one in found.values() if one.after == raced.tuned and len(raced.tuned.single) == 1]
+    for one in confirmed:
+        verdicts[one.after] = verdict_of_pairs(one.after, one, "confirmation")
+    for one in attribution.contributions if attribution is not None else ():
+        if one.effect is not None:
+            verdicts[one.part] = verdict_of_pairs(one.part, one.effect, "attribution")
+    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
+    if winner is not None and attribution is None:
+        parts = [one for one in winner.after.single if one not in raced.tuned.single]
+        if len(parts) == 1:
+            verdicts[parts[0]] = verdict_of_pairs(parts[0], winner, "confirmation")
+    return list(verdicts.values())
+
+
+def verdict_of_pairs(variant: Variant, effect: PairedRuns, source: str) -> MethodVerdict:
+    """Return the verdict for a variant by pairs of runs.
+
+    Args:
+        variant: The variant.
+        effect: The pairs.
+        source: "attribution" or "confirmation".
+    """
+    where = "attribution" if source == "attribution" else "confirmation"
+    return MethodVerdict(variant, effect.decision, where, effect.effect, effect.num_pairs)
+
+
+def _by_race(standing: Standing, plan: Plan, noise: tuple[float, int]) -> MethodVerdict:
+    """A verdict by parts of runs: it never says that a method pays, only that it does not by far."""
+    if standing.error:
+        return MethodVerdict(
+            standing.variant, Decision.DOES_NOT, "failure", None, standing.num_runs, reason=standing.error
+        )
+    if not math.isfinite(standing.gain):
+        return MethodVerdict(
+            standing.variant, Decision.DOES_NOT, "race", None, standing.num_runs, reason="the metric is not finite"
+        )
+    deviation, freedom = noise
+    # Against the mean of a few runs, whose number is one more than the degrees of freedom.
+    error = deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
+    if math.isfinite(standing.deviation):
+        error = math.hypot(standing.deviation, deviation / math.sqrt(freedom + 1))
+    width = float(special().stdtrit(freedom, 0.975)) * error
+    ends = standing.gain, standing.gain - width, standing.gain + width
+    least = 0.0
+    if plan.goal.target is not None:
+        ends, least = tuple(math.exp(min(end, 50.0)) for end in ends), 1 + SMALLEST_EFFECT
+    effect = Estimate(*ends)
+    decision = Decision.DOES_NOT if effect.high < least else Decision.UNDECIDED
+    share = standing.seconds / plan.seconds
+    return MethodVerdict(
+        standing.variant, decision, "race", effect, standing.num_runs, f"compared up to {share:.0%} of the time"
+    )
