@@ -114,16 +114,20 @@ def summarize(name: str, found: Exploration) -> tuple[list[list[Any]], Goal]:
     recipe = _compared(found)
     rows = [_row(name, "baseline", runs["baseline"], found)]
     if "untuned baseline" in choices:
-        against = _pairs(found, runs["baseline"], runs["untuned baseline"])
+        pairs = _pairs(found, runs["baseline"], runs["untuned baseline"])
+        against = _inverse(None if pairs is None else pairs.effect)
         rows.append(_row(name, "untuned baseline", runs["untuned baseline"], found, over_baseline=against))
-    rows.append(_row(name, "recipe", runs["recipe"], found, over_baseline=recipe, judged=recipe))
+    slower = _inverse(None if recipe is None else recipe.effect)
+    rows.append(_row(name, "recipe", runs["recipe"], found, over_baseline=slower, judged=recipe))
     for label, effect in _parts(found).items():
-        against = _pairs(found, runs["baseline"], runs[label])
+        # Trained with other seeds than the baseline: the ratio to it is that to the recipe, times the recipe's.
+        against = None
+        if slower is not None and effect.effect is not None:
+            against = Estimate(slower.value * effect.effect.value, math.nan, math.nan)
         rows.append(_row(name, label, runs[label], found, over_baseline=against, over_recipe=effect, judged=effect))
     what = f"{name}: time to the target by the recipe, times the baseline's, upper end of the interval"
-    ratio = _inverse(None if recipe is None else recipe.effect)
     doubt = "" if recipe is not None else "nothing was compared"
-    return rows, Goal(what, math.inf if ratio is None else ratio.high, 1.0, doubt=doubt)
+    return rows, Goal(what, math.inf if slower is None else slower.high, 1.0, doubt=doubt)
 
 
 def _choices(found: Exploration) -> dict[str, Variant]:
@@ -148,7 +152,10 @@ def _compared(found: Exploration) -> PairedRuns | None:
 
 
 def _runs(found: Exploration, variant: Variant) -> list[KeptRun]:
-    return [one for one in found.runs if one.stage == "confirmation" and one.variant == variant]
+    """Its runs of the confirmation; of what was only trained for the attribution, those."""
+    own = [one for one in found.runs if one.variant == variant]
+    confirmed = [one for one in own if one.stage == "confirmation"]
+    return confirmed or [one for one in own if one.stage == "attribution"]
 
 
 def _pairs(found: Exploration, before: Sequence[KeptRun], after: Sequence[KeptRun]) -> PairedRuns | None:
@@ -168,7 +175,7 @@ def _row(
     runs: Sequence[KeptRun],
     found: Exploration,
     *,
-    over_baseline: PairedRuns | None = None,
+    over_baseline: Estimate | None = None,
     over_recipe: PairedRuns | None = None,
     judged: PairedRuns | None = None,
 ) -> list[Any]:
@@ -178,7 +185,7 @@ def _row(
         f"{name}: {label}",
         *_with_reach(times),
         f"{len(times)} of {len(runs)}",
-        *_cells(_inverse(None if over_baseline is None else over_baseline.effect)),
+        *_cells(over_baseline),
         *_cells(None if over_recipe is None else over_recipe.effect),
         "-" if judged is None else f"{judged.adjusted:.2g}",
         "-" if judged is None else str(judged.decision),
