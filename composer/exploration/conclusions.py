@@ -30,6 +30,14 @@ def kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Varian
         arms: What has trained them.
         noise: The A/A runs.
         variants: The variants.
+
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> arms = Arms(BudgetedRunner(None, goal), plan)
+    >>> list(kept_runs(arms, [], [Variant("EMA")]))
+    []
     """
     for seed, run in enumerate(noise):
         yield KeptRun(BASELINE, seed, "noise", run)
@@ -52,6 +60,14 @@ def overall_effect(arms: Arms, recipe: Variant) -> PairedRuns | None:
     Args:
         arms: What has trained them.
         recipe: The recipe.
+
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> arms = Arms(BudgetedRunner(None, goal), plan)
+    >>> overall_effect(arms, Variant("EMA")) is None  # nothing was trained
+    True
     """
     if recipe == BASELINE:
         return None
@@ -66,6 +82,14 @@ def trainings_to_break_even(arms: Arms, recipe: Variant, spent: float) -> float 
         arms: What has trained the runs.
         recipe: The recipe.
         spent: Wall seconds of the search.
+
+    >>> from composer.exploration.budgeted_runner import BudgetedRunner
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> arms = Arms(BudgetedRunner(None, goal), plan)
+    >>> trainings_to_break_even(arms, BASELINE, 100.0) is None  # it saves nothing
+    True
     """
     goal, plan = arms.plan.goal, arms.plan
     runs = [one for one in arms.runs(recipe, plan.pairs) if isinstance(one, Trajectory)]
@@ -92,6 +116,12 @@ def verdicts_of(
         found: The comparisons of the confirmation.
         attribution: What each part contributes; None if nothing was confirmed.
         plan: The plan.
+
+    >>> from composer.exploration.goal import Goal
+    >>> goal = Goal("accuracy", True, target=0.9)
+    >>> plan = Plan(goal, (10.0, 11.0), (0.9, 0.9), 12.0, 0.1, 8, 180.0, 192.0, 96.0, 1e9, 5, 20)
+    >>> verdicts_of(Race(BASELINE, None, ()), {}, None, plan)
+    []
     """
     verdicts: dict[Variant, MethodVerdict] = {}
     for one in raced.standings:
@@ -117,6 +147,10 @@ def verdict_of_pairs(variant: Variant, effect: PairedRuns, source: str) -> Metho
         variant: The variant.
         effect: The pairs.
         source: "attribution" or "confirmation".
+
+    >>> pairs = PairedRuns(BASELINE, Variant("EMA"), 8, 0.01, 0.01, Decision.PAYS)
+    >>> verdict_of_pairs(Variant("EMA"), pairs, "confirmation").evidence
+    'confirmation, 8 pairs'
     """
     where = "attribution" if source == "attribution" else "confirmation"
     return MethodVerdict(variant, effect.decision, where, effect.effect, effect.num_pairs)
