@@ -21,6 +21,8 @@ __all__ = ["keep_temporary_files_in", "temporary_folder"]
 
 _PREFIX = "composer-trials-"
 _LOCK_FILE = "owner.lock"
+# Paths of sockets have about 100 characters, and multiprocessing adds up to 40.
+_LONGEST_PATH = 60
 
 
 @contextlib.contextmanager
@@ -46,13 +48,16 @@ def keep_temporary_files_in(folder: str) -> None:
     """Let this process and its children make their temporary folders in a folder, rather than beside it.
 
     A process that is killed removes none of them, such as a data worker that shares tensors by sockets.
-    ``tempfile.gettempdir()`` stays: programs may keep data there.
+    ``tempfile.gettempdir()`` stays: programs may keep data there. With a path that is too long for the sockets in it,
+    nothing changes.
 
     Args:
-        folder: The folder, with a short path: paths of sockets have about 100 characters.
+        folder: The folder.
 
     >>> keep_temporary_files_in("/tmp/trial")  # doctest: +SKIP
     """
+    if len(os.fsencode(folder)) > _LONGEST_PATH:
+        return
     # Where multiprocessing makes its sockets; spawned processes inherit it too.
     multiprocessing.current_process()._config["tempdir"] = folder  # pyright: ignore
     make = tempfile.mkdtemp

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -221,8 +223,8 @@ trainer(train_dataloader=loader()).fit()
 @pytest.mark.parametrize("signum", [0, signal.SIGINT, signal.SIGTERM])
 def test_data_workers_leave_nothing_in_the_temporary_folder(tmp_path: Path, command: list[str], signum: int) -> None:
     """Each makes a folder for its sockets, and is killed."""
-    begun, temporary = tmp_path / "begun", tmp_path / "temporary"
-    temporary.mkdir()
+    begun = tmp_path / "begun"
+    temporary = Path(tempfile.mkdtemp())  # with a short path, as sockets need
     text = _WORKERS.format(begun=str(begun)).replace("WAIT", "0.02" if signum else "0")
     target = script(tmp_path / "program", text)
     given = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
@@ -233,6 +235,8 @@ def test_data_workers_leave_nothing_in_the_temporary_folder(tmp_path: Path, comm
         if signum:
             time.sleep(0.3)  # a batch has come
             process.send_signal(signum)
-        assert process.wait(240) in ({128 + signum} if signum else {0, 1})
+        # A fast one may be at its end, where the signal has its default action.
+        assert process.wait(240) in ({128 + signum, -signum} if signum else {0, 1})
     # A cache of the compiler of PyTorch, which stays after any program.
     assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")] == []
+    shutil.rmtree(temporary)
