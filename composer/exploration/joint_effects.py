@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from composer.exploration.variant import Variant
+from composer.exploration.variant import TUNED_KINDS, Variant
 
 __all__ = ["JointEffects"]
 
@@ -21,22 +21,27 @@ _PRIOR_MEAN = -0.02
 # Standard deviation of what the parts of a combination gain or lose by being together.
 _TOGETHER = 0.1
 # Methods of a combination at most. Of more, it is less clear which one has helped, and more hinder each other.
-_MOST_PARTS = 3
+_MOST_METHODS = 3
+# Of the effect of a learning rate by the logarithm of its factor to the base 2: standard deviation of the slope, mean
+# and standard deviation of the curvature, and standard deviation of the rest over a factor of 2.
+_SLOPE, _CURVATURE, _CURVATURES, _REST = 0.4, -0.15, 0.2, 0.4
 
 
 class JointEffects:
-    """Bayesian linear regression of the gains of runs on the methods that they have.
+    """Bayesian linear regression of the gains of runs on the methods that they have, and on their learning rate.
 
-        gain of a run = what all runs share + sum of the effects of its methods + noise
-        effect ~ N(log(speed of a step) - 0.02, 0.2^2)
+        gain of a run = what all runs share + effect of its learning rate + sum of the effects of its methods + noise
+        effect of a method ~ N(log(speed of a step) - 0.02, 0.2^2)
+        effect of a learning rate = a x + b x^2 + Brownian motion of x,  a ~ N(0, 0.4^2),  b ~ N(-0.15, 0.2^2)
 
-    What all runs share is the effect of their seed.
+    What all runs share is the effect of their seed; x is the logarithm to the base 2 of the factor of a learning rate,
+    0 for that of the program.
 
     New combinations are chosen by Thompson sampling: effects are drawn from the posterior distribution, and the
-    methods whose drawn effect is positive are tried together.
+    methods whose drawn effect is positive are tried together, with the learning rate whose drawn effect is largest.
 
     Args:
-        factors: The methods.
+        factors: The methods, learning rates and batch sizes.
         speeds: How many times as fast a step is with each method, where it was measured.
         scale: What gains are measured in, as a multiple of the logarithm of a factor of speed.
         shared: Standard deviation of what all runs share.
@@ -60,10 +65,12 @@ class JointEffects:
         self.counts = dict.fromkeys(self.factors, 0)
         self._place = {factor: place for place, factor in enumerate(self.factors)}
         self.scale = scale
-        means = [(_PRIOR_MEAN + math.log(speeds.get(one, 1.0))) * scale for one in self.factors]
+        means = [_prior_mean(one, speeds.get(one, 1.0)) * scale for one in self.factors]
         mean = np.array([*means, 0.0])  # the last one is what all runs share
-        deviations = np.array([*[_PRIOR * scale] * len(means), shared])
-        self._precision: Floats = np.diag(1 / deviations**2)
+        covariance = np.zeros((len(mean), len(mean)))
+        covariance[:-1, :-1] = [[_covariance(one, two) * scale**2 for two in self.factors] for one in self.factors]
+        covariance[-1, -1] = shared**2
+        self._precision: Floats = np.linalg.inv(covariance)
         self._weighted: Floats = self._precision @ mean
         self._excluded: set[Variant] = set()
         self._random = np.random.default_rng(0)
@@ -96,6 +103,11 @@ class JointEffects:
         """
         self._excluded.add(factor)
 
+    @property
+    def shared(self) -> float:
+        """What all runs share, as far as it is known."""
+        return float(self._posterior()[0][-1])
+
     def effect(self, factor: Variant) -> tuple[float, float]:
         """Return the mean and standard deviation of the effect of a method.
 
@@ -116,34 +128,54 @@ class JointEffects:
         return float(sum(mean[self._place[part]] for part in parts))
 
     def propose(self) -> list[Variant]:
-        """Return the methods of the next run: those that are best in a draw from the posterior distribution."""
+        """Return the parts of the next run: those that are best in a draw from the posterior distribution."""
         mean, covariance = self._posterior()
         drawn = self._random.multivariate_normal(mean, covariance, method="cholesky")
-        return self._best(drawn[:-1])
+        return self._best(drawn[:-1], _MOST_METHODS)
 
-    def best(self, doubt: float = 0.0) -> list[Variant]:
-        """Return the methods that are expected to help, the best first, one of each group.
+    def best(self, doubt: float = 0.0, most: int = _MOST_METHODS) -> list[Variant]:
+        """Return what is expected to help: the best learning rate and batch size, and the best methods.
 
         Args:
-            doubt: Standard deviations of the effect of a method that are taken from its mean.
+            doubt: Standard deviations of the effect of a part that are taken from its mean.
+            most: Number of methods at most.
         """
         mean, covariance = self._posterior()
-        return self._best((mean - doubt * np.sqrt(np.diag(covariance)))[:-1])
+        return self._best((mean - doubt * np.sqrt(np.diag(covariance)))[:-1], most)
 
-    def _best(self, values: Floats) -> list[Variant]:
-        """The methods with the largest positive values, one of each group."""
-        found: list[Variant] = []
+    def _best(self, values: Floats, most: int) -> list[Variant]:
+        """What has the largest positive values, one of each group: what is tuned, and then the methods."""
+        tuned: list[Variant] = []
+        methods: list[Variant] = []
         for value, factor in sorted(zip(values.tolist(), self.factors, strict=True), key=lambda pair: -pair[0]):
-            if value <= 0 or len(found) == _MOST_PARTS:
+            if value <= 0:
                 break
-            if factor in self._excluded:
+            if factor in self._excluded or (factor.group and factor.group in {one.group for one in tuned + methods}):
                 continue
-            if not factor.group or all(one.group != factor.group for one in found):
-                found.append(factor)
-        return found
+            if factor.kind in TUNED_KINDS:
+                tuned.append(factor)
+            elif len(methods) < most:
+                methods.append(factor)
+        return tuned + methods
 
     def _posterior(self) -> tuple[Floats, Floats]:
         if self._solved is None:
             covariance = np.linalg.inv(self._precision)
             self._solved = covariance @ self._weighted, (covariance + covariance.T) / 2
         return self._solved
+
+
+def _prior_mean(factor: Variant, speed: float) -> float:
+    """What a part is expected to gain before it was tried."""
+    if factor.kind == "learning_rate":
+        return _CURVATURE * math.log2(factor.factor) ** 2
+    return _PRIOR_MEAN + math.log(speed)
+
+
+def _covariance(one: Variant, two: Variant) -> float:
+    """Prior covariance of the effects of two parts."""
+    if one.kind == two.kind == "learning_rate":
+        x, y = math.log2(one.factor), math.log2(two.factor)
+        rest = min(abs(x), abs(y)) if x * y > 0 else 0.0
+        return _SLOPE**2 * x * y + _CURVATURES**2 * (x * y) ** 2 + _REST**2 * rest + (1e-6 if one == two else 0.0)
+    return _PRIOR**2 if one == two else 0.0

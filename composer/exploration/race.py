@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
+from composer.exploration.halving import Heat, HeatResult, Standing, rungs_within
 from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.short_runs import ShortRuns
 from composer.exploration.trajectory import Trajectory
+from composer.exploration.tuning import tune
 from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant, combined
 
 __all__ = ["Race", "race", "replaced"]
@@ -26,18 +27,18 @@ _MIXED = 0.2
 _FINALS = 3
 # The same share where methods take part that help late.
 _LATE = 0.9
-# Share of the search that the tuning of the baseline takes, and of what is left then, the single methods.
-_TUNING = 0.35
+# Share of the search that the tuning of the baseline takes at most.
+_TUNING = 0.4
 # Share of what is left after the tuning that is kept for longer runs of the best combinations.
 _KEPT = 0.6
-# Share of the search for the first runs of the tuning, also if little is left for those that decide about it.
-_LEAST_TUNING = 0.15
 # Gains below are not worth a change.
 _WORTH = math.log(1.03)
 # What a run must be better, in standard deviations of the gain of a run, to be preferred.
 _DOUBT = 0.5
-# The most methods that are tried with a second seed, and in combinations.
+# Methods of a combination that is trained for longer, at most.
 _CONTENDERS = 4
+# Learning rates beside that of the winner that are tried with it, in powers of two at most.
+_BESIDE = 1.01
 _NO_TIME = "there was no time for it within the budget"
 
 
@@ -84,13 +85,13 @@ def race(
 ) -> Race:
     """Return what seems best, after at most the cost that the plan allows for the search.
 
-    - The learning rate and batch size of the baseline are tuned by successive halving, as methods are. The tuned
-      baseline takes over if it is also faster with fresh seeds, by more than noise.
-    - Combinations of methods are trained on the tuned baseline for a short time, many of them, from which the effect of
-      each method is estimated (:class:`.ShortRuns`). Of each group the first one takes part.
-    - The combinations that are expected to be best are trained longer, then with other learning rates and other values
-      of arguments, and with the methods that help near the target. What results is trained to the target; if it does
-      not get there, the next one is taken, such as the winner without one of its parts.
+    - The learning rate and batch size of the baseline are tuned in short runs (:func:`.tune`). The tuned baseline takes
+      over if it is also faster in longer runs with two seeds, by more than noise.
+    - Combinations of methods and learning rates are trained for a short time, many of them, from which the effect of
+      each is estimated (:class:`.ShortRuns`). Of each group of methods the first one takes part.
+    - The combinations that are expected to be best are trained longer, then with the learning rates beside theirs and
+      other values of arguments, and with the methods that help near the target. What results is trained to the
+      target; if it does not get there, the next one is taken, such as the winner without one of its parts.
 
     Args:
         runner: What trains.
@@ -126,15 +127,24 @@ class _Search:
         self.tuners = [one for one in variants if one.kind in TUNED_KINDS]
         self.methods = [one for one in variants if one.kind not in TUNED_KINDS and one.kind != "baseline"]
         self.given = Reference(plan.goal, tuple(runs))
-        self.references = [self.given]
         self.heat = Heat(runner, self.given, self.noise, range(len(runs)))
         self.seconds = plan.seconds
         self.tuned = BASELINE
         self.left_out: dict[str, str] = {}
         self.late_standings: list[Standing] = []
-        self.speeds: Mapping[Variant, float] = speeds
         self.heats: list[HeatResult] = []
-        self._noise: dict[tuple[int, float], float] = {}
+        self._noise: dict[float, float] = {}
+        first: dict[str, Variant] = {}
+        for one in self.methods:
+            first.setdefault(one.group or one.name, one)
+        # What compiles takes so long to start that it would take the time of many short runs.
+        self.late = [one for one in first.values() if one.late or one.kind == "compile"]
+        self.others = [one for one in self.methods if one not in first.values()]
+        early = [one for one in first.values() if one not in self.late]
+        seconds = min(max(1.2 * self.given.earliest, _MIXED * plan.seconds), self.long)
+        scale = 1.0 if plan.goal.target is not None else self.noise(plan.seconds) / 0.1
+        effects = JointEffects([*self.tuners, *early], speeds, scale, self.noise(seconds))
+        self.short = ShortRuns(self.heat, effects, seconds, self.long)
 
     @property
     def long(self) -> float:
@@ -142,10 +152,9 @@ class _Search:
         return _LONG * self.seconds
 
     def noise(self, seconds: float) -> float:
-        key = len(self.references), seconds
-        if key not in self._noise:
-            self._noise[key] = pooled_noise(self.references, seconds)[0]
-        return self._noise[key]
+        if seconds not in self._noise:
+            self._noise[seconds] = pooled_noise([self.given], seconds)[0]
+        return self._noise[seconds]
 
     def worth(self, seconds: float, num_runs: int = 1) -> float:
         """The gain from which on something seems to pay."""
@@ -154,7 +163,7 @@ class _Search:
 
     def run(self) -> Race:
         self.runner.up_to(self.plan.search)
-        before = self.tune()
+        self.tune()
         self.mix()
         # The learning rate is tuned again for the winner, which is then trained to the target.
         reserve = sum(self.runner.cost_of(share * self.seconds) for share in (1.0, 1.0, _LONG, _SHORT))
@@ -164,128 +173,74 @@ class _Search:
         found = [] if winner is None else [self.retune(winner), winner]
         late = self.with_late(found[0] if found else None)
         winner = self.check([one for one in (late, *found[:1], *self.without_parts(winner)) if one is not None])
-        methods, untried = self.short.standings()
+        mixed, untried = self.short.standings()
         self.left_out.update(dict.fromkeys((one.name for one in untried), _NO_TIME))
-        standings = [*methods, *self.late_standings, *before]
+        methods = [one for one in mixed if one.variant.kind not in TUNED_KINDS]
+        tuners = [one for one in mixed if one not in methods]
+        standings = (*methods, *self.late_standings, *tuners)
         self.runner.up_to(math.inf)
-        references, heats = tuple(self.references), tuple(self.heats)
-        return Race(self.tuned, winner, tuple(standings), self.left_out, self.seconds, references, heats)
+        heats = (*self.short.results, *self.heats)
+        return Race(self.tuned, winner, standings, self.left_out, self.seconds, (self.given,), heats)
 
-    def tune(self) -> list[Standing]:
-        """Tune the baseline, and return how learning rates and batch sizes stand."""
-        # What is chosen is trained to the target with the other seeds.
-        reserve = self.runner.cost_of(self.seconds) * (len(self.given.runs) - 1)
-        allowance = max(self.runner.left * _TUNING - reserve, self.runner.left * _LEAST_TUNING)
-        found = self.halved("tuning", self.tuners, allowance, self.long)
-        chosen: list[Standing] = []
-        for one in found:
-            groups = [other.variant.group for other in chosen]
-            if one.gain > self.worth(one.seconds) and one.variant.group not in groups:
-                chosen.append(one)
-        best = chosen[0] if chosen else None
-        if best is not None and len(chosen) > 1:
-            both = combined(one.variant for one in chosen[:2])
-            if self.heat.fits([both], best.seconds):
-                (standing,) = self.heat.measure("tuning", [both], best.seconds)
-                if standing.gain > best.gain:
-                    best = standing
-        if best is not None:
-            self.adopt(best.variant)
-        return found
+    def tune(self) -> None:
+        """Tune the baseline."""
+        allowance = _TUNING * self.runner.left
+        self.tuned, gain = tune(self.short, self.tuners, allowance, self.long, self.worth)
+        if self.plan.goal.target is not None:
+            self.seconds = self.plan.seconds * math.exp(-gain)
+            self.short.long = self.long
+        # Combinations have rates that are near this one, and its batch size.
+        for one in self.tuners:
+            if not (self.is_near(one, self.tuned) if one.kind == "learning_rate" else one in self.tuned.single):
+                self.short.effects.exclude(one)
 
-    def adopt(self, variant: Variant) -> None:
-        """Take a tuned baseline if it is better with other seeds than those that have chosen it."""
-        goal, seeds = self.plan.goal, range(1, len(self.given.runs))
-        # What takes longer than the slowest run of the baseline is not better.
-        seconds = self.plan.limit if goal.target is None else max(self.plan.times)
-        if not self.runner.fits([self.seconds] * len(seeds)):
-            return
-        outcomes = self.runner.train("tuning", [self.request(variant, seed, seconds) for seed in seeds])
-        runs = [one for one in outcomes if isinstance(one, Trajectory) and len(one.evaluations) > 1]
-        if len(runs) < len(seeds):
-            return
-        noise = self.noise(self.seconds) / math.sqrt(len(seeds))
-        if goal.target is None:
-            gains = [self.given.gain(run, seconds) or 0.0 for run in runs]
-            if sum(gains) / len(gains) <= noise:
-                return
-        else:
-            times = [time for time in (time_to_target(run, goal) for run in runs) if time is not None]
-            if len(times) < len(seeds):
-                return
-            ahead = [math.log(self.plan.times[seed] / time) for seed, time in zip(seeds, times, strict=True)]
-            if sum(ahead) / len(ahead) <= max(_WORTH, noise):
-                return
-        self.tuned = variant
-        reference = Reference(goal, tuple(runs))
-        self.seconds = reference.end if goal.target is not None else self.seconds
-        self.references.append(reference)
-        self.heat = Heat(self.runner, reference, self.noise, [*seeds, 0])
+    def is_near(self, rate: Variant, variant: Variant) -> bool:
+        """Whether a learning rate is at most twice or half that of a variant."""
+        return abs(math.log2(rate.factor / math.prod(one.factor for one in variant.single))) < _BESIDE
 
     def mix(self) -> None:
         """Train combinations of methods for a short time, many of them, and estimate what each method does."""
-        first: dict[str, Variant] = {}
-        for one in self.methods:
-            first.setdefault(one.group or one.name, one)
-        # What compiles takes so long to start that it would take the time of many short runs.
-        self.late = [one for one in first.values() if one.late or one.kind == "compile"]
-        self.others = [one for one in self.methods if one not in first.values()]
-        early = [one for one in first.values() if one not in self.late]
-        seconds = min(max(1.2 * self.heat.reference.earliest, _MIXED * self.seconds), self.long)
-        scale = 1.0 if self.plan.goal.target is not None else self.noise(self.seconds) / 0.1
-        effects = JointEffects(early, self.speeds, scale, self.noise(seconds))
-        self.short = ShortRuns(self.heat, effects, self.tuned, seconds, self.long)
+        if all(one.kind in TUNED_KINDS for one in self.short.effects.factors):
+            return
         reserve = 2 * self.runner.cost_of(self.seconds) + _FINALS * self.runner.cost_of(self.long)
         reserve = min(reserve + self.reserve_for_late(), _KEPT * self.runner.left)
-        self.heats += self.short.run(self.runner.left - reserve)
+        self.short.run(self.runner.left - reserve)
 
     def reserve_for_late(self) -> float:
         """Wall seconds for methods that help late, with and without the winner."""
         return min(len(self.late), 2) * 1.2 * self.runner.cost_of(_LATE * self.seconds)
 
-    def halved(
-        self, stage: str, variants: Sequence[Variant], allowance: float, longest: float, shortest: float = 0.0
-    ) -> list[Standing]:
-        """Race variants on the tuned baseline within an allowance; the standings name the variants alone."""
-        least = min(max(1.2 * self.heat.reference.earliest, shortest), longest)
-        rungs = rungs_within(len(variants), longest, least, min(allowance, self.runner.left), self.runner.cost_of)
-        taken = list(variants[: rungs[0].number]) if rungs else []
-        for one in variants[len(taken) :]:
-            self.left_out[one.name] = _NO_TIME
-        names = {self.with_tuned(one): one for one in taken}
-        found = self.heat.halve(stage, list(names), rungs)
-        self.heats += [_renamed_heat(one, names) for one in self.heat.take_results()]
-        return [_renamed(one, names[one.variant]) for one in found]
-
     def combine(self) -> Variant | None:
         """Train the combinations that are expected to be best for longer; None if not even the best seems to pay."""
         measured: list[tuple[Variant, list[Variant]]] = []
-        seconds = self.long
+        effects = self.short.effects
         for _ in range(_FINALS):
-            good = self.short.effects.best(doubt=_DOUBT)[:_CONTENDERS]
+            good = effects.best(_DOUBT, _CONTENDERS)
+            methods = [one for one in good if one.kind not in TUNED_KINDS]
             # Without the strongest part, which may be one that is fast at first only; then without each other one.
-            sets = [good, *([one for one in good if one != part] for part in good)]
+            sets = [good, *([one for one in good if one != part] for part in methods)]
             known = [{*parts} for _, parts in measured]
-            following = next((parts for parts in sets if parts and {*parts} not in known), None)
+            following = next((parts for parts in sets if {*parts} & {*methods} and {*parts} not in known), None)
             if following is None:
                 break
-            variant = self.with_tuned(combined(following))
-            if not self.heat.fits([variant], seconds):
+            variant = combined(following)
+            if not self.heat.fits([variant], self.long):
                 break
-            standing = self.short.observe("combinations", following, seconds)
+            standing = self.short.observe("combinations", following, self.long)
             if math.isfinite(standing.gain):
                 measured.append((variant, following))
-        measured = [one for one in measured if self.short.effects.expected(one[1]) > _WORTH * self.short.effects.scale]
-        measured.sort(key=lambda one: -(self.short.effects.expected(one[1]) + self.heat.standings[one[0]].gain))
+        least = effects.expected(self.tuned.single) + _WORTH * effects.scale
+        measured = [one for one in measured if effects.expected(one[1]) > least]
+        measured.sort(key=lambda one: -(effects.expected(one[1]) + self.heat.standings[one[0]].gain))
         return measured[0][0] if measured else None
 
     def retune(self, winner: Variant) -> Variant:
         """Return the winner with another learning rate or other values of its arguments if that seems better."""
-        rates = [one for one in self.tuners if one.kind == "learning_rate"]
         own = [one for one in winner.single if one.kind == "learning_rate"]
         rest = [one for one in winner.single if one not in own]
-        variants = [combined([*rest, rate]) for rate in rates if rate not in own]
-        variants += [combined(rest)] if own else []
+        rates = [one for one in self.tuners if one.kind == "learning_rate" and one not in own]
+        variants = [combined([one, *rest]) for one in rates if self.is_near(one, winner)]
+        variants += [combined(rest)] if own and self.is_near(BASELINE, winner) else []
         for part in winner.single:
             if part.group and part not in own:
                 others = [one for one in self.others if one.group == part.group]
@@ -326,35 +281,32 @@ class _Search:
         return winner if best is None or best.gain <= self.worth(seconds) else best.variant
 
     def without_parts(self, winner: Variant | None) -> list[Variant]:
-        """The winner without each part in turn, the strongest first: one that is fast at first may never arrive."""
-        parts = [] if winner is None else [one for one in winner.single if one in self.short.effects.factors]
-        parts.sort(key=lambda one: -self.short.effects.effect(one)[0])
-        rest = [[one for one in parts if one != part] for part in parts]
-        return [self.with_tuned(combined(left)) for left in rest if left]
+        """The winner without each method in turn, the strongest first: one that is fast at first may never arrive."""
+        parts = [] if winner is None else list(winner.single)
+        methods = [one for one in parts if one.kind not in TUNED_KINDS and one in self.short.effects.factors]
+        methods.sort(key=lambda one: -self.short.effects.effect(one)[0])
+        return [combined(one for one in parts if one != part) for part in methods] if len(methods) > 1 else []
 
     def check(self, candidates: Sequence[Variant]) -> Variant | None:
         """Return the first candidate that is ahead at the end of the baseline too, or for which there is no time."""
         goal, seed = self.plan.goal, self.heat.seeds[0]
+        # The time of the tuned baseline is that of two runs only.
+        seconds = min(self.seconds * math.exp(self.noise(self.seconds)), self.plan.seconds)
         for one in dict.fromkeys(candidates):
-            missing = self.runner.missing(self.request(one, seed, self.seconds))
+            request = Request(one, seed, seconds, stop_at_target=goal.target is not None)
+            missing = self.runner.missing(request)
             if missing and not self.runner.fits([missing]):
                 return one
-            (outcome,) = self.runner.train("combinations", [self.request(one, seed, self.seconds)])
+            (outcome,) = self.runner.train("combinations", [request])
             if isinstance(outcome, Failure):
                 continue
             if goal.target is not None:
                 is_ahead = time_to_target(outcome, goal) is not None
             else:
-                is_ahead = (self.heat.reference.gain(outcome, self.seconds) or 0.0) > 0
+                is_ahead = (self.given.gain(outcome, seconds) or 0.0) > 0
             if is_ahead:
                 return one
         return None
-
-    def request(self, variant: Variant, seed: int, seconds: float) -> Request:
-        return Request(variant, seed, seconds, stop_at_target=self.plan.goal.target is not None)
-
-    def with_tuned(self, variant: Variant) -> Variant:
-        return combined([self.tuned, variant])
 
 
 def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
@@ -373,21 +325,3 @@ def replaced(variant: Variant, part: Variant, tuned: Variant) -> Variant:
     groups = {one.group for one in left if one.group}
     back = [one for one in tuned.single if one not in left and (not one.group or one.group not in groups)]
     return combined([*back, *left])
-
-
-def _renamed(standing: Standing, variant: Variant) -> Standing:
-    """A standing of a method on the tuned baseline, as that of the method."""
-    return Standing(variant, standing.gain, standing.seconds, standing.num_runs, standing.error)
-
-
-def _renamed_heat(heat: HeatResult, names: Mapping[Variant, Variant]) -> HeatResult:
-    """A race of methods on the tuned baseline, as that of the methods."""
-    rungs = [
-        RungResult(
-            rung.seconds,
-            tuple(_renamed(one, names[one.variant]) for one in rung.standings),
-            tuple(names[one] for one in rung.kept),
-        )
-        for rung in heat.rungs
-    ]
-    return HeatResult(heat.stage, tuple(rungs))

@@ -13,9 +13,10 @@ from composer.exploration.variant import Kind, Variant
 
 __all__ = ["Space", "methods", "space_of"]
 
-# Runs begin to gain from larger ones, but a batch of one sample is another method.
 # The most likely ones come first, for searches that have time for a few only.
-_RATES, _SIZES = (2.0, 0.5, 4.0), (0.5, 2.0)
+_SIZES = (0.5, 2.0)
+# Powers of two and what is in between, which is as fine as short runs can tell.
+_RATES = (2.0, 0.5, 4.0, 0.25, 8.0, 1.4, 0.7, 2.8, 0.35, 5.6)
 _PRECISIONS = ("amp_bf16", "amp_fp16", "amp_fp8", "bf16", "fp16")
 
 
@@ -42,7 +43,7 @@ def space_of(facts: ProgramFacts) -> Space:
         facts: The facts of the program.
 
     >>> space = space_of(ProgramFacts(learning_rates=(0.1,)))
-    >>> [one.changes for one in space.variants if one.kind == "learning_rate"]
+    >>> [one.changes for one in space.variants if one.kind == "learning_rate"][:3]
     [('optimizers.lr=0.2',), ('optimizers.lr=0.05',), ('optimizers.lr=0.4',)]
     >>> space.refused["BlurPool"]
     'the model has no 2-D convolution'
@@ -147,4 +148,4 @@ def _compiled(facts: ProgramFacts) -> list[Variant] | str:
 
 
 def _setting(name: str, factor: float, path: str, value: str, kind: Kind) -> Variant:
-    return Variant(f"{name} x{factor:g}", (f"{path}={value}",), kind, group=name)
+    return Variant(f"{name} x{factor:g}", (f"{path}={value}",), kind, group=name, factor=factor)

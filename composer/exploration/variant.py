@@ -27,6 +27,7 @@ class Variant:
             group stands for the others until it is seen whether it is worth to try them.
         late: Whether it changes little before the last part of training, such as an average of weights or a cool-down,
             so that the beginning of a run says nothing about it.
+        factor: For a learning rate, how many times that of the program it is.
 
     >>> Variant("BlurPool", ("algorithms+=BlurPool()",), "method").parts
     ()
@@ -38,6 +39,7 @@ class Variant:
     parts: tuple[Variant, ...] = ()
     group: str = ""
     late: bool = False
+    factor: float = 1.0
 
     @property
     def single(self) -> tuple[Variant, ...]:

@@ -13,7 +13,7 @@ from composer.exploration.exploration import Exploration
 from composer.exploration.method_search import search
 from composer.exploration.variant import Variant
 from composer.statistics.holm import Decision
-from tests.exploration.simulation import Effect, Simulation, method, placebos, tuning
+from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class World:
 _WORSE = {f"Worse{n}": Effect(0.85, step=1.1) for n in range(8)}
 _MANY = {"GoodA": Effect(1.45), "GoodB": Effect(1.3), "GoodC": Effect(1.25), "GoodD": Effect(1.15)}
 _BAD = {f"Bad{n}": Effect(0.6) for n in range(4)}
-_TUNING = {"lr x4": Effect(0.5), "lr x0.5": Effect(0.8), "lr x2": Effect(1.0)}
+_TUNING = rates(0.8, 1.0, 0.5)
 
 WORLDS = {
     "placebos": World([*tuning(), *placebos(10)], {}, Simulation()),
@@ -89,13 +89,19 @@ WORLDS = {
     ),
     "badly tuned": World(
         [*tuning(), method("Good"), *placebos(10), *map(method, _WORSE)],
-        {"lr x2": Effect(1.5), "lr x4": Effect(1.2), "lr x0.5": Effect(0.7), "Good": Effect(1.3), **_WORSE},
+        {**rates(0.7, 1.5, 1.2), "Good": Effect(1.3), **_WORSE},
+        Simulation(),
+        frozenset({"Good"}),
+    ),
+    "much too slow": World(  # whose learning rate is far from the best one
+        [*tuning(), method("Good"), *placebos(10), *map(method, _WORSE)],
+        {**rates(0.5, 1.8, 2.6), "Good": Effect(1.3), **_WORSE},
         Simulation(),
         frozenset({"Good"}),
     ),
     "tuning hurts": World(  # a little, so that noise alone may choose it
         [*tuning(), *placebos(10)],
-        {"lr x0.5": Effect(0.95), "lr x2": Effect(0.95), "lr x4": Effect(0.9), "batch x0.5": Effect(0.95)},
+        {**rates(0.95, 0.95, 0.9), "batch x0.5": Effect(0.95)},
         Simulation(),
     ),
     "conflict": World(  # each alone is good, together they are not

@@ -162,9 +162,24 @@ def placebos(number: int) -> list[Variant]:
 
 def tuning() -> list[Variant]:
     """Learning rates and batch sizes."""
-    rates = [Variant(f"lr x{k:g}", (f"optimizers.lr={k * 0.1:g}",), "learning_rate", group="lr") for k in (0.5, 2, 4)]
+    rates = [
+        Variant(f"lr x{k:g}", (f"optimizers.lr={k * 0.1:g}",), "learning_rate", group="lr", factor=k)
+        for k in (2, 0.5, 4, 0.25, 8, 1.4, 0.7, 2.8, 0.35, 5.6)
+    ]
     sizes = [
         Variant(f"batch x{k:g}", (f"train_dataloader.batch_size={int(k * 32)}",), "batch_size", group="batch")
         for k in (0.5, 2)
     ]
     return rates + sizes
+
+
+def rates(half: float, double: float, quadruple: float) -> dict[str, Effect]:
+    """Effects of all learning rates, by the speeds of three; others are interpolated, and go on like the last ones."""
+    places, values = np.array([-1.0, 0.0, 1.0, 2.0]), np.log([half, 1.0, double, quadruple])
+    ends = [2 * values[0] - values[1], *values, 2 * values[-1] - values[-2]]
+    found = {}
+    for one in tuning():
+        if one.kind == "learning_rate":
+            speed = np.exp(np.interp(np.log2(one.factor), [-2.0, *places, 3.0], ends))
+            found[one.name] = Effect(float(speed))
+    return found

@@ -24,7 +24,7 @@ from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import Decision
 from composer.statistics.paired import Ratio
 from tests.browser import SCREENS, open_page, wait_until
-from tests.exploration.simulation import Effect, Simulation, method, placebos, tuning
+from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
 
 pytest.importorskip("plotly")
 HOSTILE = "</script><img src=x onerror=alert(1)> \"q\" 'é' <b>%{x}</b> & ${y} $a$"
@@ -43,8 +43,7 @@ def explored(text: str = "plain", budget: float = math.inf) -> Exploration:
     effects = {
         f"Good {text}": Effect(1.5),
         "Help": Effect(1.3),
-        "lr x2": Effect(1.3),
-        "lr x4": Effect(0.4),
+        **rates(0.7, 1.3, 0.4),
         f"Fails {text}": Effect(fails=f"RuntimeError: {text}"),
     }
     refused = {f"BlurPool {text}": f"no convolution {text}"}

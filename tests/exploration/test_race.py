@@ -9,7 +9,7 @@ from composer.exploration.goal import Goal
 from composer.exploration.planning import baseline_runs, make_plan
 from composer.exploration.race import Race, race, replaced
 from composer.exploration.variant import BASELINE, Variant, combined
-from tests.exploration.simulation import Effect, Simulation, method, placebos, tuning
+from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
 
 
 def raced(simulation: Simulation, variants: list[Variant], budget: float = float("inf")) -> tuple[Race, float]:
@@ -28,7 +28,7 @@ def names(variant: Variant | None) -> set[str]:
 
 
 def test_the_baseline_is_tuned_and_the_best_method_wins_within_fifteen_trainings() -> None:
-    effects = {"lr x2": Effect(1.5), "lr x4": Effect(0.4), "Good": Effect(1.4)}
+    effects = {**rates(0.6, 1.5, 0.4), "Good": Effect(1.4)}
     found, cost = raced(Simulation(effects), [*tuning(), method("Good"), *placebos(19)])
     assert found.tuned.name == "lr x2"
     assert {"lr x2", "Good"} <= names(found.winner)
@@ -71,7 +71,7 @@ def test_a_method_that_helps_late_is_judged_late() -> None:
 
 def test_a_winner_with_another_learning_rate_is_found() -> None:
     simulation = Simulation(
-        {"Norm": Effect(1.4), "lr x2": Effect(0.7), "lr x4": Effect(0.3), "lr x0.5": Effect(0.6)},
+        {**rates(0.6, 0.7, 0.3), "Norm": Effect(1.4)},
         interactions={frozenset({"Norm", "lr x2"}): 2.2},
     )
     found, _ = raced(simulation, [*tuning(), method("Norm"), *placebos(4)])
