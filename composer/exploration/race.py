@@ -37,6 +37,8 @@ _WORTH = math.log(1.03)
 _DOUBT = 0.5
 # Methods of a combination that is trained for longer, at most.
 _CONTENDERS = 4
+# Parts of a recipe at most: of more, pairs of runs cannot tell whether each pays.
+_MOST_PARTS = 6
 # Learning rates beside that of the winner that are tried with it, in powers of two at most.
 _BESIDE = 1.01
 _NO_TIME = "there was no time for it within the budget"
@@ -170,9 +172,10 @@ class _Search:
         self.runner.up_to(self.plan.search - min(reserve + self.reserve_for_late(), self.runner.left / 2))
         winner = self.combine()
         self.runner.up_to(self.plan.search)
-        found = [] if winner is None else [self.retune(winner), winner]
-        late = self.with_late(found[0] if found else None)
-        winner = self.check([one for one in (late, *found[:1], *self.without_parts(winner)) if one is not None])
+        if winner is not None:
+            winner = self.check([self.retune(winner), winner, *self.without_parts(winner)])
+        extended = None if winner is None else self.extend(winner)
+        winner = self.check([one for one in (self.with_late(extended), extended, winner) if one is not None])
         mixed, untried = self.short.standings()
         self.left_out.update(dict.fromkeys((one.name for one in untried), _NO_TIME))
         methods = [one for one in mixed if one.variant.kind not in TUNED_KINDS]
@@ -259,6 +262,24 @@ class _Search:
             return winner
         (standing,) = self.heat.measure("combinations", [best.variant], seconds)
         return best.variant if standing.gain > now.gain + self.worth(seconds) else winner
+
+    def extend(self, winner: Variant) -> Variant:
+        """Return the winner with further methods, as long as there is time and each of them seems to help."""
+        effects = self.short.effects
+        ranked = sorted(effects.best(0.0, len(effects.factors)), key=lambda one: -effects.effect(one)[0])
+        for one in ranked:
+            groups = {part.group for part in winner.single if part.group}
+            if one.kind in TUNED_KINDS or one in winner.single or one.group in groups:
+                continue
+            variant = combined([winner, one])
+            left = self.runner.left - self.runner.cost_of(self.seconds) - self.reserve_for_late()
+            if len(winner.single) == _MOST_PARTS or self.runner.cost_of(self.long) > left:
+                break
+            now = self.heat.standings[winner].gain
+            (standing,) = self.heat.measure("combinations", [variant], self.long)
+            if standing.gain > now + self.worth(self.long):
+                winner = variant
+        return winner
 
     def with_late(self, winner: Variant | None) -> Variant | None:
         """Return the winner with the method that helps it most near the end of training, if there is one."""
