@@ -2,8 +2,8 @@
 
 Started as ``python -m composer.trials.fork_server MODULE ...``; it reads requests from stdin and writes responses to
 stdout, a JSON line each. The server runs no tensor operation, so that it has neither threads nor an initialized
-accelerator. If an imported module starts threads, forks would not be safe: the leaders of trials then start a Python
-for each rank.
+accelerator. If an imported module starts threads that it does not end before a fork, forks would not be safe: the
+leaders of trials then start a Python for each rank.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class _Server:
                 importlib.import_module(module)
         gc.collect()
         gc.freeze()  # so that collections in the forks do not copy the memory of what was imported
-        self._fresh = len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - only their number
+        self._fresh = _keeps_threads()
         buffer = b""
         while True:
             if select.select([self._requests], [], [], 0.02)[0]:
@@ -282,6 +282,19 @@ class _Server:
             traceback.print_exc()
         finally:
             os._exit(code)
+
+
+def _keeps_threads() -> bool:
+    """Whether there are threads that a fork would lose.
+
+    Libraries that know of forks, such as the OpenBLAS of NumPy, end their threads before one, and start them again when
+    they need them.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208 - only their number
 
 
 def _forked(folder: Path, rank: int, ranks: int) -> int:

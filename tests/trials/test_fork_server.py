@@ -33,6 +33,16 @@ trainer().fit()
     assert first[0] <= 2, "the watchdog of faulthandler at most"
 
 
+def test_threads_that_end_before_a_fork_do_not_hinder_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's OpenBLAS starts threads when it is imported; a Python for each trial would take seconds."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with ForkServer(["numpy"]) as server:
+        record = run(tmp_path, script(tmp_path / "program", "print(sys.orig_argv)\ntrainer().fit()"), server)
+    assert record.outcome == "completed"
+    assert "composer.trials.fork_server" in (record.path / "log.txt").read_text().splitlines()[0]
+
+
 NOISY = """
 import sys, threading, time
 print("noise", flush=True)
