@@ -151,8 +151,19 @@ class Heat:
             seconds: Seconds of training.
             num_runs: Number of seeds.
         """
+        cost = self.cost(variants, seconds, num_runs)
+        return not cost or cost <= self.runner.left
+
+    def cost(self, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> float:
+        """Return the wall seconds that it takes to measure variants, without what is known of them.
+
+        Args:
+            variants: The variants.
+            seconds: Seconds of training.
+            num_runs: Number of seeds.
+        """
         missing = [self.runner.missing(request) for request in self._requests(variants, seconds, num_runs)]
-        return not any(missing) or self.runner.fits([each for each in missing if each])
+        return sum(self.runner.cost_of(each) for each in missing if each)
 
     def measure(self, stage: str, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> list[Standing]:
         """Train variants up to a time, and return how they stand there.

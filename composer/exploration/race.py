@@ -210,8 +210,8 @@ class _Search:
         self.short.run(self.runner.left - reserve)
 
     def reserve_for_late(self) -> float:
-        """Wall seconds for methods that help late, with and without the winner."""
-        return min(len(self.late), 2) * 1.2 * self.runner.cost_of(_LATE * self.seconds)
+        """Wall seconds for methods that help late, with the winner, which is trained as long."""
+        return min(len(self.late), 2) * 1.4 * self.runner.cost_of(_LATE * self.seconds)
 
     def combine(self) -> Variant | None:
         """Train the combinations that are expected to be best for longer; None if not even the best seems to pay."""
@@ -285,11 +285,12 @@ class _Search:
         """Return the winner with the method that helps it most near the end of training, if there is one."""
         seconds = _LATE * self.seconds
         before = winner or self.tuned
-        allowance = self.runner.left - self.runner.cost_of(self.seconds)
+        # What is proposed is trained on, up to the target.
+        allowance = self.runner.left - self.runner.cost_of(self.seconds - seconds)
         found: list[Standing] = []
         for one in self.late:
             variants = [combined([before, one]), *([winner] if winner is not None else [])]
-            if self.runner.cost_of(seconds) * len(variants) > allowance or not self.heat.fits(variants, seconds):
+            if self.heat.cost(variants, seconds) > allowance or not self.heat.fits(variants, seconds):
                 self.left_out[one.name] = _NO_TIME
                 continue
             spent = self.runner.spent
