@@ -265,9 +265,10 @@ class _Search:
 
     def extend(self, winner: Variant) -> Variant:
         """Return the winner with further methods, as long as there is time and each of them seems to help."""
-        effects = self.short.effects
-        ranked = sorted(effects.best(0.0, len(effects.factors)), key=lambda one: -effects.effect(one)[0])
-        for one in ranked:
+        if not self.heat.fits([winner], self.long):
+            return winner
+        (now,) = self.heat.measure("combinations", [winner], self.long)
+        for one in self.short.effects.best(most=len(self.methods)):
             groups = {part.group for part in winner.single if part.group}
             if one.kind in TUNED_KINDS or one in winner.single or one.group in groups:
                 continue
@@ -275,10 +276,9 @@ class _Search:
             left = self.runner.left - self.runner.cost_of(self.seconds) - self.reserve_for_late()
             if len(winner.single) == _MOST_PARTS or self.runner.cost_of(self.long) > left:
                 break
-            now = self.heat.standings[winner].gain
             (standing,) = self.heat.measure("combinations", [variant], self.long)
-            if standing.gain > now + self.worth(self.long):
-                winner = variant
+            if standing.gain > now.gain + self.worth(self.long):
+                winner, now = variant, standing
         return winner
 
     def with_late(self, winner: Variant | None) -> Variant | None:

@@ -62,6 +62,16 @@ def test_a_method_that_never_reaches_the_target_does_not_win() -> None:
     assert found.winner is None or "Trap" not in names(found.winner)
 
 
+def test_what_is_left_of_a_winner_without_a_part_that_never_arrives_is_extended() -> None:
+    effects = {"One": Effect(1.5), "Two": Effect(1.4), "Trap": Effect(1.6, ceiling=-0.035)}
+    quiet = {"time_noise": 0.01, "learning_noise": 0.01, "seed_noise": 0.01}
+    for world in (0, 3):
+        found, cost = raced(Simulation(effects, world=world, **quiet), [*map(method, effects), *placebos(2)])
+        assert {"One", "Two"} <= names(found.winner)
+        assert "Trap" not in names(found.winner)
+        assert cost <= 15
+
+
 def test_a_method_that_helps_late_is_judged_late() -> None:
     effects = {"Average": Effect(3.0, late=0.3)}
     variants = [*placebos(12), method("Average", late=True)]
