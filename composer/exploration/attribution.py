@@ -92,7 +92,8 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
 
     Each part is left out in turn, with fresh seeds, and the combination is compared with what is left (p-values
     adjusted by Holm). With the seeds of the confirmation, parts that do nothing would seem to pay where luck has helped
-    the combination. Of a single part, the confirmation has said it already. The interaction of the two strongest parts
+    the combination. All are trained with a seed before the next one, so that a host that becomes slower hits them
+    alike. Of a single part, the confirmation has said it already. The interaction of the two strongest parts
     a and b of a combination is
 
         T(without a) T(without b) / (T(with both) T(without both))
@@ -117,9 +118,11 @@ def attribute(arms: Arms, tuned: Variant, winner: PairedRuns) -> Attribution:
     pairs = arms.plan.pairs
     measured: list[Variant] = []
     for part in parts:
-        both = [winner.after, without[part]]
-        if arms.fits(both, pairs) and arms.train("attribution", both, pairs) == pairs:
+        if arms.fits([winner.after, *(without[one] for one in (*measured, part))], pairs):
             measured.append(part)
+    trained = [winner.after, *(without[part] for part in measured)] if measured else []
+    if arms.train("attribution", trained, pairs) < pairs:
+        measured = []
     effects = with_holm([arms.compare(without[part], winner.after, pairs) for part in measured])
     found = [Contribution(part, effect) for part, effect in zip(measured, effects, strict=True)]
     found.sort(key=lambda one: -_size(one))

@@ -22,14 +22,20 @@ from composer.statistics.holm import SMALLEST_EFFECT, Decision
 
 __all__ = ["kept_runs", "overall_effect", "trainings_to_break_even", "verdict_of_pairs", "verdicts_of"]
 
+# Quantile of the normal distribution for 95 %.
+_NORMAL = 1.96
 
-def kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Variant]) -> Iterator[KeptRun]:
+
+def kept_runs(
+    arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Variant], final: Arms | None = None
+) -> Iterator[KeptRun]:
     """Yield the A/A runs, those of the confirmation with the program as it is and some variants, and the attribution's.
 
     Args:
         arms: What has trained them.
         noise: The A/A runs.
         variants: The variants.
+        final: What has trained the pairs of the recipe, if that was not ``arms``; its runs come first.
 
     >>> from composer.exploration.budgeted_runner import BudgetedRunner
     >>> from composer.exploration.goal import Goal
@@ -41,11 +47,12 @@ def kept_runs(arms: Arms, noise: Sequence[Trajectory], variants: Sequence[Varian
     """
     for seed, run in enumerate(noise):
         yield KeptRun(BASELINE, seed, "noise", run)
-    stages: tuple[tuple[Arms, Literal["confirmation", "attribution"]], ...] = (
-        (arms, "confirmation"),
-        (arms.fresh(), "attribution"),
-    )
-    for own, stage in stages:
+    stages: dict[Arms, Literal["confirmation", "attribution"]] = {
+        final or arms: "confirmation",
+        arms: "confirmation",
+        arms.fresh(): "attribution",
+    }
+    for own, stage in stages.items():
         for variant in dict.fromkeys([BASELINE, *variants]):
             for number in range(arms.plan.pairs):
                 request = own.request(variant, number)
@@ -168,10 +175,10 @@ def _by_race(standing: Standing, plan: Plan, noise: tuple[float, int]) -> Method
         )
     deviation, freedom = noise
     # Against the mean of a few runs, whose number is one more than the degrees of freedom.
-    error = deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
+    quantile = float(special().stdtrit(freedom, 0.975))
+    width = quantile * deviation * math.sqrt(1 / standing.num_runs + 1 / (freedom + 1))
     if math.isfinite(standing.deviation):
-        error = math.hypot(standing.deviation, deviation / math.sqrt(freedom + 1))
-    width = float(special().stdtrit(freedom, 0.975)) * error
+        width = math.hypot(_NORMAL * standing.deviation, quantile * deviation / math.sqrt(freedom + 1))
     ends = standing.gain, standing.gain - width, standing.gain + width
     least = 0.0
     if plan.goal.target is not None:

@@ -16,8 +16,6 @@ __all__ = ["FIRST_SEED", "Arms", "confirm"]
 
 # The search uses small seeds; none of its seeds is among these.
 FIRST_SEED = 1000
-# What was chosen by its outcomes with some seeds seems better with them than it is.
-_FRESH_SEED = 2000
 _FIRST_LOOK = 6
 
 
@@ -42,9 +40,15 @@ class Arms:
     plan: Plan
     first: int = FIRST_SEED
 
-    def fresh(self) -> Arms:
-        """Return the same with seeds with which nothing was chosen yet."""
-        return replace(self, first=_FRESH_SEED)
+    def fresh(self, times: int = 1) -> Arms:
+        """Return the same with seeds with which nothing was chosen yet.
+
+        What was chosen by its outcomes with some seeds seems better with them than it is.
+
+        Args:
+            times: How many times something was chosen before.
+        """
+        return replace(self, first=self.first + times * FIRST_SEED)
 
     def request(self, variant: Variant, number: int) -> Request:
         """Return the run of a variant in a pair.

@@ -109,11 +109,11 @@ def search(
     found = {(one.before, one.after): one for one in confirmed}
     winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
     attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
-    result = _without_idle_parts(arms, raced.tuned, winner, attribution)
+    result, final = _without_idle_parts(arms, raced.tuned, winner, attribution)
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
     recipe = BASELINE if result is None else result.after
-    overall = overall_effect(arms, recipe)
+    overall = overall_effect(final, recipe)
     return Exploration(
         plan=plan,
         recipe=recipe,
@@ -128,19 +128,22 @@ def search(
         screened=screened.screened,
         notes=screened.notes,
         costs=dict(budgeted.stages),
-        break_even=trainings_to_break_even(arms, recipe, budgeted.spent),
+        break_even=trainings_to_break_even(final, recipe, budgeted.spent),
         command=command,
-        runs=tuple(kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe])),
+        runs=tuple(kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe], final)),
         heats=raced.heats,
     )
 
 
 def _without_idle_parts(
     arms: Arms, tuned: Variant, winner: PairedRuns | None, attribution: Attribution | None
-) -> PairedRuns | None:
-    """The winner without the parts that were not shown to pay, if that is better than the tuned baseline as well."""
+) -> tuple[PairedRuns | None, Arms]:
+    """The winner without the parts that were not shown to pay, if that is better than the tuned baseline as well.
+
+    What is left was chosen by the runs so far, so that it is compared by fresh ones, which are returned with it.
+    """
     if winner is None or attribution is None:
-        return winner
+        return winner, arms
     idle = [
         one.part for one in attribution.contributions if one.effect is None or one.effect.decision is not Decision.PAYS
     ]
@@ -148,9 +151,10 @@ def _without_idle_parts(
     for part in idle:
         left = replaced(left, part, tuned)
     if left in (winner.after, tuned):
-        return winner
-    pairs = arms.plan.pairs
-    if arms.train("attribution", [tuned, left], pairs) < pairs:
-        return winner
-    found = arms.compare(tuned, left, pairs)
-    return found if found.pays else winner
+        return winner, arms
+    pairs, fresh = arms.plan.pairs, arms.fresh(2)
+    compared = [BASELINE, tuned, left]
+    if not fresh.fits(compared, pairs) or fresh.train("attribution", compared, pairs) < pairs:
+        return winner, arms
+    found = fresh.compare(tuned, left, pairs)
+    return (found, fresh) if found.pays else (winner, arms)

@@ -35,8 +35,9 @@ _LEAST_SEARCH = 6.0
 # With more than this, the attribution has the first claim to what is left.
 _USUAL_SEARCH = 12.0
 LEAST_PAIRS = 6
-# Runs of the attribution for each pair: of a combination, of it without each of its parts, and of it without two.
-_ATTRIBUTED = 5
+# Runs of the attribution for each pair: of a combination, of it without each of its parts, and of it without two, and
+# of what is left with the tuned baseline.
+_ATTRIBUTED = 7
 # Spread of runs that are equal as far as can be seen.
 _LEAST_SPREAD = 1e-3
 # Evaluations until the target below which times are interpolated over long distances.

@@ -49,6 +49,7 @@ class Simulation:
         learning_noise: The same, of each run.
         value_noise: Standard deviation of an evaluation.
         world: Seed of all noise.
+        slowdown: By how much a step takes longer after the time of a run of the baseline than before, on a busy host.
         stop_after: Raises KeyboardInterrupt after this number of runs.
         records: Outcomes by request, as on a disk.
     """
@@ -68,6 +69,7 @@ class Simulation:
     interval: float = 3.0
     start: float = 2.0
     evaluation: float = 0.1
+    slowdown: float = 0.0
     stop_after: int | None = None
     records: dict[Request, Trajectory | Failure] = field(default_factory=dict)
     runs: int = 0
@@ -132,6 +134,8 @@ class Simulation:
         clock, learning = own.normal(size=2)
         slower = float(np.prod([effect.step for effect in effects]))
         step = self.interval / 10 * slower * float(np.exp(self.time_noise * clock))
+        if self.slowdown:
+            step *= 1 + self.slowdown * self.spent / self.time
         number = max(int(self.duration / (10 * step)), 1)
         times = 10 * step * np.arange(1, number + 1)
         ideal = times * slower * self.interval / (10 * step)  # as the clock without noise

@@ -46,6 +46,14 @@ def test_each_part_has_its_share_and_a_placebo_none() -> None:
     assert found.interaction.effect.low < 1 < found.interaction.effect.high
 
 
+def test_on_a_host_that_becomes_slower_a_placebo_has_no_share() -> None:
+    simulation = replace(QUIET, effects=EFFECTS, slowdown=0.02, records={})
+    said = effects(attributed(simulation, "One", "Two", "Placebo"))
+    assert said["One"] == ("pays", pytest.approx(1.4, rel=0.05))
+    assert said["Placebo"][0] != "pays"
+    assert said["Placebo"][1] == pytest.approx(1.0, rel=0.03)
+
+
 @pytest.mark.parametrize("factor", [0.85, 1.2])
 def test_parts_that_interact_are_seen(factor: float) -> None:
     simulation = replace(QUIET, effects=EFFECTS, interactions={frozenset({"One", "Two"}): factor}, records={})
