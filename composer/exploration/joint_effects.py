@@ -70,7 +70,7 @@ class JointEffects:
         covariance = np.zeros((len(mean), len(mean)))
         covariance[:-1, :-1] = [[_covariance(one, two) * scale**2 for two in self.factors] for one in self.factors]
         covariance[-1, -1] = shared**2
-        self._precision: Floats = np.linalg.inv(covariance)
+        self._precision: Floats = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         self._weighted: Floats = self._precision @ mean
         self._excluded: set[Variant] = set()
         self._random = np.random.default_rng(0)
