@@ -27,6 +27,7 @@ __getattr__, __dir__, __all__ = attach(
         "NaNMonitor": "composer.callbacks.nan_monitor",
         "OOMObserver": "composer.callbacks.oom_observer",
         "OptimizerMonitor": "composer.callbacks.optimizer_monitor",
+        "RecompileMonitor": "composer.callbacks.recompile_monitor",
         "RuntimeEstimator": "composer.callbacks.runtime_estimator",
         "SlowRankMonitor": "composer.callbacks.slow_rank_monitor",
         "SpeedMonitor": "composer.callbacks.speed_monitor",

@@ -20,6 +20,7 @@ from composer.callbacks.mlperf import MLPerfCallback
 from composer.callbacks.nan_monitor import NaNMonitor
 from composer.callbacks.oom_observer import OOMObserver
 from composer.callbacks.optimizer_monitor import OptimizerMonitor
+from composer.callbacks.recompile_monitor import RecompileMonitor
 from composer.callbacks.runtime_estimator import RuntimeEstimator
 from composer.callbacks.slow_rank_monitor import SlowRankMonitor
 from composer.callbacks.speed_monitor import SpeedMonitor
@@ -48,6 +49,7 @@ __all__ = [
     "NaNMonitor",
     "OOMObserver",
     "OptimizerMonitor",
+    "RecompileMonitor",
     "RuntimeEstimator",
     "SlowRankMonitor",
     "SpeedMonitor",

@@ -70,15 +70,6 @@ def _single(arguments: dict[str, Any], about: str) -> dict[str, Any]:
     return arguments
 
 
-def _compile_blocks(arguments: dict[str, Any], about: str) -> dict[str, Any]:
-    """Compile the blocks of a class, each of which has the same code: it is compiled once, and not for each."""
-    model = arguments.get("model")
-    for module in () if model is None else model.modules():
-        if type(module).__name__ == about:
-            module.compile()
-    return arguments
-
-
 def _tf32(arguments: dict[str, Any], about: str) -> dict[str, Any]:
     """Use TensorFloat32 for matrix products in float32 on CUDA."""
     torch.set_float32_matmul_precision("high")
@@ -123,7 +114,6 @@ def _log_rarely(logger: Any) -> None:
 EDITS: dict[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
     "tensor_loader": _tensor_loader,
     "single": _single,
-    "compile_blocks": _compile_blocks,
     "tf32": _tf32,
     "save_async": _save_async,
     "log_interval": _log_interval,

@@ -31,6 +31,7 @@ from composer.diagnosis.step_clock import StepClock
 from composer.diagnosis.step_timer import StepTimer
 from composer.diagnosis.thread_watch import ThreadWatch
 from composer.diagnosis.user_lines import in_user_code, in_user_handler
+from composer.trainer.compilation import fuses_loss, is_compiled
 from composer.trials.block_steps import prefetched_batches
 from composer.trials.endless import endless, without_ending_schedules
 from composer.trials.probe import Finished, Probe
@@ -149,7 +150,7 @@ class StepRecorder(DoctorProbe):
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer with the timer."""
         restored = super().init(arguments, given)
-        self._timer = StepTimer(self._clock, self._ended, fused=restored.get("compile_config") is not None)
+        self._timer = StepTimer(self._clock, self._ended, fused=fuses_loss(restored.get("compile_config")))
         self._own_savers = sum(isinstance(one, CheckpointSaver) for one in restored["callbacks"])
         restored["callbacks"] = [self._timer, *restored["callbacks"]]
         return restored
@@ -218,7 +219,7 @@ class StepRecorder(DoctorProbe):
             if self._count >= 4 * self._steps or (late and self._count >= 2):
                 self._stack.close()
                 self._note_lines()
-                if self._trainer._run.forward_and_loss is not None:  # pyright: ignore[reportPrivateUsage]
+                if is_compiled(self._trainer._run):  # pyright: ignore[reportPrivateUsage]
                     raise Finished  # operators of a compiled model cannot be counted
                 self._next("counted")
                 self._stack.enter_context(self._counter)

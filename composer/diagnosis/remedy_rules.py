@@ -36,6 +36,8 @@ def applicable(result: Mapping[str, Any], names: Sequence[str] | None = None) ->
     """
     facts, shares = result["facts"], shares_of(result)
     chosen = [name for name in REMEDIES if name not in ON_REQUEST] if names is None else list(names)
+    if "compile" in chosen:
+        chosen.append("compile_blocks")  # which of the two pays depends on the length of the run
     compute = sum(shares.get(part, 0.0) for part in ("forward", "loss", "backward"))
     rules = (*_data(facts, shares), *_steps(facts, shares), *_computation(facts, compute, result.get("forwards", 1)))
     for remedy in (*rules, *_precision(facts, compute), *_outputs(facts, shares)):
@@ -97,10 +99,9 @@ def _computation(facts: Mapping[str, Any], compute: float, forwards: float) -> I
     if facts["compiled"] or compute <= _COMPUTE:
         return
     yield Remedy("compile", ("compile_config={}",), lines="Trainer(..., compile_config={})", group="compile")
-    blocks = facts.get("blocks")
-    if blocks:
-        lines = f"for module in model.modules():\n    if type(module).__name__ == {blocks!r}:\n        module.compile()"
-        yield Remedy("compile_blocks", edits=(f"compile_blocks:{blocks}",), lines=lines, group="compile")
+    if facts.get("blocks"):
+        argument = "compile_config={'regional': True}"
+        yield Remedy("compile_blocks", (argument,), lines=f"Trainer(..., {argument})", group="compile")
 
 
 def _microbatches(facts: Mapping[str, Any], compute: float, forwards: float) -> Iterator[Remedy]:

@@ -7,6 +7,7 @@ import math
 import platform
 import resource
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,8 @@ from composer.callbacks import CheckpointSaver
 from composer.core.data_spec import DataSpec
 from composer.core.logger import LoggerDestination
 from composer.environment import processor_name
+from composer.parallel.wrapping import repeated_blocks
+from composer.trainer.compilation import is_compiled
 from composer.trainer.step import may_use_closure
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "convolutions": any(isinstance(module, _CONVOLUTIONS) for module in state.model.modules()),
         "channels_last": any(type(a).__name__ == "ChannelsLast" for a in state.algorithms)
         or any(_is_channels_last(p) for p in parameters),
-        "compiled": run.forward_and_loss is not None,
+        "compiled": is_compiled(run),
         "anomaly": torch.is_anomaly_enabled(),
         "microbatch": state.device_train_microbatch_size,
         "find_unused_parameters": bool(getattr(run.strategy, "_find_unused", False)),
@@ -120,23 +123,9 @@ def interval_of(output: object) -> str | None:
 
 
 def _blocks(model: nn.Module) -> str | None:
-    """Return the class of the blocks that a model repeats, such as its layers: the one with most parameters in all.
-
-    A block has several modules with parameters, and is within none of its own class.
-    """
-    sums: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    for module in model.modules():
-        name = type(module).__name__
-        parts = sum(1 for _ in module.modules()) - 1
-        if parts < 2 or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-            continue
-        if any(inner is not module and type(inner) is type(module) for inner in module.modules()):
-            continue
-        sums[name] = sums.get(name, 0) + sum(p.numel() for p in module.parameters())
-        counts[name] = counts.get(name, 0) + 1
-    repeated = {name: size for name, size in sums.items() if counts[name] > 1 and size}
-    return max(repeated, key=lambda name: repeated[name], default=None)
+    """Return the class of most of the blocks that a model repeats, such as its layers, or None if it repeats none."""
+    classes = Counter(type(block).__name__ for block in repeated_blocks(model))
+    return max(classes, key=lambda name: classes[name], default=None)
 
 
 def _has_bf16(device: str) -> bool:

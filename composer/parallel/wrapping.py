@@ -7,15 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from composer._text import one_of
 from composer.precision import Precision
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
     from composer.parallel.config import FSDPConfig
 
-__all__ = ["Unit", "float32_units", "is_norm_or_embedding", "model_policy", "prefetch", "units_of"]
+__all__ = [
+    "Unit",
+    "float32_units",
+    "is_norm_or_embedding",
+    "model_policy",
+    "prefetch",
+    "repeated_blocks",
+    "units_of",
+]
 
 _KEYS = ("mixed_precision", "reshard_after_forward", "sharding_strategy")
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -82,6 +91,28 @@ def units_of(model: nn.Module, *, auto_wrap: bool = True, ignored: Sequence[nn.M
                 )
     # Inner ones first, the order in which fully_shard must be applied.
     return [unit for unit in reversed(chosen) if unit.module not in excluded and _has_parameters(unit.module)]
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks that a model repeats, in the order in which it lists them: the units of :func:`units_of`.
+
+    Left out are units inside of others, those whose class occurs once, and layers of ``torch.nn`` without children,
+    such as the linear layers of a perceptron, which are single operations.
+
+    Args:
+        model: The model.
+
+    >>> blocks = [nn.TransformerEncoderLayer(4, 2, 4) for _ in range(3)]
+    >>> len(repeated_blocks(nn.Sequential(nn.Linear(2, 4), *blocks, nn.Linear(4, 4))))
+    3
+    >>> repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    []
+    """
+    units = [unit.module for unit in reversed(units_of(model))]
+    inner = {child for module in units for child in module.modules() if child is not module}
+    blocks = [module for module in units if module not in inner and not _is_single_operation(module)]
+    counts = Counter(map(type, blocks))
+    return [block for block in blocks if counts[type(block)] > 1]
 
 
 def float32_units(
@@ -219,6 +250,12 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
             yield child
         else:
             yield from _repeated(child)
+
+
+def _is_single_operation(module: nn.Module) -> bool:
+    # fully_shard derives a class of its own from that of the module.
+    is_layer = any(base.__module__.startswith("torch.nn.") and base is not nn.Module for base in type(module).__mro__)
+    return is_layer and next(module.children(), None) is None
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -129,10 +129,16 @@ def _mapping(name: str, value: Any) -> None:
 
 def _compile(name: str, value: Any) -> None:
     _mapping(name, value)
-    known = list(inspect.signature(torch.compile).parameters)
+    known = [*inspect.signature(torch.compile).parameters, "regional"]
     for key in cast("Mapping[Any, Any]", value):
         if key not in known:
             raise ValueError(f"{name}: torch.compile has no argument {key!r}.{did_you_mean(str(key), known)}")
+    regional = cast("Mapping[str, Any]", value).get("regional", False)
+    if not isinstance(regional, bool):
+        raise ValueError(
+            f"{name}: regional must be True, to compile the repeated blocks of the model, or False, to compile the "
+            f"full model; got {regional!r}."
+        )
 
 
 def _fsdp(name: str, value: Any) -> None:

@@ -1,8 +1,9 @@
-"""Compile the model with ``torch.compile``: the forward pass, and forward and loss as one graph."""
+"""Compile the model with ``torch.compile``: the forward pass, forward and loss as one graph, or the repeated blocks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -12,21 +13,26 @@ from torch.utils._pytree import tree_map_only
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
+from composer.trainer.regional_compilation import compile_blocks
 from composer.trainer.run import Run
 
-__all__ = ["compile_model"]
+__all__ = ["compile_model", "fuses_loss", "is_compiled", "torch_arguments"]
 
 
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
     """Compile the model in place, so that its type and parameter names do not change.
 
     The forward pass alone is compiled for evaluation, prediction and steps in which an algorithm acts between forward
-    and loss; other steps run forward and loss as one graph. Compilation happens at the first call.
+    and loss; other steps run forward and loss as one graph. With ``regional``, only repeated blocks are compiled, see
+    :func:`.compile_blocks`. Compilation happens at the first call.
 
     Args:
         run: The run, whose model is final.
-        config: Arguments of :func:`torch.compile`; None does not compile.
+        config: Arguments of :func:`torch.compile`, and ``regional``; None does not compile.
         wrapper: The result of ``torch.compile(model)``, if that was given as the model.
+
+    Raises:
+        ValueError: ``regional`` is True, and the model has no repeated blocks.
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None:
@@ -42,8 +48,12 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         return
     if config is None:
         return
-    plain = model._call_impl
     run.reuses_outputs = _has_cuda_graphs(config)
+    arguments = torch_arguments(config)
+    if not fuses_loss(config):
+        compile_blocks(model, arguments)
+        return
+    plain = model._call_impl
 
     def forward_and_loss(batch: Batch, detached: bool) -> tuple[Any, Any]:
         outputs = plain(batch)
@@ -51,10 +61,44 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         # For outputs that require gradients, autograd would allocate zero gradients and add them.
         return (tree_map_only(Tensor, torch.detach, outputs) if detached else outputs), loss
 
-    model.compile(**config)
+    model.compile(**arguments)
     if type(run.strategy) is SingleProcess:
         # Other strategies act before and after the forward pass of the model.
-        run.forward_and_loss = torch.compile(forward_and_loss, **config)
+        run.forward_and_loss = torch.compile(forward_and_loss, **arguments)
+
+
+def fuses_loss(config: Mapping[str, Any] | None) -> bool:
+    """Return whether forward and loss are compiled into one graph, unless an algorithm acts between them.
+
+    Args:
+        config: The ``compile_config`` of a trainer.
+
+    >>> fuses_loss({}), fuses_loss({"regional": True}), fuses_loss(None)
+    (True, False, False)
+    """
+    return config is not None and not config.get("regional")
+
+
+def torch_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of :func:`torch.compile` in the ``compile_config`` of a trainer.
+
+    Args:
+        config: The configuration.
+
+    >>> torch_arguments({"regional": True, "mode": "default"})
+    {'mode': 'default'}
+    """
+    return {name: value for name, value in config.items() if name != "regional"}
+
+
+def is_compiled(run: Run) -> bool:
+    """Return whether the model of a run, or a module of it, is compiled.
+
+    Args:
+        run: The run.
+    """
+    modules = run.state.model.modules()
+    return run.forward_and_loss is not None or any(module._compiled_call_impl is not None for module in modules)  # pyright: ignore[reportPrivateUsage]
 
 
 def _has_cuda_graphs(config: dict[str, Any]) -> bool:

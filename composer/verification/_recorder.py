@@ -21,6 +21,7 @@ from composer.callbacks import LRMonitor, SpeedMonitor
 from composer.core.algorithm import Algorithm
 from composer.core.state import State
 from composer.loggers import InMemoryLogger
+from composer.trainer.compilation import torch_arguments
 from composer.trainer.short_names import instances
 from composer.trials.probe import Finished, Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
@@ -145,7 +146,7 @@ class Recorder(Probe):
             data=self._data,
             evaluate=self._evaluate,
             share=self._share,
-            compiled_alone=({**_COMPILE} if config is None else config) if self._locate else None,
+            compiled_alone=(_COMPILE if config is None else torch_arguments(config)) if self._locate else None,
         )
         self._watch.compiled = compiled
         self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}

@@ -98,7 +98,7 @@ class Watch(Callback):
         hooks: bool = True,
         data: bool = False,
         evaluate: bool = False,
-        compiled_alone: dict[str, Any] | None = None,
+        compiled_alone: Mapping[str, Any] | None = None,
         share: bool = False,
     ) -> None:
         self._share = share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class CompiledModules:
     'encoder.3.activation'
     """
 
-    def __init__(self, model: nn.Module, config: dict[str, Any]) -> None:
+    def __init__(self, model: nn.Module, config: Mapping[str, Any]) -> None:
         self.found: str | None = None
         self.relative = 0.0
         self.failed: dict[str, str] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -53,15 +52,6 @@ def test_float64_becomes_float32() -> None:
     spec = changed["train_dataloader"]
     inputs, labels = spec.batch_transforms(next(iter(spec.dataloader)))
     assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
-
-
-def test_only_blocks_of_the_class_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(module))
-    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
-    assert edit("compile_blocks:Linear", {"model": model})["model"] is model
-    assert compiled == [model[0], model[2]]
-    assert edit("compile_blocks:Linear", {"duration": "1ep"}) == {"duration": "1ep"}
 
 
 def test_savers_write_in_the_background(tmp_path: Path) -> None:

@@ -81,7 +81,13 @@ def test_intervals_of_what_takes_time_are_tried() -> None:
     intervals = {"OptimizerMonitor": ("batch_log_interval", 1), "CSVLogger": ("flush_interval", 100), "Mine": ("", 1)}
     assert names(slow, intervals=intervals) == ["log_interval-OptimizerMonitor", "log_interval-Mine"]
     assert names({"logger ConsoleLogger": 1.0}, loggers=["ConsoleLogger"]) == ["log_interval-ConsoleLogger"]
+
+
+def test_compiling_the_model_is_compared_with_compiling_its_blocks() -> None:
+    assert names({"forward": 1.0}, ["compile"], blocks="Block") == ["compile", "compile_blocks"]
+    assert names({"forward": 1.0}, ["compile"], blocks=None) == ["compile"]
     assert names({"forward": 1.0}, ["compile_blocks"], blocks="Block") == ["compile_blocks"]
+    assert names({"forward": 1.0}, ["compile"], blocks="Block", compiled=True) == []
 
 
 PROGRAM = """
@@ -187,7 +193,7 @@ def test_the_lines_work_when_they_are_pasted(remedy: Remedy, tmp_path: Path, mon
     compiled: list[str] = []
     if remedy.group == "compile":  # compiling takes long; which modules are compiled shows all the same
         monkeypatch.setattr(nn.Module, "compile", lambda module, **_: compiled.append(type(module).__name__))
-        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        monkeypatch.setattr(torch, "compile", lambda function, **_: compiled.append(function.__name__) or function)
     before = torch.get_float32_matmul_precision()
     names: dict[str, Any] = {"__name__": "train"}
     try:
@@ -217,8 +223,8 @@ def check(remedy: Remedy, names: dict[str, Any], compiled: list[str]) -> None:
         "float32": lambda: {p.dtype for p in trainer.state.model.parameters()} == {torch.float32},
         "bf16": lambda: trainer.state.precision == "amp_bf16",
         "tf32": lambda: torch.get_float32_matmul_precision() == "high",
-        "compile": lambda: compiled == ["ComposerClassifier"],
-        "compile_blocks": lambda: compiled == ["Block", "Block"],
+        "compile": lambda: compiled == ["ComposerClassifier", "forward_and_loss"],
+        "compile_blocks": lambda: compiled == ["Block_0"],  # of both
         "save_async": lambda: names["saver"].asynchronous or "Trainer(..., save_async=True)" in remedy.lines,
         "progress_bar": lambda: "ProgressBarLogger" not in destinations,
         "find_unused": lambda: True,  # whether it is accepted

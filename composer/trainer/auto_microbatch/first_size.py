@@ -26,6 +26,7 @@ from composer.core.data_spec import DataSpec
 from composer.devices import MEMORY_STATISTICS
 from composer.trainer.auto_microbatch.sizes import halved
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
+from composer.trainer.compilation import is_compiled
 from composer.trainer.microbatch import named_losses
 from composer.trainer.run import Run
 
@@ -103,8 +104,7 @@ def _reason_against(run: Run) -> str:
     model = run.state.model
     if run.strategy.shards_weights or run.strategy.name not in ("single", "ddp"):
         return f"the memory of {run.strategy.name} is not estimated"
-    compiled = any(module._compiled_call_impl is not None for module in model.modules())  # pyright: ignore[reportPrivateUsage]
-    if run.forward_and_loss is not None or compiled or any(map(_is_compiled, model.modules())):
+    if is_compiled(run) or any(map(_is_compiled, model.modules())):
         return "the model is compiled"
     if run.state.train_phase.loader.microbatch_transforms is not None:
         return "microbatch_transforms would run twice"

@@ -21,6 +21,7 @@ from composer.core.logger import Logger
 from composer.core.name_placeholders import format_name
 from composer.storage.downloads import fetched
 from composer.storage.uris import is_remote, local_path
+from composer.trainer.compilation import is_compiled
 from composer.trainer.fingerprint.expect import expect_start
 from composer.trainer.replay.file_guard import unchanged_files
 from composer.trainer.replay.record import ReplayedStep
@@ -240,7 +241,7 @@ class Replay:
                 f"the next run, use data with indices, or with state_dict and load_state_dict (as torchdata's "
                 f"StatefulDataLoader)."
             )
-        if getattr(state.model, "_compiled_call_impl", None) is not None:
+        if is_compiled(self._run):
             message = (
                 "The replay may differ from the run in the last bits: the graphs that torch.compile makes for several "
                 "shapes depend on the first ones it meets. compile_config={'dynamic': False} makes them independent."

@@ -1,0 +1,116 @@
+"""Regional compilation: compile each class of repeated blocks once with ``torch.compile``, instead of the full model.
+
+A transformer of n equal blocks is compiled in the time of one block, so that the cold start is several times shorter.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer.parallel.wrapping import repeated_blocks
+
+__all__ = ["compile_blocks"]
+
+# The least limit, which is torch's own.
+_RECOMPILE_LIMIT = 8
+
+
+def compile_blocks(model: nn.Module, config: dict[str, Any]) -> list[list[nn.Module]]:
+    """Compile the repeated blocks of a model in place, so that types, parameter names and hooks do not change.
+
+    Blocks of the same class whose weights have the same shapes share one compiled function. Compilation happens at the
+    first call. Hooks of the blocks, such as those of FSDP, run outside of the compiled functions. A copy of a block,
+    or a block that was pickled, is not compiled.
+
+    Args:
+        model: The model, after algorithms, activation checkpointing and sharding have changed it.
+        config: Arguments of :func:`torch.compile`.
+
+    Returns:
+        The blocks that share a compiled function, for each function.
+
+    Raises:
+        ValueError: The model has no repeated blocks.
+
+    >>> blocks = [nn.TransformerEncoderLayer(4, 2, 8) for _ in range(3)]
+    >>> [len(each) for each in compile_blocks(nn.Sequential(*blocks), {"backend": "eager"})]
+    [3]
+    """
+    blocks = repeated_blocks(model)
+    if not blocks:
+        raise ValueError(
+            f"compile_config: regional=True compiles the blocks that a model repeats, such as the layers of a "
+            f"transformer in an nn.ModuleList, and {type(model).__name__} has none. Leave 'regional' out to compile "
+            f"the full model, or select its blocks: set module._fsdp_wrap = True on each."
+        )
+    groups: dict[Any, list[nn.Module]] = {}
+    for block in blocks:
+        groups.setdefault(_structure(block), []).append(block)
+    for number, group in enumerate(groups.values()):
+        compiled = torch.compile(_entry(group[0], number), **_with_limit(config, group))
+        for block in group:
+            block._compiled_call_impl = _CompiledBlock(block, compiled)
+    return list(groups.values())
+
+
+class _CompiledBlock:
+    """Calls a block with its forward pass compiled, and its hooks as they are."""
+
+    def __init__(self, block: nn.Module, compiled: Callable[..., Any]) -> None:
+        self._block, self._compiled = block, compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        attributes, forward = vars(self._block), self._block.forward
+        present = attributes.get("forward")  # that of activation checkpointing
+        # Hooks in the compiled function would break its graph, and fully_shard's must run before it reads weights.
+        attributes["forward"] = functools.partial(self._compiled, forward)
+        try:
+            return self._block._call_impl(*args, **kwargs)
+        finally:
+            if present is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = present
+
+
+def _forward(forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Run a forward pass; each group of blocks compiles a copy of this function."""
+    return forward(*args, **kwargs)
+
+
+def _entry(block: nn.Module, number: int) -> Callable[..., Any]:
+    """Return a function that calls a forward pass, named after the class of a block.
+
+    Compiled code, its limit of recompilations and the sizes that are found to be dynamic belong to a code object. Those
+    of one group of blocks must not count for another, so each has its own. Compiling ``block.forward`` would not do
+    that, and torch leaves the classes of ``torch.nn``, such as ``TransformerEncoderLayer``, out.
+    """
+    name = type(block).__name__
+    name = f"{name if name.isidentifier() else 'block'}_{number}"
+    return FunctionType(_forward.__code__.replace(co_name=name, co_qualname=name), _forward.__globals__, name)
+
+
+def _structure(block: nn.Module) -> tuple[Any, ...]:
+    """Return what blocks must have in common to share a compiled function."""
+    tensors = (*block.named_parameters(), *block.named_buffers())
+    shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors)
+    return type(block), tuple(map(type, block.modules())), shapes
+
+
+def _with_limit(config: dict[str, Any], group: Sequence[nn.Module]) -> dict[str, Any]:
+    """Return the configuration with a limit of recompilations that suits blocks with different attributes.
+
+    A number that differs between blocks, such as a drop rate, is a constant of the compiled code. Beyond the limit
+    torch runs the remaining blocks eagerly.
+    """
+    if "recompile_limit" in config or "recompile_limit" not in inspect.signature(torch.compile).parameters:
+        return config
+    # For each block: training and evaluation, with constant and with dynamic sizes.
+    return {**config, "recompile_limit": max(_RECOMPILE_LIMIT, 4 * len(group))}
