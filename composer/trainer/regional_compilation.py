@@ -1,6 +1,6 @@
 """Regional compilation: compile each class of repeated blocks once with ``torch.compile``, instead of the full model.
 
-A transformer of n equal blocks is compiled in the time of one block, so that the cold start is several times shorter.
+A transformer of n equal blocks is compiled in the time of one block, so that a cold start takes less time.
 """
 
 from __future__ import annotations
