@@ -80,13 +80,16 @@ def _is_quantized(tensor: Any) -> bool:
 
 
 def _parts(leaf: Any, path: str) -> Any:
-    local = leaf.to_local() if isinstance(leaf, Tensor) and is_dtensor(leaf) else leaf
+    if not isinstance(leaf, Tensor):
+        return leaf
+    whole: Any = leaf
+    local: Any = whole.to_local() if is_dtensor(leaf) else leaf
     if not _is_quantized(local):
         return leaf
     names, context = local.__tensor_flatten__()
     parts = {name: _bytes(getattr(local, name)) for name in names}
     if leaf is not local:
-        parts = _sharded_parts(parts, cast("Any", leaf), path)
+        parts = _sharded_parts(parts, whole, path)
     return {
         _CLASS: type(local).__name__,
         # The shape in it is that of the local shard.

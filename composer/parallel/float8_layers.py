@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from torch import nn
 
@@ -69,7 +69,7 @@ class Float8Settings:
         float8: Any = import_extra("torchao.float8", "quantize", _PURPOSE)
         values = dict(config)
         recipe = one_of("precision_config: recipe", values.pop("recipe", "tensorwise"), _RECIPES)
-        chosen = values.pop("module_filter_fn", None)
+        chosen: Any = values.pop("module_filter_fn", None)
         if chosen is not None and not callable(chosen):
             raise TypeError(f"precision_config: module_filter_fn must be a function (module, name) -> bool: {chosen!r}")
         fields = [field.name for field in dataclasses.fields(float8.Float8LinearConfig)]
@@ -90,7 +90,7 @@ class Float8Settings:
             made = dataclasses.replace(float8.Float8LinearConfig.from_recipe_name(recipe), **values)
         except AssertionError as error:  # this is how torchao rejects combinations
             raise ValueError(f"precision_config={dict(config)!r}: {error}") from error
-        return cls(made, chosen)
+        return cls(made, cast("Callable[[nn.Module, str], bool] | None", chosen))
 
 
 def has_transformer_engine_layers(model: nn.Module) -> bool:
