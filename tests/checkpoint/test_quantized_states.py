@@ -157,6 +157,7 @@ def test_sharded_runs_resume_bit_for_bit(two_ranks: Any, name: str, kind: str, t
     assert two_ranks.run(_sharded, name, tmp_path, kind) == [True, True]
 
 
+@pytest.mark.filterwarnings("ignore:The random state was saved with 2 ranks")
 def test_a_sharded_checkpoint_goes_on_in_one_process(two_ranks: Any, tmp_path: Path) -> None:
     two_ranks.run(_sharded, "AdamW8bit", tmp_path, "full")
     found = run("AdamW8bit", max_duration="2ep", load_path=tmp_path / "latest-rank0.pt", spin_dataloaders=False)
