@@ -16,7 +16,14 @@ from composer._text import member_of
 if TYPE_CHECKING:
     from composer.devices import Device
 
-__all__ = ["STR_TO_DTYPE", "Precision", "default_precision", "get_precision_context", "widest_dtype"]
+__all__ = [
+    "STR_TO_DTYPE",
+    "Precision",
+    "default_precision",
+    "get_precision_context",
+    "require_float8",
+    "widest_dtype",
+]
 
 STR_TO_DTYPE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Dtypes by the short names used in configurations."""
@@ -100,7 +107,8 @@ def get_precision_context(
 
     Args:
         precision: ``fp32`` disables autocast, ``amp_fp16`` and ``amp_bf16`` enable it with that dtype; ``amp_fp8`` runs
-            the layers of TransformerEngine in 8 bits and all others as ``amp_bf16``.
+            the layers of TransformerEngine in 8 bits and all others as ``amp_bf16``. (The ``Trainer`` converts the
+            linear layers of other models with torchao.)
         precision_config: Keyword arguments of TransformerEngine's ``DelayedScaling``; with ``amp_fp8`` only.
         fp8_autocast_enabled: Whether those layers use 8 bits; ``False`` for evaluation in 16 bits.
         device_type: As in ``torch.device(...).type``; ``None`` is the current accelerator, else ``"cpu"``.
@@ -127,11 +135,38 @@ def get_precision_context(
         return _NoAutocast(device_type)
     if precision is Precision.AMP_BF16:
         return torch.autocast(device_type, torch.bfloat16, cache_enabled=cache_enabled)
-    if device_type == "cpu":
-        raise ValueError(f"precision {precision.value} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
     if precision is Precision.AMP_FP16:
+        _require_accelerator(precision, device_type)
         return torch.autocast(device_type, torch.float16, cache_enabled=cache_enabled)
     return _fp8_context(device_type, precision_config or {}, fp8_autocast_enabled, cache_enabled)
+
+
+def require_float8(device_type: str) -> None:
+    """Raise if a device has no 8-bit floating-point arithmetic.
+
+    Args:
+        device_type: As in ``torch.device(...).type``.
+
+    Raises:
+        ValueError: It is the CPU.
+        RuntimeError: It is another device, or a GPU of compute capability below 8.9.
+
+    >>> try:
+    ...     require_float8("cpu")
+    ... except ValueError as error:
+    ...     print(error)
+    precision amp_fp8 requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'.
+    """
+    _require_accelerator(Precision.AMP_FP8, device_type)
+    if device_type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
+        found = (
+            f"compute capability {'.'.join(map(str, torch.cuda.get_device_capability()))}"
+            if device_type == "cuda"
+            else f"device type {device_type!r}"
+        )
+        raise RuntimeError(
+            f"precision amp_fp8 requires a GPU of compute capability 8.9 or higher, but found {found}; use 'amp_bf16'."
+        )
 
 
 def default_precision(device: Device) -> Precision:
@@ -172,6 +207,11 @@ def widest_dtype(device: torch.device) -> torch.dtype:
     return torch.float64
 
 
+def _require_accelerator(precision: Precision, device_type: str) -> None:
+    if device_type == "cpu":
+        raise ValueError(f"precision {precision.value} requires an accelerator; on the CPU use 'amp_bf16' or 'fp32'.")
+
+
 def _current_device_type() -> str:
     """Return the type of the current accelerator, or ``cpu``."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -189,15 +229,7 @@ def _fp8_context(
     device_type: str, config: Mapping[str, Any], enabled: bool, cache_enabled: bool
 ) -> contextlib.AbstractContextManager[Any]:
     """Return the context for ``amp_fp8``, after checking the GPU and the package."""
-    if device_type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
-        found = (
-            f"compute capability {'.'.join(map(str, torch.cuda.get_device_capability()))}"
-            if device_type == "cuda"
-            else f"device type {device_type!r}"
-        )
-        raise RuntimeError(
-            f"precision amp_fp8 requires a GPU of compute capability 8.9 or higher, but found {found}; use 'amp_bf16'."
-        )
+    require_float8(device_type)
     purpose, install = "precision amp_fp8", "transformer-engine[pytorch]"
     engine: Any = import_extra("transformer_engine.pytorch", "fp8", purpose, install)
     recipes: Any = import_extra("transformer_engine.common.recipe", "fp8", purpose, install)

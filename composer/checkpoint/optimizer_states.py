@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from composer._host_optimizer_state import host_values_back
 from composer._text import first_of, plural
+from composer.checkpoint.quantized_states import dequantized_parts, quantized_from_parts
 from composer.checkpoint.sharded_tensors import Layout
 from composer.warnings import ComposerWarning
 
@@ -33,6 +34,8 @@ def class_name(optimizer: Optimizer) -> str:
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return the state dict of an optimizer with parameter names instead of indices.
 
+    Quantized states of torchao (``AdamW8bit``) are dicts of their parts, plain tensors.
+
     Args:
         model: Provides the names; parameters that it does not have are ``"#0"``, ``"#1"``, ... by their index.
         optimizer: The optimizer.
@@ -45,7 +48,7 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     state = optimizer.state_dict()
     return {
         **state,
-        "state": {names[number]: value for number, value in state["state"].items()},
+        "state": {names[number]: dequantized_parts(value, names[number]) for number, value in state["state"].items()},
         "param_groups": [{**group, "params": [names[n] for n in group["params"]]} for group in state["param_groups"]],
     }
 
@@ -112,6 +115,8 @@ def set_optimizer_state(
     )
     states = {name: value for name, value in states.items() if name in names}
     states = Layout(model).shard(states, ("optimizers",))
+    parameters = dict(zip(names, _parameters(optimizer), strict=True))
+    states = {name: quantized_from_parts(value, parameters[name], name) for name, value in states.items()}
     numbers = {name: number for number, name in enumerate(names)}
     present = [[names[number] for number in group["params"]] for group in current["param_groups"]]
     groups = [groups[index] for index in _match_groups([group["params"] for group in groups], present)]
@@ -164,5 +169,8 @@ def _match_groups(saved: list[list[str]], present: list[list[str]]) -> list[int]
 def _names(model: nn.Module, optimizer: Optimizer) -> list[str]:
     """Return the name of each parameter of the optimizer, by index."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(parameters)]
+    return [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(_parameters(optimizer))]
+
+
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -95,6 +95,8 @@ class State(StateData, StateNames, StateSaved):
         fit_calls: For each call of ``fit`` of the run so far, the counts at which it began by unit, and the time at
             which it ends; saved in checkpoints.
         autocast_cache_enabled: Whether autocast caches cast weights until the end of a forward pass.
+        float8_by_conversion: Whether, in ``amp_fp8``, the layers are converted to float8 (with torchao), so that the
+            context of the precision is that of ``amp_bf16``.
         is_fitting: Whether the training loop is running.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
@@ -123,6 +125,7 @@ class State(StateData, StateNames, StateSaved):
     precision_config: dict[str, Any] | None = None
     scaler: torch.amp.GradScaler | None = None
     autocast_cache_enabled: bool = True
+    float8_by_conversion: bool = False
     rank_zero_seed: int = 0
     _max_duration: Time | None = None
     _precision: Precision = Precision.FP32
@@ -277,9 +280,11 @@ class State(StateData, StateNames, StateSaved):
         ...     torch.ones(1, 1).mm(torch.ones(1, 1)).dtype
         torch.bfloat16
         """
-        device_type = self.device.torch_device.type
+        device_type, cache_enabled = self.device.torch_device.type, self.autocast_cache_enabled
+        if self.float8_by_conversion:
+            return get_precision_context(Precision.AMP_BF16, device_type=device_type, cache_enabled=cache_enabled)
         return get_precision_context(
-            self._precision, self.precision_config, device_type=device_type, cache_enabled=self.autocast_cache_enabled
+            self._precision, self.precision_config, device_type=device_type, cache_enabled=cache_enabled
         )
 
     def on_listeners_changed(self, callback: Callable[[], object]) -> None:

@@ -20,6 +20,7 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.export.formats import ExportFormat, Options, write
 from composer.export.samples import DynamicAxes, as_sample, check_arguments_match
+from composer.parallel.float8_layers import restore_linear_layers
 from composer.storage.atomic_upload import check_destination, deliver
 from composer.storage.downloads import get_file
 
@@ -215,6 +216,7 @@ def _copy_to_cpu(model: nn.Module) -> nn.Module:
         # It is compiled for the original, whose weights it references. Deleted rather than set to None, since
         # TorchScript cannot infer the type of that attribute.
         module.__dict__.pop("_compiled_call_impl", None)
+    restore_linear_layers(made)
     return made
 
 

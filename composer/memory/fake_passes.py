@@ -99,7 +99,8 @@ class FakePasses:
         """
         if any(optimizer.state.values()):
             return 0
-        twin = copy.copy(optimizer)  # without its hooks
+        twin = copy.copy(optimizer)  # without its hooks, but also without the attributes of its class
+        vars(twin).update({name: value for name, value in vars(optimizer).items() if name not in vars(twin)})
         twin.state = defaultdict(dict)
         with self._recorded(self._log()):
             twin.param_groups = [
@@ -114,7 +115,7 @@ class FakePasses:
                 for parameter in group["params"]:
                     parameter.grad = None
         tensors = [each for each in tree_leaves(dict(twin.state)) if isinstance(each, Tensor)]
-        return sum(each.nbytes for each in tensors if each.device.type == self._device.type)
+        return sum(_nbytes(each) for each in tensors if each.device.type == self._device.type)
 
     def left(self) -> list[Tensor]:
         """Return the fake tensors of finished passes that something still refers to, such as a cache."""
@@ -203,6 +204,13 @@ class _Recorder(TorchDispatchMode):
     def _faked(self, tensor: Tensor) -> Tensor:
         """Return a fake tensor for a real one that the model keeps elsewhere: the mode would compute with it."""
         return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
+
+
+def _nbytes(tensor: Any) -> int:
+    """Return the bytes of a tensor; those of its parts if it is quantized, whose dtype is not that of its memory."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.nbytes
+    return sum(_nbytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
 
 
 def _is_view(func: Any) -> bool:

@@ -23,6 +23,7 @@ from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.downloads import fetched
 from composer.trainer.batch_loading import replay_first_batch, resume_between_epochs, start_epoch_iterator
 from composer.trainer.default_optimizer import make_default_optimizer
+from composer.trainer.float8_model import prepare_model
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
@@ -114,7 +115,7 @@ def load(run: Run, options: LoadOptions) -> None:
         if run.strategy.has_own_optimizer_step and not state.optimizers:
             make_default_optimizer(state)
             bind(run)
-        run.strategy.prepare(state)
+        prepare_model(run)
         return
     name = state.run_name
     path = format_name(options.path, name, state.timestamp, rank=0)
@@ -154,7 +155,7 @@ def apply_checkpoint(
         ignore_keys=options.ignore_keys,
         exclude_algorithms=options.exclude_algorithms,
         algorithm_passes=run.engine.algorithm_passes,
-        prepare=None if is_prepared else run.strategy.prepare,
+        prepare=None if is_prepared else lambda _: prepare_model(run),
         source=repr(mask_text(path)),
     )
     state.load_path = str(path)

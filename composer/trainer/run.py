@@ -20,6 +20,7 @@ from composer.trainer.step_sync import StepSync
 from composer.trainer.uneven_data import UnevenInputs
 
 if TYPE_CHECKING:
+    from composer.parallel.float8_layers import Float8Settings
     from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
     from composer.trainer.auto_microbatch.retry import AutoMicrobatch
     from composer.trainer.run_ledger import RunLedger
@@ -61,6 +62,7 @@ class Run:
         logger: Receives the metrics.
         options: Options of the loops.
         autocast: Creates the autocast context of a forward pass, or None if none is needed.
+        float8: How linear layers are converted to float8 (``amp_fp8``), or None if they are not.
         forward_and_loss: Forward and loss as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
         reuses_outputs: Whether each call of a compiled function overwrites the outputs of the previous call, as CUDA
             graphs do.
@@ -102,6 +104,7 @@ class Run:
     logger: Logger
     options: LoopOptions = field(default_factory=LoopOptions)
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
+    float8: Float8Settings | None = None
     forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
     reuses_outputs: bool = False
     owned_gradients: OwnedMemory = field(default_factory=OwnedMemory)

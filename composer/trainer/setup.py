@@ -27,6 +27,7 @@ from composer.trainer.arguments import as_subset
 from composer.trainer.batch_loading import longest_length
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.evaluate import set_eval_metrics
+from composer.trainer.float8_model import float8_settings
 from composer.trainer.resume import LoadOptions
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
@@ -41,6 +42,7 @@ __all__ = [
     "add_progress_bar",
     "add_uploaders",
     "bind_profiler",
+    "change_precision",
     "finish_displays",
     "load_options",
     "log_hyperparameters",
@@ -280,15 +282,19 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     Args:
         run: The run.
         precision: The precision; None selects the default of the device.
-        config: Arguments of the amp_fp8 recipe.
+        config: Arguments of amp_fp8.
 
     Raises:
-        ValueError: The device does not support the precision.
+        ValueError: The device or the strategy does not support the precision.
     """
     state = run.state
     strategy = run.strategy
     state.precision = strategy.resolve_precision(None if precision is None else Precision(precision), state.device)
     state.precision_config = config
+    run.float8 = None
+    if state.precision is Precision.AMP_FP8 and strategy.autocasts:
+        run.float8 = float8_settings(state, strategy)
+    state.float8_by_conversion = run.float8 is not None
     state.autocast_cache_enabled = strategy.autocast_cache_enabled
     if not strategy.autocasts:
         run.autocast = state.scaler = None
@@ -298,6 +304,26 @@ def set_precision(run: Run, precision: str | Precision | None, config: dict[str,
     run.autocast = None if state.precision is Precision.FP32 else state.precision_context
     scales = state.precision is Precision.AMP_FP16 and not strategy.has_own_optimizer_step
     state.scaler = strategy.make_scaler(device_type) if scales else None
+
+
+def change_precision(run: Run, precision: str | Precision) -> None:
+    """Set another precision for the next call of ``fit``.
+
+    Args:
+        run: The run.
+        precision: The precision.
+
+    Raises:
+        ValueError: The device does not support the precision, or layers would have to be converted to or from float8.
+    """
+    before, float8 = run.state.precision, run.float8
+    set_precision(run, precision, run.state.precision_config)
+    if (run.float8 is None) != (float8 is None):
+        raise ValueError(
+            f"precision={run.state.precision.value!r}, but the Trainer has prepared the layers of the model for "
+            f"{before.value!r}; linear layers are converted to float8 only once. Pass the precision to a new Trainer, "
+            f"with load_path= to continue from a checkpoint: its weights are the same in every precision."
+        )
 
 
 def prepare(state: State) -> None:

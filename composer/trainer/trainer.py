@@ -176,7 +176,9 @@ class Trainer(TrainerNames):
         device: "cpu", "gpu", "mps" or a :class:`.Device`. The default is the accelerator, if present.
         precision: "fp32", "amp_bf16", "amp_fp16" or "amp_fp8". The default is amp_bf16 on accelerators that support
             bfloat16, amp_fp16 on other accelerators, and fp32 on the CPU.
-        precision_config: Arguments of the amp_fp8 recipe.
+        precision_config: Arguments of amp_fp8: ``recipe`` ("tensorwise", "rowwise", "rowwise_with_gw_hp"),
+            ``module_filter_fn`` and the fields of torchao's ``Float8LinearConfig``; for models with layers of
+            TransformerEngine, those of its ``DelayedScaling``.
         device_train_microbatch_size: Number of samples per forward and backward pass (gradient accumulation); the
             gradient is that of the full batch regardless. None runs the full batch at once. "auto" runs as many
             samples as fit into memory: on a GPU it begins with the size that is estimated to fit; after an
@@ -509,7 +511,7 @@ class Trainer(TrainerNames):
                 size = given.as_microbatch_size(device_train_microbatch_size, None, self.state)
                 set_microbatch_size(self._run, size)
             if precision is not None:
-                setup.set_precision(self._run, precision, self.state.precision_config)
+                setup.change_precision(self._run, precision)
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
             end, had_ended = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)

@@ -103,3 +103,22 @@ def test_the_second_call_of_fit(tmp_path: Path) -> None:
         probe.fit(trainer, trainer.fit, {"train_dataloader": loader, "duration": "1ep"})
     found = dict(probe.result())
     assert flops(found) == 2 * 2 * 8 * 16 * 4  # forward, and the gradient of the weight
+
+
+def test_quantized_optimizer_states_count_by_their_parts(tmp_path: Path) -> None:
+    optim: Any = pytest.importorskip("torchao.optim")
+    network = nn.Sequential(nn.Linear(16, 256), nn.Linear(256, 256), nn.Linear(256, 4))
+    model = ComposerClassifier(network, num_classes=4)
+
+    def state(optimizer: Any) -> int:
+        with torch.compiler.set_stance("force_eager"):
+            found = estimate(tmp_path, model=model, optimizers=optimizer)
+        return found["roles"]["optimizer state"]
+
+    # AdamW: two moments of float32. 8 bits for the codes, a float32 for each of the blocks of 256, a table of 256.
+    layers = [parameter.numel() for parameter in model.parameters()]
+    full = state(torch.optim.AdamW(model.parameters()))
+    found = state(optim.AdamW8bit(model.parameters()))
+    saved = sum(2 * (3 * size - 4 * size // 256 - 4 * 256) for size in layers if size >= 4096)
+    assert saved > 0.9 * 2 * 3 * 256 * 256
+    assert abs(full - found - saved) <= 64 * len(layers)  # the step counters, and the learning rate

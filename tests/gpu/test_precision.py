@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -42,6 +43,23 @@ def test_fp8() -> None:
     trainer, log = run_of("cuda", model, precision="amp_fp8")
     trainer.fit()
     assert len(losses_of(log)) == 12
+    trainer.close()
+
+
+@gpu
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_fp8_of_linear_layers(recipe: str) -> None:
+    pytest.importorskip("torchao.float8")
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("the GPU has no float8")
+    model = network(64, dropout=0.0)
+    model.module.insert(1, torch.nn.Linear(64, 64))
+    trainer, log = run_of("cuda", model, precision="amp_fp8", precision_config={"recipe": recipe})
+    assert type(model.module[1]).__name__ == "Float8Linear"
+    trainer.fit()
+    losses = losses_of(log)
+    assert len(losses) == 12
+    assert all(map(math.isfinite, losses))
     trainer.close()
 
 

@@ -92,3 +92,12 @@ def test_tensors_that_are_left_are_found() -> None:
     assert [each is kept[0] for each in passes.left()] == [True]
     kept.clear()
     assert passes.left() == []
+
+
+def test_quantized_optimizer_states_count_by_their_parts() -> None:
+    optim = pytest.importorskip("torchao.optim")
+    model = nn.Linear(64, 64, bias=False)
+    passes = FakePasses(model, torch.zeros(2, 64), torch.device("cpu"))
+    with torch.compiler.set_stance("force_eager"):
+        found = passes.optimizer_state(optim.AdamW8bit(model.parameters()))
+    assert found == 2 * (64 * 64 + 16 * 4 + 256 * 4) + 4
