@@ -54,7 +54,7 @@ class Wide(ComposerModel):
 
 def run(name: str, folder: Path | None = None, **arguments: Any) -> Any:
     model = Wide()
-    optimizer = getattr(optim, name)(model.parameters(), lr=0.01)
+    optimizer = getattr(optim, name)(model.parameters(), lr=1e-4)
     trainer = trainer_of(model, regression_data(4, 8), optimizers=optimizer, seed=5, save_folder=folder, **arguments)
     trainer.fit()
     trainer.close()
@@ -109,7 +109,7 @@ def test_the_class_in_a_checkpoint_selects_nothing_else() -> None:
 
 def test_surgery_keeps_the_states_of_other_layers() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
-    optimizer = optim.AdamW8bit(model.parameters(), lr=0.01)
+    optimizer = optim.AdamW8bit(model.parameters(), lr=1e-4)
     model(torch.ones(2, WIDTH)).sum().backward()
     optimizer.step()
     kept, removed = model[0].weight, model[2].weight
