@@ -138,7 +138,9 @@ def verdicts_of(
         verdicts[one.after] = verdict_of_pairs(one.after, one, "confirmation")
     for one in attribution.contributions if attribution is not None else ():
         if one.effect is not None:
-            verdicts[one.part] = verdict_of_pairs(one.part, one.effect, "attribution")
+            # Of a single part, the confirmation has said it.
+            source = "confirmation" if one.effect in found.values() else "attribution"
+            verdicts[one.part] = verdict_of_pairs(one.part, one.effect, source)
     winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
     if winner is not None and attribution is None:
         parts = [one for one in winner.after.single if one not in raced.tuned.single]

@@ -48,11 +48,17 @@ def program(folder: Path, text: str = "make().fit()", name: str = "train.py") ->
 
 # Tells on which side of a plane points are; 64 steps an epoch.
 LEARNER = """
+import time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from composer import Algorithm, Trainer
 from composer.models import ComposerClassifier
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.002)  # a step of some microseconds would take as long as the noise of the host lets it
+        return super().forward(x)
 
 class Placebo(Algorithm):
     pass
@@ -72,7 +78,7 @@ def rows(number, seed):
     return TensorDataset(x, (x[:, ::2].sum(1) > 0).long())
 
 def make(**arguments):
-    model = ComposerClassifier(nn.Linear(16, 2), num_classes=2)
+    model = ComposerClassifier(Slow(16, 2), num_classes=2)
     given = {
         "model": model,
         "optimizers": torch.optim.SGD(model.parameters(), lr=0.02),

@@ -83,7 +83,7 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
     assert found.costs["screening"] > 0
     assert lines[0].startswith("one step of the program")
     assert any("pairs with a spread of" in line for line in lines)
-    assert any(line.startswith("confirmation: Faster") and "seed 1005" in line for line in lines)
+    assert any(line.startswith("confirmation: ") and "Faster, seed 1005" in line for line in lines)
     assert "; step " in str(found)
     report = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"goal", "recipe", "verdicts", "refused", "screened", "plan", "notes", "costs", "command"} <= set(report)
@@ -116,7 +116,7 @@ def test_a_given_recipe_is_confirmed_and_the_records_give_the_same_result(
     assert (found.recipe.name, found.tuned) == ("Faster", BASELINE)
     assert found.result is not None
     assert found.result.pays
-    assert [(one.variant.name, one.source) for one in found.verdicts] == [("Faster", "attribution")]
+    assert [(one.variant.name, one.source) for one in found.verdicts] == [("Faster", "confirmation")]
     assert [one.variant.name for one in found.screened] == ["Faster"]
     assert {*found.costs} == {"noise", "screening", "confirmation"}
     assert any(line.startswith("The A/A runs and the tuning of the baseline take at most") for line in lines)

@@ -58,7 +58,7 @@ def test_without_tuning_the_program_as_it_is_stays_the_baseline() -> None:
     found = confirm_recipe(simulation, GOAL, GOOD)
     assert found.tuned == BASELINE
     assert (found.recipe, found.overall) == (GOOD, found.result)
-    assert decisions(found) == {"Good": ("pays", "attribution")}
+    assert decisions(found) == {"Good": ("pays", "confirmation")}
     assert {one.variant.name for one in simulation.records} == {"baseline", "Good"}
     assert found.search_cost == pytest.approx(3, abs=0.1)
 
