@@ -10,6 +10,7 @@ Paper: Efficient Sequence Packing without Cross-contamination, Krell et al. 2021
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ __all__ = ["SequencePacking", "block_diagonal_mask", "pack_sequences"]
 
 _WEIGHTS = ("token", "document")
 _IGNORED = -100
+# Keys that packing adds, whose padding is 0.
+_ADDED = ("position_ids", "document_ids", "loss_weights")
 
 
 def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
@@ -52,7 +55,7 @@ def pack_sequences(
     padding: Mapping[str, int] | None = None,
     num_rows: int | None = None,
 ) -> dict[str, Tensor]:
-    """Pack documents into rows of tokens, longest first.
+    """Pack documents into rows of tokens, longest first, each into the row that it fills best.
 
     Args:
         documents: Each a sequence of token ids, (n,), or a mapping with ``"input_ids"`` and further sequences of the
@@ -85,34 +88,28 @@ def pack_sequences(
     """
     positive("max_seq_length", max_seq_length)
     one_of("weights", weights, _WEIGHTS)
-    found = [_as_tensors(document, index, max_seq_length) for index, document in enumerate(documents)]
-    keys = _common_keys(found)
-    if causal or "labels" in keys:
-        found = [_with_labels(document, causal) for document in found]
-        keys = list(found[0])
-    rows = _assign([len(document["input_ids"]) for document in found], max_seq_length)
-    size = len(rows) if num_rows is None else num_rows
-    if len(rows) > size:
+    flat, lengths = _flat_tokens(documents, max_seq_length)
+    if causal or "labels" in flat:
+        flat["labels"] = _labels(flat, lengths, causal)
+    places, rows = _assign(lengths.tolist(), max_seq_length)
+    size = rows if num_rows is None else num_rows
+    if rows > size:
         raise ValueError(
-            f"{plural(len(found), 'document')} need {plural(len(rows), 'row')} of {max_seq_length} tokens, but "
+            f"{plural(len(lengths), 'document')} need {plural(rows, 'row')} of {max_seq_length} tokens, but "
             f"num_rows is {num_rows}. Increase num_rows, or pack fewer documents at a time."
         )
-    fill = {"labels": _IGNORED, **(padding or {})}
-    packed = {key: torch.full((size, max_seq_length), fill.get(key, 0), dtype=found[0][key].dtype) for key in keys}
-    packed |= {key: torch.zeros(size, max_seq_length, dtype=torch.long) for key in ("position_ids", "document_ids")}
-    packed["loss_weights"] = torch.zeros(size, max_seq_length)
-    for row, members in enumerate(rows):
-        start = 0
-        for number, member in enumerate(members, start=1):
-            document = found[member]
-            length = len(document["input_ids"])
-            span = slice(start, start + length)
-            for key in keys:
-                packed[key][row, span] = document[key]
-            packed["position_ids"][row, span] = torch.arange(length)
-            packed["document_ids"][row, span] = number
-            packed["loss_weights"][row, span] = _loss_weights(document, weights)
-            start += length
+    starts = lengths.cumsum(0) - lengths
+    positions = torch.arange(len(flat["input_ids"])) - starts.repeat_interleave(lengths)
+    row, start, number = torch.tensor(places).unbind(1)
+    flat |= {"position_ids": positions, "document_ids": number.repeat_interleave(lengths)}
+    flat["loss_weights"] = _loss_weights(flat.get("labels"), lengths, weights)
+    target = (row * max_seq_length + start).repeat_interleave(lengths) + positions
+    fill = {"labels": _IGNORED, **(padding or {}), **dict.fromkeys(_ADDED, 0)}
+    packed: dict[str, Tensor] = {}
+    for key, values in flat.items():
+        filled = values.new_full((size * max_seq_length,), fill.get(key, 0))
+        filled[target] = values
+        packed[key] = filled.view(size, max_seq_length)
     return packed
 
 
@@ -185,67 +182,86 @@ class SequencePacking:
         return {key: packed[key] for key in self.keep}
 
 
-def _as_tensors(document: Any, index: int, max_seq_length: int) -> dict[str, Tensor]:
-    """Return a document as tensors of equal length, without padding."""
-    fields = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
-    if "input_ids" not in fields:
-        raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
-    tensors = {key: torch.as_tensor(value) for key, value in fields.items()}
-    mask = tensors.pop("attention_mask", None)
-    shape = tensors["input_ids"].shape
-    for key, tensor in tensors.items():
-        if tensor.ndim != 1 or tensor.shape != shape:
+def _flat_tokens(documents: Sequence[Any], max_seq_length: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the tokens of all documents, one after the other and without padding, by key, and the lengths, (N,)."""
+    if not len(documents):
+        raise ValueError("documents is empty: there is nothing to pack.")
+    tensors: dict[str, list[Tensor]] = {}
+    for index, document in enumerate(documents):
+        fields = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
+        if index == 0:
+            tensors = {key: [] for key in fields}
+        if "input_ids" not in fields:
+            raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
+        if fields.keys() != tensors.keys():
             raise ValueError(
-                f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has the "
-                f"shape {tuple(tensor.shape)}. Leave out keys that describe the entire document."
+                f"All documents must have the same keys, but documents[0] has {', '.join(tensors)} and "
+                f"documents[{index}] has {', '.join(fields)}."
             )
+        for key, value in fields.items():
+            tensors[key].append(torch.as_tensor(value))
+    shapes = [tensor.shape for tensor in tensors["input_ids"]]
+    for key, values in tensors.items():
+        for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
+            if value.ndim != 1 or value.shape != shape:
+                raise ValueError(
+                    f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
+                    f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."
+                )
+    flat = {key: torch.cat(values) for key, values in tensors.items()}
+    lengths = torch.tensor([len(value) for value in tensors["input_ids"]])
+    mask = flat.pop("attention_mask", None)
     if mask is not None:
-        tensors = {key: tensor[mask.bool()] for key, tensor in tensors.items()}
-    length = len(tensors["input_ids"])
-    if not 0 < length <= max_seq_length:
+        present = mask.bool()
+        flat = {key: values[present] for key, values in flat.items()}
+        lengths = _sums(present.long(), lengths)
+    for index in torch.nonzero((lengths < 1) | (lengths > max_seq_length)).flatten().tolist()[:1]:
         raise ValueError(
-            f"documents[{index}] has {plural(length, 'token')}, but a row holds between 1 and "
+            f"documents[{index}] has {plural(int(lengths[index]), 'token')}, but a row holds between 1 and "
             f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
         )
-    return tensors
+    return flat, lengths
 
 
-def _common_keys(found: list[dict[str, Tensor]]) -> list[str]:
-    if not found:
-        raise ValueError("documents is empty: there is nothing to pack.")
-    for index, document in enumerate(found):
-        if document.keys() != found[0].keys():
-            raise ValueError(
-                f"All documents must have the same keys, but documents[0] has {', '.join(found[0])} and "
-                f"documents[{index}] has {', '.join(document)}."
-            )
-    return list(found[0])
+def _sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """Return the sum over each document of values that follow one another, (N,)."""
+    document = torch.arange(len(lengths)).repeat_interleave(lengths)
+    return values.new_zeros(len(lengths)).index_add(0, document, values)
 
 
-def _with_labels(document: dict[str, Tensor], causal: bool) -> dict[str, Tensor]:
-    labels = document.get("labels", document["input_ids"]).clone()
-    if causal:
-        labels[0] = _IGNORED
-    return {**document, "labels": labels}
+def _labels(flat: Mapping[str, Tensor], lengths: Tensor, causal: bool) -> Tensor:
+    labels = flat.get("labels", flat["input_ids"])
+    if not causal:
+        return labels
+    labels = labels.clone()
+    labels[lengths.cumsum(0) - lengths] = _IGNORED
+    return labels
 
 
-def _assign(lengths: list[int], max_seq_length: int) -> list[list[int]]:
-    """Assign documents, longest first, each to the first row with enough space; return the documents of each row."""
-    rows: list[list[int]] = []
-    space: list[int] = []
+def _assign(lengths: list[int], max_seq_length: int) -> tuple[list[tuple[int, int, int]], int]:
+    """Assign documents, longest first, each to the row that it fills best.
+
+    Returns:
+        For each document its row, where it starts there, and which one of the row it is, from 1; and the number of rows.
+    """
+    places = [(0, 0, 0)] * len(lengths)
+    numbers: list[int] = []  # of the documents in each row
+    space: list[tuple[int, int]] = []  # what is left of each row, and its number, ascending
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         length = lengths[index]
-        row = next((row for row, left in enumerate(space) if left >= length), len(rows))
-        if row == len(rows):
-            rows.append([])
-            space.append(max_seq_length)
-        rows[row].append(index)
-        space[row] -= length
-    return rows
+        best = bisect.bisect_left(space, (length, 0))
+        left, row = space.pop(best) if best < len(space) else (max_seq_length, len(numbers))
+        if row == len(numbers):
+            numbers.append(0)
+        numbers[row] += 1
+        places[index] = (row, max_seq_length - left, numbers[row])
+        bisect.insort(space, (left - length, row))
+    return places, len(numbers)
 
 
-def _loss_weights(document: Mapping[str, Tensor], weights: str) -> Tensor:
+def _loss_weights(labels: Tensor | None, lengths: Tensor, weights: str) -> Tensor:
     """Return the loss weight of each label, or of each token if there are no labels."""
-    labels = document.get("labels")
-    counted = torch.ones(len(document["input_ids"])) if labels is None else (labels != _IGNORED).float()
-    return counted / counted.sum().clamp(min=1) if weights == "document" else counted
+    counted = torch.ones(int(lengths.sum())) if labels is None else (labels != _IGNORED).float()
+    if weights == "token":
+        return counted
+    return counted / _sums(counted, lengths).clamp(min=1).repeat_interleave(lengths)
