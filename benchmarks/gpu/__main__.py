@@ -28,6 +28,7 @@ from benchmarks.gpu.results import Outcome, Results, hardware
 
 LONGEST = 540.0  # seconds: whoever lends a machine may end commands after ten minutes
 _MARGIN = 5.0  # seconds left to write results
+_END_LIMIT = 5.0  # seconds that killed processes may take to end
 _MARK = "COMPOSER_GPU_CHECK"  # the variable by which processes that a check left behind are found
 
 
@@ -175,11 +176,24 @@ def _end_all(process: subprocess.Popen[Any], mark: bytes) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # On a busy host a process runs for a while after it was killed, and may start another.
+    end = time.monotonic() + _END_LIMIT
+    while (left := _marked(mark)) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _marked(mark: bytes) -> list[int]:
+    """The processes that have a variable of the environment."""
+    found: list[int] = []
     for variables in Path("/proc").glob("[0-9]*/environ"):
         # Others' processes may not be read, and some end meanwhile.
         with contextlib.suppress(OSError):
             if mark in variables.read_bytes().split(b"\0"):
-                os.kill(int(variables.parent.name), signal.SIGKILL)
+                found.append(int(variables.parent.name))
+    return found
 
 
 def _run_one(given: argparse.Namespace) -> None:

@@ -219,6 +219,9 @@ class _Search:
         effects = self.short.effects
         for _ in range(_FINALS):
             good = effects.best(_DOUBT, _CONTENDERS)
+            if all(one.kind in TUNED_KINDS for one in good):
+                # Short runs could not tell; a longer one may.
+                good = effects.best(most=1)
             methods = [one for one in good if one.kind not in TUNED_KINDS]
             # Without the strongest part, which may be one that is fast at first only; then without each other one.
             sets = [good, *([one for one in good if one != part] for part in methods)]
