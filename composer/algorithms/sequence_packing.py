@@ -11,7 +11,7 @@ Paper: Efficient Sequence Packing without Cross-contamination, Krell et al. 2021
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -48,7 +48,7 @@ def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
 
 
 def pack_sequences(
-    documents: Sequence[Any],
+    documents: Iterable[Any],
     max_seq_length: int,
     causal: bool = True,
     weights: str = "token",
@@ -117,7 +117,8 @@ class SequencePacking:
     """:func:`pack_sequences` as the ``collate_fn`` of a ``DataLoader`` whose dataset returns documents.
 
     Pass ``document_ids`` to :func:`block_diagonal_mask` on the device, or let causal models of ``transformers`` infer
-    documents from ``position_ids``: these do so only without ``attention_mask`` and with ``use_cache=False``. Since a
+    documents from ``position_ids``: these do so only without ``attention_mask`` and with ``use_cache=False``, which
+    :class:`~composer.models.HuggingFaceModel` passes; keep ``input_ids``, ``labels`` and ``position_ids``. Since a
     batch has a fixed number of documents, not of rows, set ``num_rows`` if shapes must not change.
 
     When to use it:
@@ -182,37 +183,40 @@ class SequencePacking:
         return {key: packed[key] for key in self.keep}
 
 
-def _flat_tokens(documents: Sequence[Any], max_seq_length: int) -> tuple[dict[str, Tensor], Tensor]:
+def _flat_tokens(documents: Iterable[Any], max_seq_length: int) -> tuple[dict[str, Tensor], Tensor]:
     """Return the tokens of all documents, one after the other and without padding, by key, and the lengths, (N,)."""
-    if not len(documents):
-        raise ValueError("documents is empty: there is nothing to pack.")
     tensors: dict[str, list[Tensor]] = {}
+    masks: list[Tensor | None] = []
     for index, document in enumerate(documents):
-        fields = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
-        if index == 0:
-            tensors = {key: [] for key in fields}
+        given = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {"input_ids": document}
+        fields = {key: torch.as_tensor(value) for key, value in given.items()}
         if "input_ids" not in fields:
             raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
+        for key, value in fields.items():
+            if value.ndim != 1 or value.shape != fields["input_ids"].shape:
+                raise ValueError(
+                    f"documents[{index}][{key!r}] must have one entry for each of its "
+                    f"{fields['input_ids'].numel()} tokens, but has the shape {tuple(value.shape)}. "
+                    f"Leave out keys that describe the entire document."
+                )
+        masks.append(fields.pop("attention_mask", None))
+        if not tensors:
+            tensors = {key: [] for key in fields}
         if fields.keys() != tensors.keys():
             raise ValueError(
                 f"All documents must have the same keys, but documents[0] has {', '.join(tensors)} and "
                 f"documents[{index}] has {', '.join(fields)}."
             )
         for key, value in fields.items():
-            tensors[key].append(torch.as_tensor(value))
-    shapes = [tensor.shape for tensor in tensors["input_ids"]]
-    for key, values in tensors.items():
-        for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-            if value.ndim != 1 or value.shape != shape:
-                raise ValueError(
-                    f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
-                    f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."
-                )
-    flat = {key: torch.cat(values) for key, values in tensors.items()}
-    lengths = torch.tensor([len(value) for value in tensors["input_ids"]])
-    mask = flat.pop("attention_mask", None)
-    if mask is not None:
-        present = mask.bool()
+            tensors[key].append(value)
+    if not tensors:
+        raise ValueError("documents is empty: there is nothing to pack.")
+    lengths = torch.tensor([len(ids) for ids in tensors["input_ids"]])
+    # Rows are assembled on the CPU; one copy for each key, if the documents are elsewhere.
+    flat = {key: torch.cat(values).cpu() for key, values in tensors.items()}
+    if any(mask is not None for mask in masks):
+        given = zip(lengths.tolist(), masks, strict=True)
+        present = torch.cat([torch.ones(length) if mask is None else mask.cpu() for length, mask in given]).bool()
         flat = {key: values[present] for key, values in flat.items()}
         lengths = _sums(present.long(), lengths)
     for index in torch.nonzero((lengths < 1) | (lengths > max_seq_length)).flatten().tolist()[:1]:
@@ -242,7 +246,7 @@ def _assign(lengths: list[int], max_seq_length: int) -> tuple[list[tuple[int, in
     """Assign documents, longest first, each to the row that it fills best.
 
     Returns:
-        For each document its row, where it starts there, and which one of the row it is, from 1; and the number of rows.
+        For each document its row, its start there and its number there, from 1; and the number of rows.
     """
     places = [(0, 0, 0)] * len(lengths)
     numbers: list[int] = []  # of the documents in each row

@@ -26,6 +26,7 @@ __all__ = [
     "loss_of",
     "resize_embeddings",
     "shifts_labels",
+    "without_cache",
 ]
 
 _log = logging.getLogger("composer.models.huggingface")
@@ -145,6 +146,24 @@ def arguments_of(model: nn.Module) -> frozenset[str] | None:
     parameters = inspect.signature(model.forward).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(one.name for one in parameters if one.kind in kinds) or None
+
+
+def without_cache(arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:
+    """Return the arguments of a forward pass with ``use_cache=False``, unless they choose or continue a cache.
+
+    Only generation needs keys and values of earlier tokens. With a cache, which configurations enable by default,
+    models do not look for documents packed into a row, and let them attend to each other.
+
+    Args:
+        arguments: The arguments.
+        known: The argument names of the model, as :func:`arguments_of` returns them.
+
+    >>> without_cache({"input_ids": [1]}, frozenset({"input_ids", "use_cache"}))
+    {'use_cache': False, 'input_ids': [1]}
+    """
+    if known is None or "use_cache" not in known or arguments.get("past_key_values") is not None:
+        return dict(arguments)
+    return {"use_cache": False, **arguments}
 
 
 def loss_of(outputs: Any) -> Tensor | None:

@@ -156,17 +156,16 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         """Return the outputs of the model: a mapping with ``"logits"`` and, if the batch has labels, ``"loss"``.
 
         Args:
-            batch: A mapping; entries that the model's forward pass does not accept are dropped.
+            batch: A mapping; entries that the model's forward pass does not accept are dropped. ``use_cache`` is False
+                unless the batch has it: with a cache, transformers models mix documents packed into a row.
 
         Raises:
             TypeError: The batch is not a mapping.
             ValueError: No entry is an argument of the model's forward pass.
         """
         if not isinstance(batch, Mapping):
-            raise TypeError(
-                f"HuggingFaceModel requires batches that are mappings, such as {{'input_ids': ...}}, but got a "
-                f"{type(batch).__name__}. Use a collate_fn that returns dicts."
-            )
+            what = f"mappings, such as {{'input_ids': ...}}, but got a {type(batch).__name__}"
+            raise TypeError(f"HuggingFaceModel requires batches that are {what}. Use a collate_fn that returns dicts.")
         batch = cast("Mapping[str, Any]", batch)
         known = self.model_forward_args
         arguments = {name: value for name, value in batch.items() if known is None or name in known}
@@ -175,7 +174,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
                 f"The batch has the keys {first_of(list(batch))}, but {type(self.model).__name__} accepts none of "
                 f"them; it accepts {first_of(sorted(known or ()))}."
             )
-        return self.model(**arguments)
+        return self.model(**_transformers.without_cache(arguments, known))
 
     def loss(self, outputs: Any, batch: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss that the model computed in :meth:`forward`.

@@ -168,3 +168,31 @@ def test_llama_gives_each_document_what_it_gets_alone(by):
             found[len(ids)] = outputs[row, numbers == number]
     for ids in documents:
         torch.testing.assert_close(found[len(ids)], model(input_ids=ids[None]).logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_documents_of_a_generator_some_with_masks():
+    documents = ({"input_ids": ids, **mask} for ids, mask in [([1, 2, 0], {"attention_mask": [1, 1, 0]}), ([3], {})])
+    packed = pack_sequences(documents, 3)
+    assert packed["input_ids"].tolist() == [[1, 2, 3]]
+
+
+def test_a_mask_of_another_length():
+    with pytest.raises(ValueError, match=r"documents\[0\]\['attention_mask'\] must have one entry for each of its 2"):
+        pack_sequences([{"input_ids": [1, 2], "attention_mask": [1]}], 4)
+
+
+@given(documents=lists_of_documents, capacity=st.integers(8, 20))
+def test_rows_are_filled_best(documents, capacity):
+    """The reference: longest first, into the row with the least space that suffices."""
+    rows: list[list[list[int]]] = []
+    for document in sorted(documents, key=len, reverse=True):
+        space = [capacity - sum(map(len, row)) for row in rows]
+        suitable = [(left, row) for row, left in enumerate(space) if left >= len(document)]
+        if suitable:
+            rows[min(suitable)[1]].append(document)
+        else:
+            rows.append([document])
+    expected = [[token for document in row for token in document] for row in rows]
+    packed = pack_sequences(documents, capacity)
+    assert [ids[: len(row)].tolist() for ids, row in zip(packed["input_ids"], expected, strict=True)] == expected
+    assert [int((numbers > 0).sum()) for numbers in packed["document_ids"]] == [len(row) for row in expected]

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 import composer.functional as cf
 from composer import Trainer, dist
-from composer.algorithms import EMA, Alibi, GatedLinearUnits, LowPrecisionLayerNorm, SeqLengthWarmup
+from composer.algorithms import EMA, Alibi, GatedLinearUnits, LowPrecisionLayerNorm, SeqLengthWarmup, SequencePacking
 from composer.callbacks import Generate
 from composer.loggers import InMemoryLogger
 from composer.metrics import LanguageCrossEntropy
@@ -268,3 +269,42 @@ def test_two_processes_that_divide_the_weights(two_ranks: Ranks, tmp_path: Path)
         read = {f"model.{key}": value.detach() for key, value in model.named_parameters()}
         torch.testing.assert_close(read, expected, rtol=0, atol=1e-6)
         assert words("the cat")["input_ids"] == tiny.tokenizer()("the cat")["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT2"])
+def test_documents_packed_into_a_row_train_as_documents_in_rows_of_their_own(name):
+    """With a cache, which configurations enable by default, the documents of a row would attend to each other."""
+    transformers = pytest.importorskip("transformers")
+    generator = torch.Generator().manual_seed(0)
+    documents = [torch.randint(0, 64, (length,), generator=generator) for length in (5, 9, 3, 7, 12)]
+    if name == "GPT2":
+        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes |= {"num_key_value_heads": 1} | ({"sliding_window": 4} if name == "Mistral" else {})
+    config = getattr(transformers, f"{name}Config")(vocab_size=64, **sizes)
+    torch.manual_seed(0)
+    causal = transformers.GPT2LMHeadModel if name == "GPT2" else getattr(transformers, f"{name}ForCausalLM")
+    model = HuggingFaceModel(causal(config).double(), tokenizer=None, use_logits=True).train()
+    assert model.config.use_cache
+
+    def gradients_of(batch: dict[str, Tensor]) -> list[Tensor]:
+        loss = model.loss(model(batch), batch)
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    ids, mask = (
+        pad_sequence(each, batch_first=True) for each in (documents, [torch.ones_like(one) for one in documents])
+    )
+    padded = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    packed = SequencePacking(16, keep=("input_ids", "labels", "position_ids"))(documents)
+    assert len(packed["input_ids"]) == 3
+    torch.testing.assert_close(gradients_of(packed), gradients_of(padded), rtol=0, atol=1e-9)
+
+
+def test_a_batch_that_asks_for_a_cache_has_one():
+    model = HuggingFaceModel(tiny.gpt2())
+    batch = {"input_ids": torch.arange(4)[None]}
+    assert model(batch).get("past_key_values") is None
+    cache = model({**batch, "use_cache": True}).past_key_values
+    assert cache is not None
+    assert model({**batch, "past_key_values": cache}).past_key_values is not None
