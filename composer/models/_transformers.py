@@ -148,20 +148,24 @@ def arguments_of(model: nn.Module) -> frozenset[str] | None:
     return frozenset(one.name for one in parameters if one.kind in kinds) or None
 
 
-def without_cache(arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:
+def without_cache(model: nn.Module, arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:
     """Return the arguments of a forward pass with ``use_cache=False``, unless they choose or continue a cache.
 
     Only generation needs keys and values of earlier tokens. With a cache, which configurations enable by default,
-    models do not look for documents packed into a row, and let them attend to each other.
+    models do not look for documents packed into a row, and let them attend to each other. Models with an encoder and
+    a decoder do not take packed rows, and are left as they are.
 
     Args:
+        model: The model.
         arguments: The arguments.
         known: The argument names of the model, as :func:`arguments_of` returns them.
 
-    >>> without_cache({"input_ids": [1]}, frozenset({"input_ids", "use_cache"}))
+    >>> without_cache(nn.Linear(1, 1), {"input_ids": [1]}, frozenset({"input_ids", "use_cache"}))
     {'use_cache': False, 'input_ids': [1]}
     """
-    if known is None or "use_cache" not in known or arguments.get("past_key_values") is not None:
+    has_cache = known is not None and "use_cache" in known
+    is_chosen = arguments.get("past_key_values") is not None
+    if not has_cache or is_chosen or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return dict(arguments)
     return {"use_cache": False, **arguments}
 

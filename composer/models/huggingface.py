@@ -174,7 +174,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
                 f"The batch has the keys {first_of(list(batch))}, but {type(self.model).__name__} accepts none of "
                 f"them; it accepts {first_of(sorted(known or ()))}."
             )
-        return self.model(**_transformers.without_cache(arguments, known))
+        return self.model(**_transformers.without_cache(self.model, arguments, known))
 
     def loss(self, outputs: Any, batch: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss that the model computed in :meth:`forward`.
