@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from composer._output_file import output_file
+from composer._text import one_of
 from composer.cli.program_command import add_program_options, add_program_parser, target_of, write_report
 from composer.cli.usage import CommandParser, running_trials, usage_errors
-
-if TYPE_CHECKING:
-    from composer.trials.target import Target
 
 __all__ = ["add_to"]
 
@@ -122,23 +120,21 @@ def _add_choice(command: CommandParser) -> None:
 
 def _explore(given: argparse.Namespace) -> None:
     from composer._html import check_plots
-    from composer._text import one_of
     from composer.exploration.choice import CHOICES, TUNING
+    from composer.exploration.command import default_folder
     from composer.exploration.explore import explore
 
     if given.list:
         sys.stdout.write("\n".join([*CHOICES, *(f"{name} (only for --without)" for name in TUNING), ""]))
         return
     with usage_errors():
-        methods = (
-            None if given.methods is None else [one_of("--methods", each, CHOICES) for each in _names(given.methods)]
-        )
-        without = [one_of("--without", each, (*CHOICES, *TUNING)) for each in _names(given.without or "")]
+        methods = None if given.methods is None else _names("--methods", given.methods, CHOICES)
+        without = [] if given.without is None else _names("--without", given.without, (*CHOICES, *TUNING))
         page = None if given.html is None else output_file("--html", given.html)
     if page is not None:
         check_plots("composer explore --html")
     target = target_of(given)
-    folder = _folder(target) if given.folder is None else given.folder
+    folder = default_folder(target) if given.folder is None else given.folder
     begun: list[str] = []
 
     def say(text: str) -> None:
@@ -174,14 +170,13 @@ def _explore(given: argparse.Namespace) -> None:
         _say(f"wrote {page}")
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip() not in ("", "none")]
-
-
-def _folder(target: Target) -> str:
-    """Return the folder for records in which the same command finds them again."""
-    name = target.name.rpartition(".")[2] if target.kind == "module" else Path(target.name).stem
-    return f"explore-{name}"
+def _names(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """The names in the value of an option, of which there are none if it is "none"."""
+    if text.strip() == "none":
+        return []
+    if not text.strip():
+        raise ValueError(f"{option} is empty. Write names that composer explore --list has, or none.")
+    return [one_of(option, name.strip(), known) for name in text.split(",")]
 
 
 def _say(text: str) -> None:

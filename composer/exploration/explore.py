@@ -11,7 +11,7 @@ from pathlib import Path
 from composer._text import one_of, positive
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.choice import Choice, check_changes
-from composer.exploration.command import command_of
+from composer.exploration.command import command_of, default_folder
 from composer.exploration.durations import as_seconds
 from composer.exploration.exploration import Exploration
 from composer.exploration.given_recipe import GivenRecipe
@@ -37,6 +37,8 @@ __all__ = ["explore"]
 
 _DAY = 86400.0
 _PAIRS = 8
+# Seeds are less than 2 ** 32; those of the attribution begin some thousands above the first one.
+_MOST_SEED = 2**32 - 1 - 10_000
 
 
 def explore(
@@ -86,7 +88,7 @@ def explore(
         changes: Assignments that hold for all runs, such as ``"max_duration=5ep"``.
         ranks: Number of processes of a run.
         seed: Is added to the seeds of all runs, which are 0 to 2 and, for the confirmation, from 1000: another one
-            repeats the exploration with other runs.
+            repeats the exploration with other runs. At least 0.
         folder: Folder for the records of runs: the same call continues there after an interruption at any moment. None
             uses a temporary one.
         time_limit: Wall time after which a run is ended and counts as failed.
@@ -121,6 +123,8 @@ def explore(
     at_least("pairs", pairs, LEAST_PAIRS)
     seconds = math.inf if budget is None else as_seconds("budget", budget)
     limit = as_seconds("time_limit", time_limit)
+    if at_least("seed", seed, 0) > _MOST_SEED:
+        raise ValueError(f"seed must be at most {_MOST_SEED}, but got {seed}.")
     one_of("clock", clock, CLOCKS)
     special()
     settings = _Settings(
@@ -135,6 +139,7 @@ def explore(
         seed,
         limit,
         clock,
+        None if folder is None else str(folder),
     )
     threads = threads_each(ranks) if ranks > 1 else 0
     with workspace(folder, [PROBE, FACTS_PROBE, SCREENING_PROBE], threads) as where:
@@ -156,6 +161,7 @@ class _Settings:
     seed: int
     time_limit: float
     clock: Clock
+    folder: str | None
 
     def explored(self, where: Workspace, progress: Progress) -> Exploration:
         """Explore in a workspace."""
@@ -233,12 +239,14 @@ class _Settings:
             "pairs": None if self.pairs == _PAIRS else self.pairs,
             "methods": self.choice.methods if self.recipe is None else None,
             "without": self.choice.without or None,
-            "extra": [change for one in self.choice.added for change in one.changes] or None,
+            "extra": list(self.choice.extra) or None,
             "confirm": None if self.recipe is None else self.recipe.written,
             "changes": self.changes or None,
             "ranks": None if self.ranks == 1 else self.ranks,
             "seed": self.seed or None,
             "fit": None if self.target.fit == 1 else self.target.fit,
+            "folder": None if self.folder == default_folder(self.target) else self.folder,
+            "time_limit": None if self.time_limit == _DAY else self.time_limit,
             "clock": None if self.clock == "wall" else self.clock,
         }
         return command_of(self.target, given)

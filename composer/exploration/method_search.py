@@ -93,7 +93,8 @@ def search(
     budgeted = BudgetedRunner(runner, goal, positive("budget", budget), asked)
     runs = baseline_runs(budgeted)
     tried = [one for one in variants if one.kind not in TUNED_KINDS]
-    plan = make_plan(budgeted, runs, len(tried), pairs)
+    num_methods = len({one.group or one.name for one in tried})
+    plan = make_plan(budgeted, runs, num_methods, pairs)
     if planned is not None:
         planned(plan)
     screened = Screening(tuple(variants))

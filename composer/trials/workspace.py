@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,15 +40,29 @@ def workspace(folder: str | Path | None, probes: Sequence[str], threads: int = 0
         probes: Import paths of the probes, such as ``package.module:Class``.
         threads: Number of threads of each trial; 0 for torch's own choice.
 
+    Raises:
+        ValueError: The folder cannot be made, or nothing can be written in it.
+
     >>> with workspace(None, []) as (folder, server):  # doctest: +SKIP
     ...     Study(folder, server=server).run(trials)
     """
     with contextlib.ExitStack() as stack:
-        if folder is None:
-            folder = stack.enter_context(temporary_folder())
+        folder = stack.enter_context(temporary_folder()) if folder is None else _usable(folder)
         modules = [path.partition(":")[0] for path in probes]
         server = stack.enter_context(ForkServer(modules, threads)) if can_fork() else None
         yield Workspace(Path(folder), server)
+
+
+def _usable(folder: str | Path) -> str | Path:
+    """Make a folder if it does not exist, and return it; an error names it before anything runs."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise ValueError(
+            f"folder={str(folder)!r} cannot hold records: {error.strerror or error}. Name a folder that can be written."
+        ) from error
 
 
 def threads_each(processes: int) -> int:
