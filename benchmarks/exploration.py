@@ -171,6 +171,7 @@ def report_of(folder: Path) -> Report:
         list(_NOTES),
         samples,
         environment.describe(),
+        arguments="FOLDER --write",
     )
 
 

@@ -215,7 +215,9 @@ def report(folder: Path) -> Report:
     columns = ["compiled", "cold start, s", "starts", "step, ms", "spread", "step, of the full model's"]
     title = "Regional compilation"
     samples = {**{f"cold start, {name}": values for name, values in starts.items()}, **times}
-    return Report("regional_compilation", title, columns, rows, goals, notes, samples, environment.describe())
+    return Report(
+        "regional_compilation", title, columns, rows, goals, notes, samples, environment.describe(), arguments="FOLDER"
+    )
 
 
 def _break_even(eager: list[Any], row: list[Any]) -> str:

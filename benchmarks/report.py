@@ -57,6 +57,7 @@ class Report:
         samples: Every single measurement, by contender and figure.
         machine: Where.
         failed: What went wrong, if the benchmark is of something that either works or does not.
+        arguments: What its command needs, if it takes too long for `make bench`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Report:
     samples: dict[str, Any]
     machine: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
+    arguments: str = ""
 
     def text(self) -> str:
         """Return the table in columns of text, with the goals below."""
@@ -87,7 +89,8 @@ class Report:
         libraries = ", ".join(f"{name} {version}" for name, version in self.machine.get("libraries", {}).items())
         machine = [f"- {name}: {value}" for name, value in self.machine.items() if name != "libraries"]
         machine.append(f"- libraries: {libraries}")
-        command = f"`make bench`, or alone: `.bench/bin/python -m benchmarks.{self.name}`"
+        alone = f"`.bench/bin/python -m benchmarks.{self.name}{f' {self.arguments}' if self.arguments else ''}`"
+        command = alone if self.arguments else f"`make bench`, or alone: {alone}"
         return "\n\n".join([f"# {self.title}", command, self.tables(), "\n".join(machine)]) + "\n"
 
     def tables(self) -> str:

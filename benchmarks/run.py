@@ -21,6 +21,7 @@ from benchmarks import (
     import_time,
     ledger_cost,
     methods,
+    packing,
     peak_memory,
     scaling,
     schedule_cost,
@@ -47,6 +48,7 @@ BENCHMARKS = (
     "data_loading",
     "doctor_tools",
     "methods",
+    "packing",
     "time_to_target",
 )
 ONLY_CPU = (
@@ -55,6 +57,7 @@ ONLY_CPU = (
     "estimate_processes",
     "scaling",
     "methods",
+    "packing",
     "time_to_target",
 )  # their cases and tasks are of a size for it
 QUICK_PROGRAMS = ("sleeping_dataset", "slow_callback", "plain")
@@ -88,6 +91,7 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
         "data_loading": lambda: data_loading.measure(rounds=3 if quick else 15, device=device),
         "doctor_tools": lambda: doctor_tools.measure(doctor_tools.cases(names=QUICK_PROGRAMS if quick else ())),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
+        "packing": lambda: packing.measure(rounds=3 if quick else 15),
         "time_to_target": lambda: time_to_target.measure(
             ("vision",) if quick else tuple(TASKS), 6 if quick else time_to_target.PAIRS, is_tuned=not quick
         ),

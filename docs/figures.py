@@ -90,9 +90,10 @@ def _benchmark(folder: Path, name: str) -> str:
         return _UNKNOWN
     rows = [[_shown(cell) for cell in row] for row in results["rows"]]
     machine = results["machine"]
+    arguments = f" {results['arguments']}" if results.get("arguments") else ""
     where = (
         f"*{machine['processor']}, {machine['cores']} cores, torch {machine['libraries']['torch']}, {machine['date']}; "
-        f"reproduce with `.bench/bin/python -m benchmarks.{name}`.*"
+        f"reproduce with `.bench/bin/python -m benchmarks.{name}{arguments}`.*"
     )
     notes = "\n".join(f"- {note}" for note in results["notes"])
     return "\n\n".join([table(results["columns"], rows), notes, where])

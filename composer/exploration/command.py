@@ -34,7 +34,7 @@ def command_of(target: Target, given: Mapping[str, Any]) -> str:
 
     >>> found = [Variant("fast", ("algorithms+=EMA()", "max_duration=5ep"))]
     >>> print(command_of(Target("script", "train.py"), {"target": "Accuracy>=0.9", "extra": found}))
-    composer.explore(['train.py'], target='Accuracy>=0.9', extra=[Variant(name='fast', changes=['algorithms+=EMA()', ...
+    composer.explore(['train.py'], target='Accuracy>=0.9', extra=[Variant(name='fast', changes=('algorithms+=EMA()', ...
     """
     told = {name: mask_values(_listed(value)) for name, value in given.items() if value is not None}
     is_program = target.kind in ("script", "module")

@@ -93,8 +93,7 @@ def search(
     budgeted = BudgetedRunner(runner, goal, positive("budget", budget), asked)
     runs = baseline_runs(budgeted)
     tried = [one for one in variants if one.kind not in TUNED_KINDS]
-    num_methods = len({one.group or one.name for one in tried})
-    plan = make_plan(budgeted, runs, num_methods, pairs)
+    plan = make_plan(budgeted, runs, len({one.group or one.name for one in tried}), pairs)
     if planned is not None:
         planned(plan)
     screened = Screening(tuple(variants))
