@@ -29,6 +29,8 @@ class BudgetedRunner:
         spent: Wall seconds of all runs so far.
         limit: Wall seconds that may be spent for now; at most the budget.
         stages: Wall seconds by stage.
+        startups: Wall seconds that a run takes more to start with a variant, such as for compilation, where they are
+            known.
 
     >>> from composer.exploration.variant import BASELINE
     >>> class Instant:
@@ -39,7 +41,7 @@ class BudgetedRunner:
     >>> runner = BudgetedRunner(Instant(), Goal("accuracy", True, target=0.9), budget=10.0)
     >>> runner.train("noise", [Request(BASELINE, seed=0, seconds=5.0)])[0].seconds
     5.0
-    >>> runner.spent, runner.fits([5.0])
+    >>> runner.spent, runner.fits([Request(BASELINE, seed=1, seconds=5.0)])
     (6.0, False)
     """
 
@@ -55,6 +57,7 @@ class BudgetedRunner:
         self.limit = budget
         self.spent = 0.0
         self.stages: dict[str, float] = {}
+        self.startups: dict[Variant, float] = {}
         self._runner, self._asked = runner, asked
         self._outcomes: dict[tuple[Variant, int, Split], Trajectory | Failure] = {}
         self._segments: list[tuple[float, float]] = []
@@ -68,7 +71,7 @@ class BudgetedRunner:
         """Return the wall seconds that training takes in all, with start and evaluations, as of the runs so far.
 
         Args:
-            seconds: Seconds of training.
+            seconds: Seconds of training, of a variant that starts like the baseline; see :meth:`cost`.
         """
         trained, paid = sum(one for one, _ in self._segments), sum(two for _, two in self._segments)
         if trained <= 0:
@@ -82,13 +85,25 @@ class BudgetedRunner:
             rate = min(max(slope, 0.5 * rate), rate)
         return paid / number + rate * (seconds - trained / number)
 
-    def fits(self, seconds: Sequence[float]) -> bool:
-        """Return whether runs fit into what is left.
+    def cost(self, requests: Sequence[Request], most: float = math.inf) -> float:
+        """Return the wall seconds that runs take in all, without what is known of them.
 
         Args:
-            seconds: Seconds of training of each.
+            requests: The runs.
+            most: Seconds of training that a run is expected to take at most.
         """
-        return sum(self.cost_of(each) for each in seconds) <= self.left
+        missing = [(request, min(self.missing(request), most)) for request in requests]
+        return sum(self.cost_of(seconds) + self._startup(request.variant) for request, seconds in missing if seconds)
+
+    def fits(self, requests: Sequence[Request], most: float = math.inf) -> bool:
+        """Return whether runs fit into what is left; those of which all is known always do.
+
+        Args:
+            requests: The runs.
+            most: Seconds of training that a run is expected to take at most.
+        """
+        cost = self.cost(requests, most)
+        return not cost or cost <= self.left
 
     def missing(self, request: Request) -> float:
         """Return the seconds of training that a run still takes; infinite if it has no end.
@@ -120,7 +135,7 @@ class BudgetedRunner:
             cost = max(outcome.cost - (known.cost if known is not None else 0.0), 0.0)
             if isinstance(outcome, Trajectory):
                 done = known.seconds if isinstance(known, Trajectory) else 0.0
-                self._segments.append((max(outcome.seconds - done, 0.0), cost))
+                self._segments.append((max(outcome.seconds - done, 0.0), max(cost - self._startup(request.variant), 0.0)))
             self.charge(stage, cost)
             self._outcomes[key] = outcome
         return [self._outcomes[request.variant, request.seed, request.split] for request in requests]
@@ -152,6 +167,10 @@ class BudgetedRunner:
             limit: Wall seconds since the beginning.
         """
         self.limit = min(limit, self.budget)
+
+    def _startup(self, variant: Variant) -> float:
+        """Wall seconds that a run takes more to start than one of the baseline."""
+        return sum(self.startups.get(one, 0.0) for one in variant.single)
 
     def _suffices(self, known: Trajectory | Failure, request: Request) -> bool:
         """Whether there is nothing to add to a run."""

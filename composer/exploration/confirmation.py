@@ -86,8 +86,7 @@ class Arms:
         """
         requests = [self.request(one, number) for number in range(num_pairs) for one in dict.fromkeys(variants)]
         # Most runs are at the target long before they are censored.
-        missing = [min(self.runner.missing(request), max(self.plan.times)) for request in requests]
-        return not any(missing) or self.runner.fits([each for each in missing if each])
+        return self.runner.fits(requests, most=max(self.plan.times))
 
     def runs(self, variant: Variant, num_pairs: int) -> list[Outcome]:
         """Return the runs of a variant that were trained.

@@ -151,8 +151,7 @@ class Heat:
             seconds: Seconds of training.
             num_runs: Number of seeds.
         """
-        cost = self.cost(variants, seconds, num_runs)
-        return not cost or cost <= self.runner.left
+        return self.runner.fits(self._requests(variants, seconds, num_runs))
 
     def cost(self, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> float:
         """Return the wall seconds that it takes to measure variants, without what is known of them.
@@ -162,8 +161,7 @@ class Heat:
             seconds: Seconds of training.
             num_runs: Number of seeds.
         """
-        missing = [self.runner.missing(request) for request in self._requests(variants, seconds, num_runs)]
-        return sum(self.runner.cost_of(each) for each in missing if each)
+        return self.runner.cost(self._requests(variants, seconds, num_runs))
 
     def measure(self, stage: str, variants: Sequence[Variant], seconds: float, num_runs: int = 1) -> list[Standing]:
         """Train variants up to a time, and return how they stand there.

@@ -100,6 +100,7 @@ def search(
     if screening is not None and budgeted.spent < plan.search:
         screened = screening(plan, runs, variants)
         budgeted.charge("screening", screened.seconds)
+        budgeted.startups = {one.variant: one.startup for one in screened.screened}
     speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
     raced = race(budgeted, plan, runs, screened.variants, speeds)
     arms = Arms(budgeted, plan)

@@ -195,10 +195,10 @@ def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]
     goal = runner.goal
     runs: list[Trajectory] = []
     for seed in range(num_runs):
-        if len(runs) > 1 and not runner.fits([runs[-1].seconds]):
-            break
         seconds = goal.seconds if not runs or goal.seconds is not None else 2 * max(one.seconds for one in runs)
         request = Request(BASELINE, seed, seconds, stop_at_target=goal.target is not None)
+        if len(runs) > 1 and not runner.fits([request], most=runs[-1].seconds):
+            break
         (outcome,) = runner.train("noise", [request])
         if goal.target is not None and isinstance(outcome, Trajectory) and time_to_target(outcome, goal) is None:
             # On a busy host a run may take more than twice as long as another: only its end shows what it reaches.
@@ -232,9 +232,10 @@ def final_quality(runner: BudgetedRunner, num_runs: int = 3) -> float:
     found: list[float] = []
     seconds = 0.0
     for seed in range(num_runs):
-        if len(found) > 1 and not runner.fits([seconds]):
+        request = Request(BASELINE, seed, None, stop_at_target=False)
+        if len(found) > 1 and not runner.fits([request], most=seconds):
             break
-        (outcome,) = runner.train("noise", [Request(BASELINE, seed, None, stop_at_target=False)])
+        (outcome,) = runner.train("noise", [request])
         if isinstance(outcome, Failure):
             raise BaselineError(f"The program fails as it is: {outcome.error}")
         if outcome.last is None:

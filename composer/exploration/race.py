@@ -319,8 +319,7 @@ class _Search:
         seconds = min(self.seconds * math.exp(self.noise(self.seconds)), self.plan.seconds)
         for one in dict.fromkeys(candidates):
             request = Request(one, seed, seconds, stop_at_target=goal.target is not None)
-            missing = self.runner.missing(request)
-            if missing and not self.runner.fits([missing]):
+            if not self.runner.fits([request]):
                 return one
             (outcome,) = self.runner.train("combinations", [request])
             if isinstance(outcome, Failure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,8 @@ class Screened:
         memory: Peak memory as a multiple of that of the unchanged run; NaN if it is not known.
         error: Why it cannot be used.
         cpu_seconds: CPU time of its steps and its start, with its share of those of the unchanged runs.
+        startup: Seconds of its first steps beyond those of usual ones, such as for compilation, that the unchanged run
+            does not take.
 
     >>> Screened(Variant("BlurPool"), None, math.nan, "no convolution").is_usable
     False
@@ -45,6 +48,7 @@ class Screened:
     memory: float = math.nan
     error: str = ""
     cpu_seconds: float = 0.0
+    startup: float = 0.0
 
     @property
     def is_usable(self) -> bool:
@@ -61,6 +65,7 @@ class Screened:
             "memory": memory,
             "error": self.error,
             "cpu_seconds": self.cpu_seconds,
+            "startup": self.startup,
         }
 
     @classmethod
@@ -73,7 +78,7 @@ class Screened:
         """
         speed = None if value["speed"] is None else Ratio(*value["speed"])
         memory = math.nan if value["memory"] is None else value["memory"]
-        return cls(variant, speed, memory, value["error"], value["cpu_seconds"])
+        return cls(variant, speed, memory, value["error"], value["cpu_seconds"], value.get("startup", 0.0))
 
     def __str__(self) -> str:
         """The cost of a step in time and memory, as changes; or why the variant cannot be used."""
@@ -215,4 +220,11 @@ def _screened(contest: Contest, name: str, variant: Variant) -> Screened:
     pairs = zip(seconds["base"], seconds[_AGAIN], strict=True)
     speed = paired_ratio([math.sqrt(one * two) for one, two in pairs], seconds[name])
     memory, base = contest.memory.get(name, 0), contest.memory.get("base", 0)
-    return Screened(variant, speed, memory / base if memory and base else math.nan, cpu_seconds=spent)
+    startup = _startup(contest, name) - min(_startup(contest, "base"), _startup(contest, _AGAIN))
+    return Screened(variant, speed, memory / base if memory and base else math.nan, "", spent, max(startup, 0.0))
+
+
+def _startup(contest: Contest, name: str) -> float:
+    """Seconds of the first steps of a variant beyond those of as many usual ones."""
+    first, usual = contest.warmups[name], contest.seconds()[name]
+    return first.total - (len(first.skipped) + len(first.seconds)) * statistics.median(usual)

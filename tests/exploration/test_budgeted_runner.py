@@ -7,7 +7,7 @@ import pytest
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
-from composer.exploration.variant import BASELINE
+from composer.exploration.variant import BASELINE, combined
 from tests.exploration.simulation import GOAL, Effect, Simulation, method
 
 
@@ -57,5 +57,19 @@ def test_a_limit_is_never_above_the_budget() -> None:
     runner.up_to(500.0)
     assert runner.left == 100.0
     runner.up_to(30.0)
-    assert runner.fits([20.0])
-    assert not runner.fits([20.0, 20.0])
+    assert runner.fits([Request(BASELINE, 0, 20.0)])
+    assert not runner.fits([Request(BASELINE, seed, 20.0) for seed in range(2)])
+    assert runner.fits([Request(BASELINE, seed) for seed in range(2)], most=15.0)
+
+
+def test_what_a_method_takes_to_start_counts_for_its_runs_only() -> None:
+    compiled = method("Compiled")
+    runner = BudgetedRunner(Simulation({"Compiled": Effect(startup=40.0)}), GOAL, budget=300.0)
+    runner.startups = {compiled: 40.0}
+    both = combined([compiled, method("Other")])
+    requests = [Request(one, 0, seconds) for one in (BASELINE, both) for seconds in (20.0, 60.0)]
+    runner.train("noise", requests)
+    assert runner.cost_of(20.0) == pytest.approx(23.0, rel=0.1)
+    assert runner.cost([Request(BASELINE, 1, 20.0), Request(both, 1, 20.0)]) == pytest.approx(86.0, rel=0.1)
+    assert not runner.cost([requests[1], requests[3]])
+    assert runner.fits([requests[1], requests[3]])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -12,9 +14,15 @@ from composer.exploration.variant import BASELINE, Variant, combined
 from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
 
 
-def raced(simulation: Simulation, variants: list[Variant], budget: float = float("inf")) -> tuple[Race, float]:
+def raced(
+    simulation: Simulation,
+    variants: list[Variant],
+    budget: float = float("inf"),
+    startups: Mapping[Variant, float] = MappingProxyType({}),
+) -> tuple[Race, float]:
     """The race, and its cost in trainings of the baseline."""
     runner = BudgetedRunner(simulation, simulation.goal, budget)
+    runner.startups = dict(startups)
     runs = baseline_runs(runner)
     plan = make_plan(runner, runs, len(variants))
     found = race(runner, plan, runs, variants)
@@ -110,6 +118,15 @@ def test_a_goal_of_quality_finds_what_is_better_then() -> None:
     found, cost = raced(Simulation(effects, goal=goal), [method("Deep"), method("Bad"), *placebos(6)])
     assert "Deep" in names(found.winner)
     assert cost <= 15
+
+
+def test_the_search_stays_within_its_cost_with_a_method_that_takes_long_to_start() -> None:
+    compiled = method("Compiled", late=True)
+    simulation = Simulation({"Compiled": Effect(1.3, startup=300.0), "Good": Effect(1.4)})
+    found, cost = raced(simulation, [method("Good"), compiled, *placebos(8)], startups={compiled: 300.0})
+    assert cost <= 15
+    assert found.left_out["Compiled"] == "there was no time for it within the budget"
+    assert names(found.winner) >= {"Good"}
 
 
 def test_nothing_wins_among_methods_that_fail() -> None:

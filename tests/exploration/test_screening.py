@@ -65,6 +65,31 @@ def test_variants_are_measured_or_refused(tmp_path: Path, server: ForkServer) ->
     assert gone(str(tmp_path))
 
 
+# Its first step takes long, as where it is compiled.
+STARTS_LATE = """
+import time
+from composer import Algorithm
+
+class StartsLate(Algorithm):
+    def before_forward(self, state, logger):
+        if state.timestamp.batch == 0:
+            end = time.process_time() + 0.6
+            while time.process_time() < end:
+                pass
+"""
+
+
+def test_what_a_variant_takes_to_start_is_known_apart(tmp_path: Path, server: ForkServer) -> None:
+    target = program(tmp_path, f"{STARTS_LATE}\nmake().fit()")
+    variants = [Variant("late", ("algorithms+=StartsLate()",)), Variant("SAM", ("algorithms+=SAM()",))]
+    late, sam = screen(target, variants, ProgramFacts(), Workspace(tmp_path / "study", server), rounds=3, clock="cpu")
+    assert late.speed is not None
+    assert late.speed.value > 0.7
+    assert 0.5 < late.startup < 0.9
+    assert 0 <= sam.startup < 0.3
+    assert Screened.from_json(late.variant, late.to_json()) == late
+
+
 def test_a_program_that_fails_cannot_be_screened(tmp_path: Path, server: ForkServer) -> None:
     with pytest.raises(RuntimeError, match="does not train: ZeroDivisionError"):
         screen(program(tmp_path, "1 / 0"), [Variant("a")], ProgramFacts(), Workspace(tmp_path / "study", server))
