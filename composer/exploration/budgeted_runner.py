@@ -135,7 +135,9 @@ class BudgetedRunner:
             cost = max(outcome.cost - (known.cost if known is not None else 0.0), 0.0)
             if isinstance(outcome, Trajectory):
                 done = known.seconds if isinstance(known, Trajectory) else 0.0
-                self._segments.append((max(outcome.seconds - done, 0.0), max(cost - self._startup(request.variant), 0.0)))
+                self._segments.append(
+                    (max(outcome.seconds - done, 0.0), max(cost - self._startup(request.variant), 0.0))
+                )
             self.charge(stage, cost)
             self._outcomes[key] = outcome
         return [self._outcomes[request.variant, request.seed, request.split] for request in requests]

@@ -114,14 +114,13 @@ def search(
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
     recipe = BASELINE if result is None else result.after
-    overall = overall_effect(final, recipe)
     return Exploration(
         plan=plan,
         recipe=recipe,
         tuned=raced.tuned,
         proposed=raced.winner or raced.tuned,
         result=result,
-        overall=overall,
+        overall=overall_effect(final, recipe),
         rejected=tuple(one for one in confirmed if not one.pays),
         verdicts=tuple(verdicts_of(raced, found, attribution, plan)),
         attribution=attribution,

@@ -42,6 +42,7 @@ _MOST_PARTS = 6
 # Learning rates beside that of the winner that are tried with it, in powers of two at most.
 _BESIDE = 1.01
 _NO_TIME = "there was no time for it within the budget"
+_NOT_MEASURED = "there was no time to measure how long it takes to start"
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,13 @@ class _Search:
         first: dict[str, Variant] = {}
         for one in self.methods:
             first.setdefault(one.group or one.name, one)
+        # A start that takes longer than many runs would take their time from the search.
+        unknown = [one for one in first.values() if one.kind == "compile" and speeds and one not in speeds]
+        first = {name: one for name, one in first.items() if one not in unknown}
+        self.left_out.update({one.name: _NOT_MEASURED for one in unknown})
         # What compiles takes so long to start that it would take the time of many short runs.
         self.late = [one for one in first.values() if one.late or one.kind == "compile"]
-        self.others = [one for one in self.methods if one not in first.values()]
+        self.others = [one for one in self.methods if one not in first.values() and one not in unknown]
         early = [one for one in first.values() if one not in self.late]
         seconds = min(max(1.2 * self.given.earliest, _MIXED * plan.seconds), self.long)
         scale = 1.0 if plan.goal.target is not None else self.noise(plan.seconds) / 0.1

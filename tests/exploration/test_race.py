@@ -129,6 +129,20 @@ def test_the_search_stays_within_its_cost_with_a_method_that_takes_long_to_start
     assert names(found.winner) >= {"Good"}
 
 
+def test_compilation_is_not_tried_where_it_is_not_known_how_long_it_takes_to_start() -> None:
+    compiled = Variant("compile", ("compile_config={}",), "compile", group="compile")
+    simulation = Simulation({"compile": Effect(1.5, startup=300.0)})
+    runner = BudgetedRunner(simulation, simulation.goal)
+    runs = baseline_runs(runner)
+    plan, others = make_plan(runner, runs, 4), placebos(3)
+    found = race(runner, plan, runs, [*others, compiled], dict.fromkeys(others, 1.0))
+    assert found.left_out["compile"] == "there was no time to measure how long it takes to start"
+    assert found.winner is None or "compile" not in names(found.winner)
+    assert runner.spent <= 15 * plan.cost
+    measured = race(runner, plan, runs, [*others, compiled], dict.fromkeys([*others, compiled], 1.0))
+    assert "compile" in names(measured.winner)  # 15 trainings of this program take longer than its start
+
+
 def test_nothing_wins_among_methods_that_fail() -> None:
     effects = {"One": Effect(fails="boom"), "Two": Effect(0.5)}
     found, _ = raced(Simulation(effects), [method("One"), method("Two")])

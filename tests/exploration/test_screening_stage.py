@@ -1,0 +1,52 @@
+"""The screening of an exploration, within its share of the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from composer.exploration import screening_stage
+from composer.exploration.budgeted_runner import BudgetedRunner
+from composer.exploration.planning import baseline_runs, make_plan
+from composer.exploration.program_facts import ProgramFacts
+from composer.exploration.screening import Screened
+from composer.exploration.screening_stage import ScreeningStage
+from composer.exploration.variant import Variant
+from composer.statistics.paired import Ratio
+from composer.trials import Target
+from composer.trials.workspace import Workspace
+from tests.exploration.simulation import GOAL, Simulation, placebos
+
+COMPILE = Variant("compile", ("compile_config={}",), "compile", group="compile")
+
+
+def screened(
+    folder: Path, number: int, cpu_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> screening_stage.Screening:
+    """The screening of placebos and compilation, of which each takes some time."""
+
+    def measured(target: Target, variants: list[Variant], *others: object, **options: object) -> list[Screened]:
+        return [Screened(one, Ratio(1.0, 0.9, 1.1), cpu_seconds=cpu_seconds) for one in variants]
+
+    monkeypatch.setattr(screening_stage, "screen", measured)
+    runner = BudgetedRunner(Simulation(), GOAL)
+    runs = baseline_runs(runner)
+    plan = make_plan(runner, runs, number + 1)
+    stage = ScreeningStage(Target("script", "train.py"), ProgramFacts(), Workspace(folder, None), clock="cpu")
+    return stage(plan, runs, [*placebos(number), COMPILE])
+
+
+def test_what_there_is_no_time_for_is_usable_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = screened(tmp_path, 12, 50.0, monkeypatch)
+    assert len(found.screened) == 12  # two groups of six
+    assert not found.refused
+    assert {one.name for one in found.variants} == {"compile", *(f"Placebo{number}" for number in range(12))}
+    assert found.notes == ("There was no time to measure the steps of 1 method before the race.",)
+
+
+def test_all_is_tried_where_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = screened(tmp_path, 12, 1.0, monkeypatch)
+    assert len(found.screened) == len(found.variants) == 13
+    assert not found.refused
+    assert not found.notes
