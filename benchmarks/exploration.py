@@ -17,6 +17,7 @@ import torch
 import composer
 from benchmarks import environment
 from benchmarks.explored import PROGRAMS, TARGETS
+from benchmarks.kept import kept
 from benchmarks.optuna_study import Problem, study
 from benchmarks.placebos import PLACEBOS
 from benchmarks.report import Goal as Limit
@@ -134,13 +135,13 @@ def measure(folder: Path, names: Iterable[str], repetitions: Iterable[int], *, w
         for name in names:
             own = folder / f"{name}-{repetition}"
             own.mkdir(parents=True, exist_ok=True)
-            found = _kept(own / "explored.json", lambda n=name, r=repetition, o=own: explored(n, r, o / "runs"))
+            found = kept(own / "explored.json", lambda n=name, r=repetition, o=own: explored(n, r, o / "runs"))
             if with_optuna:
-                best = _kept(
+                best = kept(
                     own / "optuna.json",
                     lambda n=name, r=repetition, o=own, f=found: optuna_best(n, r, f, o / "runs"),
                 )
-                _kept(
+                kept(
                     own / "head_to_head.json",
                     lambda n=name, r=repetition, o=own, f=found, b=best: head_to_head(
                         n, r, f["recipe"]["changes"], b["variant"]["changes"], f["limit"], o / "runs"
@@ -159,9 +160,9 @@ def report_of(folder: Path) -> Report:
     rows: list[list[Any]] = []
     samples: dict[str, Any] = {}
     for path in sorted(folder.glob("*/explored.json"), key=_place):
-        kept = {file.stem: json.loads(file.read_text()) for file in path.parent.glob("*.json")}
-        samples[path.parent.name] = kept
-        rows.append(_row(kept["explored"], kept.get("optuna"), kept.get("head_to_head")))
+        own = {file.stem: json.loads(file.read_text()) for file in path.parent.glob("*.json")}
+        samples[path.parent.name] = own
+        rows.append(_row(own["explored"], own.get("optuna"), own.get("head_to_head")))
     return Report(
         "exploration",
         "What composer explore finds on four programs, and what Optuna finds in the same time",
@@ -201,16 +202,6 @@ _NOTES = [
     "the target with seed 0 on the data that explore selects by; each evaluation is reported to the pruner.",
     "Optuna's best and explore's recipe are then trained with 8 seeds that neither has used, in pairs and in turn.",
 ]
-
-
-def _kept(path: Path, make: Any) -> dict[str, Any]:
-    """What a file has, or else what is made, which it has then."""
-    if not path.exists():
-        made = make()
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(made, indent=1) + "\n")
-        partial.replace(path)
-    return json.loads(path.read_text())
 
 
 def _facts(name: str, folder: Path) -> ProgramFacts:

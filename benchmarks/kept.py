@@ -1,0 +1,25 @@
+"""Keep what was measured in a file, with which an interrupted benchmark continues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["kept"]
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a file has, or else what is made, which it has then.
+
+    Args:
+        path: The file.
+        make: Returns its content in JSON types.
+    """
+    if not path.exists():
+        made = make()
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(made, indent=1) + "\n")
+        partial.replace(path)
+    return json.loads(path.read_text())
