@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.explored import PROGRAMS, TARGETS, book
-from benchmarks.language_model import LanguageModel
+from benchmarks.language_model import FeedForward, LanguageModel
 from benchmarks.tasks import splits_of_digits
 from benchmarks.training import Table, make_trainer
 from composer import Trainer
 from composer.algorithms.stochastic_depth import register_residual_block
 from composer.models import ComposerClassifier
 
-__all__ = ["TASKS", "EvidenceTask", "few_digits", "little_text"]
+__all__ = ["TASKS", "EvidenceTask", "describe", "few_digits", "little_text", "patches"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,48 @@ def few_digits() -> Trainer:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, nesterov=True, weight_decay=5e-4)
     train, held_out = Table(data["train"][list(range(200))]), Table(data["held_out"][list(range(1000))])
     return make_trainer(model, train, held_out, optimizer, batch_size=20, steps=250, interval=125, eval_batch_size=250)
+
+
+class VisionTransformer(nn.Module):
+    """A transformer of two layers on patches of 4 x 4 pixels; PatchDropout knows it by its names."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, 4, stride=4)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, 50, width))
+        self.patch_drop = nn.Identity()
+        self.blocks = nn.Sequential(*(_EncoderBlock(width) for _ in range(2)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(x), 1, -1), tokens], dim=1) + self.places
+        return self.head(self.norm(self.blocks(self.patch_drop(tokens))[:, 0]))
+
+
+class _EncoderBlock(nn.Module):
+    """Attention without a mask, then the network for each token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norms[0](x)
+        x = x + self.attention(normed, normed, normed, need_weights=False)[0]
+        return x + self.feed_forward(self.norms[1](x))
+
+
+def patches() -> Trainer:
+    """A small vision transformer on 3,000 digits."""
+    data = splits_of_digits()
+    model = ComposerClassifier(VisionTransformer(), num_classes=10, train_metrics={})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
+    held_out = Table(data["held_out"][list(range(500))])
+    return make_trainer(model, data["train"], held_out, optimizer, batch_size=32, steps=600, interval=30)
 
 
 def little_text() -> Trainer:
@@ -173,6 +215,17 @@ TASKS: dict[str, EvidenceTask] = {
             "SelectiveBackprop": "SelectiveBackprop()",
         },
         TARGETS["speech"],
+    ),
+    "patches": EvidenceTask(
+        "3,000 digits of MNIST, a small vision transformer",
+        patches,
+        {
+            **_ANY,
+            "GatedLinearUnits": "GatedLinearUnits()",
+            "LabelSmoothing": "LabelSmoothing(0.1)",
+            "PatchDropout": "PatchDropout(0.25)",
+        },
+        "MulticlassAccuracy>=0.75",
     ),
     "book": EvidenceTask(
         "the characters of a book, a transformer of two layers",

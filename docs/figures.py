@@ -9,7 +9,7 @@ from typing import Any
 
 from docs.text import table
 
-__all__ = ["RESULTS", "costs", "load_results", "with_figures"]
+__all__ = ["RESULTS", "costs", "evidence", "load_results", "with_figures"]
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
@@ -39,6 +39,42 @@ def costs(folder: Path = RESULTS) -> dict[str, str]:
             line += f", {ratio:.2f}× the time of {other}"
         found.setdefault(name, []).append(line)
     return {name: "; ".join(lines) + "." for name, lines in found.items()}
+
+
+def evidence(folder: Path = RESULTS) -> dict[str, list[str]]:
+    """Return what each method was measured to do by itself, a line for each task, by the name of the method."""
+    found: dict[str, list[str]] = {}
+    for task in load_results("evidence", folder).get("samples", {}).values():
+        for method, result in task["found"].items():
+            found.setdefault(method, []).append(f"{_effect(task, result)}, `{task['methods'][method]}`")
+    return found
+
+
+def _effect(task: dict[str, Any], result: dict[str, Any]) -> str:
+    """The effect of a method on a task, in a sentence without its end."""
+    about = task["about"][0].upper() + task["about"][1:]
+    if result["failures"]:
+        return f"{about}: {result['failures']} of {result['pairs']} runs failed"
+    verdict = {"pays": "it pays", "does not pay": "it does not pay"}.get(result["decision"], "undecided")
+    effect = result["effect"]
+    if not task["target"]:
+        speed = f"{result['throughput']:.2f} times as many samples a second"
+        change = f"{task['metric']} better by {_interval(effect, '+.3f')} after as many steps, {speed}"
+        return f"{about}: {change}; **{verdict}**"
+    missed = result["pairs"] - result["reached_after"]
+    missing = f" ({missed} of {result['pairs']} runs did not get there)" if missed else ""
+    quality = _interval(result["quality_at_equal_samples"], "+.3f")
+    metric = task["target"].split("<")[0].split(">")[0]
+    speed = f"{_interval(effect, '.2f')} times as fast to {task['target']}{missing}" if effect else "no run got there"
+    return f"{about}: {speed}, {metric} better by {quality} after as many samples; **{verdict}**"
+
+
+def _interval(found: dict[str, float | None] | None, form: str) -> str:
+    """An estimate with its interval, of which an end that is not finite is None."""
+    if found is None:
+        return "?"
+    value, low, high = ("∞" if found[end] is None else format(found[end], form) for end in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def with_figures(markdown: str, folder: Path = RESULTS) -> str:
