@@ -107,6 +107,7 @@ class ProgressiveResizing(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         changes_shapes=True,
+        dynamic_dims=(2, 3),
         sharding=Sharding.SAFE,
         sharding_reason="All ranks use the same size; each samples the windows of mode='crop'.",
         neutral={"initial_scale": 1.0},

@@ -159,6 +159,7 @@ class SelectiveBackprop(Algorithm):
     __traits__ = Traits(
         slot=Slot.SELECT,
         changes_shapes=True,
+        dynamic_dims=(0,),
         sharding=Sharding.PER_RANK,
         sharding_reason="Each rank selects examples from its shard of the batch.",
         neutral={"keep": 1.0},

@@ -135,6 +135,7 @@ class SeqLengthWarmup(Algorithm):
     __traits__ = Traits(
         slot=Slot.AUGMENT,
         changes_shapes=True,
+        dynamic_dims=(1,),
         sharding=Sharding.SAFE,
         sharding_reason="All ranks cut to the same length.",
         neutral={"duration": 0.0, "max_seq_length": 2**30, "truncate": True, "preserve_end_of_sequence": False},

@@ -29,6 +29,8 @@ class Traits:
         conflicts_with: Names of conflicting algorithms, each with the reason and a remedy. The engine warns about such
             pairs.
         changes_shapes: Whether batch shapes change during training, so that a compiled model may be recompiled.
+        dynamic_dims: Dimensions of the tensors of a batch whose sizes it changes, such as 1 for the length of
+            sequences. A compiled model is compiled for any of their sizes at once.
         sharding: Support for sharded data and weights.
         sharding_reason: The reason.
         engine_conflict: Why it does not work with an engine such as DeepSpeed's, which manages gradients, weights and
@@ -51,6 +53,7 @@ class Traits:
     may_claim: frozenset[Claim] = frozenset()
     conflicts_with: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     changes_shapes: bool = False
+    dynamic_dims: tuple[int, ...] = ()
     sharding: Sharding = Sharding.SAFE
     sharding_reason: str = ""
     engine_conflict: str = ""

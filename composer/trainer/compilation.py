@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
+from composer.trainer.dynamic_dims import dynamic_dims
 from composer.trainer.regional_compilation import compile_blocks
 from composer.trainer.run import Run
 
@@ -35,6 +36,8 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         ValueError: ``regional`` is True, and the model has no repeated blocks.
     """
     model = cast(ComposerModel, run.state.model)
+    if wrapper is not None or config is not None or is_compiled(run):
+        run.dynamic_dims = dynamic_dims(run.state.algorithms)
     if wrapper is not None:
         # The user has already compiled it, with custom arguments.
         compiled = cast("Any", wrapper)
@@ -51,7 +54,7 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     run.reuses_outputs = _has_cuda_graphs(config)
     arguments = torch_arguments(config)
     if not fuses_loss(config):
-        compile_blocks(model, arguments)
+        compile_blocks(model, arguments, run.dynamic_dims)
         return
     plain = model._call_impl
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from composer.parallel.wrapping import repeated_blocks
+from composer.trainer.dynamic_dims import mark_dynamic
 
 __all__ = ["compile_blocks"]
 
@@ -22,7 +23,7 @@ __all__ = ["compile_blocks"]
 _RECOMPILE_LIMIT = 8
 
 
-def compile_blocks(model: nn.Module, config: dict[str, Any]) -> list[list[nn.Module]]:
+def compile_blocks(model: nn.Module, config: dict[str, Any], dims: tuple[int, ...] = ()) -> list[list[nn.Module]]:
     """Compile the repeated blocks of a model in place, so that types, parameter names and hooks do not change.
 
     Blocks of the same class whose weights have the same shapes share one compiled function. Compilation happens at the
@@ -32,6 +33,8 @@ def compile_blocks(model: nn.Module, config: dict[str, Any]) -> list[list[nn.Mod
     Args:
         model: The model, after algorithms, activation checkpointing and sharding have changed it.
         config: Arguments of :func:`torch.compile`.
+        dims: Dimensions of the inputs of blocks that are dynamic from the first compilation on, see
+            :func:`.mark_dynamic`.
 
     Returns:
         The blocks that share a compiled function, for each function.
@@ -56,17 +59,19 @@ def compile_blocks(model: nn.Module, config: dict[str, Any]) -> list[list[nn.Mod
     for number, group in enumerate(groups.values()):
         compiled = torch.compile(_entry(group[0], number), **_with_limit(config, group))
         for block in group:
-            block._compiled_call_impl = _CompiledBlock(block, compiled)
+            block._compiled_call_impl = _CompiledBlock(block, compiled, dims)
     return list(groups.values())
 
 
 class _CompiledBlock:
     """Calls a block with its forward pass compiled, and its hooks as they are."""
 
-    def __init__(self, block: nn.Module, compiled: Callable[..., Any]) -> None:
-        self._block, self._compiled = block, compiled
+    def __init__(self, block: nn.Module, compiled: Callable[..., Any], dims: tuple[int, ...]) -> None:
+        self._block, self._compiled, self._dims = block, compiled, dims
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._dims:
+            mark_dynamic((args, kwargs), self._dims)
         attributes, forward = vars(self._block), self._block.forward
         present = attributes.get("forward")  # that of activation checkpointing
         # Hooks in the compiled function would break its graph, and fully_shard's must run before it reads weights.

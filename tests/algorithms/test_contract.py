@@ -322,8 +322,8 @@ def test_runs_under_compile(case):
 
     plain, compiled = trained(case), case.make()
     outcome = case.outcome(train(case, compiled, compile_with=backend).state.model, compiled)
-    # A first size, then any size; the full one may need a separate graph.
-    assert min(case.graphs, 1) <= len(graphs) <= (3 if compiled.__traits__.changes_shapes else case.graphs)
+    assert min(case.graphs, 1) <= len(graphs) <= case.graphs
+    assert bool(compiled.__traits__.dynamic_dims) == compiled.__traits__.changes_shapes
     assert outcome.keys() == plain.keys()
     for name, value in outcome.items():
         torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)

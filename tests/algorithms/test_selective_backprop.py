@@ -39,6 +39,7 @@ CASE = Case(
     neutral=lambda: SelectiveBackprop(keep=1.0, **ALWAYS),
     # Of the first batch only: two inputs make a loss twice as large, and other weights from then on.
     with_keys=lambda input_key, target_key: SelectiveBackprop(0.0, 0.2, input_key=input_key, target_key=target_key),
+    graphs=2,  # samples are selected without gradients
 )
 
 

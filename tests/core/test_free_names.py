@@ -48,6 +48,7 @@ WORDS = {
         "is_own_state",
         "wrap_handlers",
         "changes_shapes",
+        "dynamic_dims",
         "name",
         "names",
         "state",

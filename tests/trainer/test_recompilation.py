@@ -38,9 +38,7 @@ MORE: dict[str, dict[int, str]] = {
         8: "The samples cannot be divided evenly among the masks.",
     },
     "LayerFreezing": {11: "The first layers are frozen, and their gradients left out of the graph."},
-    "ProgressiveResizing": {9: "The second size of the images; from then on it may be any."},
-    "SelectiveBackprop": {1: "Losses without gradients, by which samples are selected.", 2: "They are selected then."},
-    "SeqLengthWarmup": {5: "The second length; from then on it may be any."},
+    "SelectiveBackprop": {1: "Losses without gradients, by which samples are selected."},
 }
 """Steps in which a method makes the model be compiled once more, and why."""
 
@@ -196,13 +194,13 @@ CHANGING: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]], Callable[[
         pooled,
         pictures,
         lambda: [ProgressiveResizing(initial_scale=0.25, delay_fraction=0.0, finetune_fraction=0.0, size_increment=2)],
-        [1, 9],  # sizes change with the epochs
+        [1],
     ),
     "lengths of sequences": (
         make_text_model,
         lambda: make_text_batches() * 2,
         lambda: [SeqLengthWarmup(duration=1.0, min_seq_length=4, max_seq_length=16, step_size=2)],
-        [1, 7],
+        [1],
     ),
     "the drop rate of samples": (
         residual,

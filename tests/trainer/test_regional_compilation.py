@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from composer import Trainer
-from composer.algorithms import EMA, LayerFreezing, SeqLengthWarmup, StochasticDepth
+from composer.algorithms import EMA, LayerFreezing, ProgressiveResizing, SeqLengthWarmup, StochasticDepth
 from composer.checkpoint.file_format import read
 from composer.export import ExportFormat
 from composer.functional import register_residual_block
@@ -305,11 +306,33 @@ def test_methods_that_replace_modules_change_what_is_compiled() -> None:
     assert any("rand" in graph.code or "bernoulli" in graph.code for graph in backend.graphs)
 
 
-def test_lengths_that_change_compile_once_more() -> None:
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_lengths_that_a_method_declares_compile_once(is_declared: bool) -> None:
     backend = Graphs()
     method = SeqLengthWarmup(duration=1.0, min_seq_length=4, max_seq_length=16, step_size=2)
+    if not is_declared:
+        method.__traits__ = replace(method.__traits__, dynamic_dims=())
     train(regional(backend, fullgraph=True), make_text_model(3), data=make_text_batches(8), algorithms=[method])
-    assert len(backend) == 2
+    assert len(backend) == (1 if is_declared else 2)
+
+
+def test_sizes_of_images_that_a_method_declares_compile_once() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.relu(self.layer(x))
+
+    backend = Graphs()
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3)]
+    model = ComposerClassifier(nn.Sequential(nn.Conv2d(1, 2, 3), *(Residual() for _ in range(3)), *pooled), 3)
+    data = [(torch.randn(4, 1, 32, 32), y[:4]) for _, y in rows(8)]
+    method = ProgressiveResizing(initial_scale=0.25, delay_fraction=0.0, finetune_fraction=0.0, size_increment=2)
+    losses = train(regional(backend), model, data=data, algorithms=[method], max_duration="8ep")[1]
+    assert len(backend) == 1
+    assert len(losses) == 64
 
 
 def test_frozen_blocks() -> None:
