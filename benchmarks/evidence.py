@@ -167,8 +167,8 @@ _NOTES = (
     "last step. Quality: how much better the metric is with the method, after equally many samples. Samples a second: "
     "as a multiple of the baseline's.",
     "p is that of a one-sided sign-flip test. A method pays if p is at most 0.05 and the interval says so as well; it "
-    "does not if the interval excludes a gain of 2 %, or any if there is no target. Each line answers a question of its "
-    "own: p is not adjusted for their number, so that of 20 methods that do nothing about one would seem to pay.",
+    "does not if the interval excludes a gain of 3 %, or any if there is no target. Each line answers a question of "
+    "its own: p is not adjusted for their number, so that of 20 methods that do nothing about one would seem to pay.",
 )
 
 

@@ -142,11 +142,20 @@ def _combining(method: Method, own_conflicts: dict[str, str]) -> str:
     rows = [
         ("order (slot)", _slot(cls)),
         ("exclusive use, for some arguments", claims),
-        ("changes the shape of batches during training", "yes" if cls.__traits__.changes_shapes else "no"),
+        ("changes the shape of batches during training", _changed_shapes(cls)),
         ("required when loading a checkpoint", "yes" if cls.required_on_load() else "no"),
         ("distributed training", f"{_distributed(cls)}: {_lower(cls.__traits__.sharding_reason)}"),
     ]
     return f"{table(['property', 'value'], rows)}\n\n{shown}"
+
+
+def _changed_shapes(cls: type[Algorithm]) -> str:
+    """Whether a method changes the shapes of batches, and which dimensions are dynamic in a compiled model."""
+    dims = cls.__traits__.dynamic_dims
+    if not dims:
+        return "yes" if cls.__traits__.changes_shapes else "no"
+    what = f"dimensions {' and '.join(map(str, dims))} are" if len(dims) > 1 else f"dimension {dims[0]} is"
+    return f"yes; {what} dynamic in a compiled model"
 
 
 def _condition(name: str, other: str) -> str:

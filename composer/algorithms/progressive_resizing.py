@@ -76,23 +76,24 @@ class ProgressiveResizing(Algorithm):
         For convolutional image classifiers, in nearly every recipe: early epochs cost a fraction of the time.
 
     When not to:
-        For models with a fixed input size (vision transformers with learned positions), and in short runs with
-        ``torch.compile``, which recompiles for each new size.
+        For models with a fixed input size (vision transformers with learned positions). A compiled model is compiled
+        for any size at once, and its code may be slower than for a constant one.
 
     How to choose:
         ``initial_scale`` 0.5, ``delay_fraction`` 0.4 to 0.5, ``finetune_fraction`` 0.2: the last epochs must use the
         full size. ``mode="crop"`` keeps the scale of objects, which small images of digits or letters need.
 
     Cost:
-        It saves time: a resize of the batch, and convolutions on ``scale ** 2`` of the pixels. Each new size is
-        compiled or tuned once.
+        It saves time: a resize of the batch, and convolutions on ``scale ** 2`` of the pixels. With
+        ``torch.backends.cudnn.benchmark`` the convolutions are tuned once for each size.
 
     Args:
         mode: ``"resize"`` or ``"crop"``, see :func:`resize_batch`.
         initial_scale: Height and width at the start as fractions of the full ones, above 0 up to 1 (off).
         finetune_fraction: Fraction of the run at the end with full size.
         delay_fraction: Fraction of the run at the start with the initial size.
-        size_increment: Sizes are multiples of this, in pixels: few sizes mean few recompilations.
+        size_increment: Sizes are multiples of this, in pixels: with few sizes, little is tuned
+            again.
         resize_targets: Whether masks are resized too.
         input_key: Key of the input in the batch, or a list of keys.
         target_key: Key of the target, or a list of keys.

@@ -103,12 +103,12 @@ class SeqLengthWarmup(Algorithm):
         For language models that are unstable at the start: short sequences allow larger learning rates and batches.
 
     When not to:
-        If labels belong to entire sequences and cutting would invalidate them, and in short runs with
-        ``torch.compile``, which recompiles for each new length.
+        If labels belong to entire sequences and cutting would invalidate them. A compiled model is compiled for any
+        length at once, and its code may be slower than for a constant one.
 
     How to choose:
-        ``min_seq_length`` 8 to 64, ``duration`` 0.3. ``step_size`` a multiple of 8; larger steps mean fewer
-        recompilations. ``truncate=False`` keeps the number of tokens in a batch.
+        ``min_seq_length`` 8 to 64, ``duration`` 0.3. ``step_size`` a multiple of 8. ``truncate=False`` keeps the number
+        of tokens in a batch.
 
     Cost:
         A copy of the kept tokens. With ``truncate`` early steps cost less; without it, only attention does.
@@ -117,8 +117,7 @@ class SeqLengthWarmup(Algorithm):
         duration: Fraction of the run in which the length grows, from 0 to 1.
         min_seq_length: Initial length in tokens.
         max_seq_length: Final length in tokens.
-        step_size: Number of tokens by which the length grows at a time; a multiple of 8 suits tensor cores, and few
-            steps mean few recompilations.
+        step_size: Number of tokens by which the length grows at a time; a multiple of 8 suits tensor cores.
         truncate: Whether to drop tokens rather than make additional sequences of them. The latter keeps the number of
             tokens in a batch, and so its cost.
         preserve_end_of_sequence: Whether a cut sequence keeps its last token.

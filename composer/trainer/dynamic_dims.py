@@ -32,7 +32,7 @@ def mark_dynamic(values: Any, dims: tuple[int, ...]) -> None:
     """Tell ``torch.compile`` which sizes of tensors will change, so that the first compilation is for any size.
 
     Without it, a function is compiled for the first size, and again for any size when the second one comes. A size that
-    a model needs as a number stays one. Of a square mask, (..., S, S), both dimensions are dynamic if one is.
+    a model needs as a number stays one.
 
     Args:
         values: Inputs of a compiled function: tensors, and collections of them.
@@ -45,9 +45,6 @@ def mark_dynamic(values: Any, dims: tuple[int, ...]) -> None:
     """
     for leaf in trees.leaves(values):
         if isinstance(leaf, Tensor):
-            own = {dim for dim in dims if dim < leaf.ndim}
-            last = {leaf.ndim - 2, leaf.ndim - 1}
-            if own & last and leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]:
-                own |= last
-            for dim in own:
-                torch._dynamo.maybe_mark_dynamic(leaf, dim)
+            for dim in dims:
+                if dim < leaf.ndim:
+                    torch._dynamo.maybe_mark_dynamic(leaf, dim)

@@ -322,7 +322,8 @@ def test_runs_under_compile(case):
 
     plain, compiled = trained(case), case.make()
     outcome = case.outcome(train(case, compiled, compile_with=backend).state.model, compiled)
-    assert min(case.graphs, 1) <= len(graphs) <= case.graphs
+    # Without a trainer, which declares sizes that change as dynamic, there is a graph for the first size.
+    assert min(case.graphs, 1) <= len(graphs) <= case.graphs + compiled.__traits__.changes_shapes
     assert bool(compiled.__traits__.dynamic_dims) == compiled.__traits__.changes_shapes
     assert outcome.keys() == plain.keys()
     for name, value in outcome.items():

@@ -306,14 +306,17 @@ def test_methods_that_replace_modules_change_what_is_compiled() -> None:
     assert any("rand" in graph.code or "bernoulli" in graph.code for graph in backend.graphs)
 
 
-@pytest.mark.parametrize("is_declared", [True, False])
-def test_lengths_that_a_method_declares_compile_once(is_declared: bool) -> None:
+@pytest.mark.parametrize(("dims", "number"), [((1,), 1), ((), 2)])
+def test_lengths_that_a_method_declares_compile_once(dims: tuple[int, ...], number: int) -> None:
     backend = Graphs()
     method = SeqLengthWarmup(duration=1.0, min_seq_length=4, max_seq_length=16, step_size=2)
-    if not is_declared:
-        method.__traits__ = replace(method.__traits__, dynamic_dims=())
-    train(regional(backend, fullgraph=True), make_text_model(3), data=make_text_batches(8), algorithms=[method])
-    assert len(backend) == (1 if is_declared else 2)
+    method.__traits__ = replace(method.__traits__, dynamic_dims=dims)
+    model = make_text_model(3)
+    for block in repeated_blocks(model):
+        # It gets a square mask from the model, of which only one dimension would be declared.
+        block.register_forward_pre_hook(lambda module, args, kwargs: (args, {}), with_kwargs=True)
+    train(regional(backend, fullgraph=True), model, data=make_text_batches(8), algorithms=[method])
+    assert len(backend) == number
 
 
 def test_sizes_of_images_that_a_method_declares_compile_once() -> None:
