@@ -34,9 +34,11 @@ def add_to(commands: Any) -> None:
         "which do not: by short runs first, and then by pairs of runs with fresh seeds on evaluation data that nothing "
         "was selected by. The plan is printed first: what can be told from noise, and how long it takes.",
         "0 if the program was explored, whatever was found, 1 if the script fails or does not reach the target, 2 if "
-        "the command line is wrong, 130 after Ctrl-C, after which the same command continues.",
+        "the command line is wrong, 130 after Ctrl-C, after which the same command continues. Options may also follow "
+        "the script if the goal does, those of the script among them or after --.",
     )
     _add_goal(command)
+    command.needed = ("--target", "--quality-at", "--within", "--list")
     command.add_argument(
         "--budget", metavar="TIME", help="wall time of all runs together, such as 2h (default: what the plan takes)"
     )

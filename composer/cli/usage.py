@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -45,12 +46,15 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         num_positionals: Number of words before the program; None for a command that runs none.
+        needed: Options of which the command needs one. If there is one only among the arguments of the program, all
+            options of the command that are there are its own.
 
     >>> CommandParser(prog="composer env").prog
     'composer env'
     """
 
     num_positionals: int | None = None
+    needed: tuple[str, ...] = ()
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})
@@ -69,6 +73,9 @@ class CommandParser(argparse.ArgumentParser):
         program: list[str] | None = None
         if self.num_positionals is not None:
             words, program = split_program(self, words, self.num_positionals)
+            if program is not None and _has(program, self.needed) and not _has(words, self.needed):
+                own, program = _taken_out(self, program)
+                words = [*words, *own]
         elif "--" in words:
             self.error("this command takes no program after --")
         given, unknown = self.parse_known_args(words)
@@ -114,6 +121,32 @@ def split_program(
                 return list(words[:number]), list(words[number:])
         number += 1
     return list(words), None
+
+
+def _has(words: Sequence[str], options: Sequence[str]) -> bool:
+    """Whether one of some options is among words that are not after "--"."""
+    return any(word.partition("=")[0] in options for word in itertools.takewhile(lambda word: word != "--", words))
+
+
+def _taken_out(parser: argparse.ArgumentParser, program: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of a command, with their values, among the words of a program, and the other words.
+
+    After "--" all words are those of the program.
+    """
+    takes_value = {name: action.nargs is None for action in parser._actions for name in action.option_strings}
+    own, others = list[str](), list[str]()
+    words = iter(program)
+    for word in words:
+        if word == "--":
+            return own, [*others, *words]
+        name, separator, _ = word.partition("=")
+        if name not in takes_value:
+            others.append(word)
+            continue
+        own.append(word)
+        if takes_value[name] and not separator:
+            own += itertools.islice(words, 1)
+    return own, others
 
 
 @contextlib.contextmanager

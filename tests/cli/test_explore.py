@@ -74,6 +74,27 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert err.endswith("composer explore: a line\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["train.py", "--target", "A>=0.9", "--budget", "2h"], ()),
+        (["train.py", "--lr", "1", "--target=A>=0.9", "--budget=2h", "name"], ("--lr", "1", "name")),
+        (["train.py", "--target", "A>=0.9", "--budget", "2h", "--", "--seed", "3"], ("--seed", "3")),
+        (["--budget", "2h", "train.py", "--target", "A>=0.9", "--lr", "1"], ("--lr", "1")),
+        # An option before the script says that what follows the script is its own.
+        (["--target", "A>=0.9", "--budget", "2h", "train.py", "--target", "x", "--seed", "3"],
+         ("--target", "x", "--seed", "3")),
+        (["--target", "A>=0.9", "--budget", "2h", "--", "train.py", "--target", "x"], ("--target", "x")),
+    ],
+)  # fmt: skip
+def test_options_may_follow_the_script(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], arguments: tuple[str, ...]
+) -> None:
+    found = explored(monkeypatch, *words)
+    assert found["program"] == Target("script", "train.py", arguments)
+    assert (found["target"], found["budget"], found["seed"]) == ("A>=0.9", "2h", 0)
+
+
 def test_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explored(monkeypatch, "--target", "a>=1", "--methods", "none", "train.py")["methods"] == []
 
