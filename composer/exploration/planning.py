@@ -357,11 +357,11 @@ def clock(seconds: float) -> str:
     Args:
         seconds: The duration.
 
-    >>> clock(12.3), clock(600), clock(9000), clock(math.inf)
-    ('12 s', '10 min', '2.5 h', 'unlimited')
+    >>> clock(0.42), clock(12.3), clock(600), clock(9000), clock(math.inf)
+    ('0.42 s', '12 s', '10 min', '2.5 h', 'unlimited')
     """
     if math.isinf(seconds):
         return "unlimited"
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -58,7 +58,7 @@ class Progress:
             request: The run.
             spent: Wall seconds so far.
         """
-        seconds = "" if request.seconds is None else f", up to {_training(request.seconds)} of training"
+        seconds = "" if request.seconds is None else f", up to {clock(request.seconds)} of training"
         left = "" if self._plan is None else f"; at most {clock(max(self._plan.total - spent, 0.0))} left"
         self._line = f"{stage}: {request.variant.name}, seed {request.seed}{seconds}{left}"
 
@@ -74,7 +74,3 @@ class Progress:
     def ended(self, trial: Trial, record: Record, *, known: bool) -> None:
         """Show nothing: the result is in the report."""
         del trial, record, known
-
-
-def _training(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds < 10 else clock(seconds)
