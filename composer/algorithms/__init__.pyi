@@ -52,6 +52,8 @@ from composer.algorithms.seq_length_warmup import (
 from composer.algorithms.sequence_packing import (
     SequencePacking,
     block_diagonal_mask as block_diagonal_mask,
+    document_block_mask as document_block_mask,
+    document_offsets as document_offsets,
     pack_sequences as pack_sequences,
 )
 from composer.algorithms.spike_skip import SpikeSkip, is_spike as is_spike

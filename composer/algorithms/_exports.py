@@ -43,7 +43,8 @@ MODULES: dict[str, str] = {
     ),
     **dict.fromkeys(("SeqLengthWarmup", "set_batch_sequence_length"), "composer.algorithms.seq_length_warmup"),
     **dict.fromkeys(
-        ("SequencePacking", "block_diagonal_mask", "pack_sequences"), "composer.algorithms.sequence_packing"
+        ("SequencePacking", "block_diagonal_mask", "document_block_mask", "document_offsets", "pack_sequences"),
+        "composer.algorithms.sequence_packing",
     ),
     **dict.fromkeys(("SpikeSkip", "is_spike"), "composer.algorithms.spike_skip"),
     **dict.fromkeys(

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from composer._text import did_you_mean, one_of, plural, positive
 
-__all__ = ["SequencePacking", "block_diagonal_mask", "pack_sequences"]
+__all__ = ["SequencePacking", "block_diagonal_mask", "document_block_mask", "document_offsets", "pack_sequences"]
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 _WEIGHTS = ("token", "document")
 _IGNORED = -100
@@ -45,6 +48,58 @@ def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
     """
     mask = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return mask.tril() if causal else mask
+
+
+def document_block_mask(document_ids: Tensor, causal: bool = False) -> BlockMask:
+    """Return the mask of :func:`block_diagonal_mask` for ``torch.nn.attention.flex_attention``.
+
+    Blocks of tokens without a document in common are skipped, and no tensor of (S, S) scores is held. Compile
+    ``flex_attention`` for that: uncompiled, it computes all scores. On the CPU it has no backward pass.
+
+    Args:
+        document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
+        causal: Whether a token attends only to itself and earlier tokens.
+
+    >>> from torch.nn.attention.flex_attention import flex_attention
+    >>> packed = pack_sequences([[5, 6, 7], [8, 9], [3]], max_seq_length=4)
+    >>> mask = document_block_mask(packed["document_ids"], causal=True)
+    >>> query = torch.ones(2, 1, 4, 8)
+    >>> flex_attention(query, query, query, block_mask=mask).shape
+    torch.Size([2, 1, 4, 8])
+
+    Paper: Flex Attention, Dong et al. 2024, https://arxiv.org/abs/2412.05496
+    """
+    from torch.nn.attention.flex_attention import create_block_mask  # brings in torch's compiler
+
+    def attends(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        same = document_ids[row, query] == document_ids[row, key]
+        return same & (query >= key) if causal else same
+
+    rows, length = document_ids.shape
+    return create_block_mask(attends, rows, None, length, length, device=document_ids.device)
+
+
+def document_offsets(document_ids: Tensor) -> tuple[Tensor, int]:
+    """Return where documents begin in the concatenated rows, for attention over sequences of variable lengths.
+
+    ``torch.nn.attention.varlen.varlen_attn`` takes queries, keys and values of all tokens, (B * S, H, D), with these
+    offsets as ``cu_seq_q`` and ``cu_seq_k``, and the length as ``max_q`` and ``max_k``. The padding at the end of a row
+    is a document of its own. The length is a number, so that a device is waited for.
+
+    Args:
+        document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
+
+    Returns:
+        The offsets, (N + 1,), int32, from 0 to B * S; and the number of tokens of the longest document.
+
+    >>> document_offsets(torch.tensor([[1, 1, 2], [1, 0, 0]]))
+    (tensor([0, 2, 3, 4, 6], dtype=torch.int32), 2)
+    """
+    begins = torch.ones_like(document_ids, dtype=torch.bool)
+    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    end = torch.tensor([document_ids.numel()], device=document_ids.device)
+    offsets = torch.cat([begins.flatten().nonzero().flatten(), end])
+    return offsets.int(), int(offsets.diff().max())
 
 
 def pack_sequences(
@@ -137,8 +192,9 @@ def _packed(
 class SequencePacking:
     """:func:`pack_sequences` as the ``collate_fn`` of a ``DataLoader`` whose dataset returns documents.
 
-    Pass ``document_ids`` to :func:`block_diagonal_mask` on the device, or let causal models of ``transformers`` infer
-    documents from ``position_ids``: these do so only without ``attention_mask`` and with ``use_cache=False``, which
+    Pass ``document_ids`` to :func:`block_diagonal_mask` on the device (or to :func:`document_block_mask` or
+    :func:`document_offsets`, by the attention of the model), or let causal models of ``transformers`` infer documents
+    from ``position_ids``: these do so only without ``attention_mask`` and with ``use_cache=False``, which
     :class:`~composer.models.HuggingFaceModel` passes; keep ``input_ids``, ``labels`` and ``position_ids``. Since a
     batch has a fixed number of documents, not of rows, set ``num_rows`` if shapes must not change.
 
@@ -150,8 +206,8 @@ class SequencePacking:
         For documents of equal length, and for models that do not accept positions and masks per document.
 
     How to choose:
-        ``weights="document"`` if each document should have equal weight, as in a padded batch; ``num_rows`` if
-        shapes must not change.
+        ``weights="document"`` if each document should have equal weight, as in a mean over padded rows, in a loss of
+        your own (those of ``transformers`` weigh all labels alike); ``num_rows`` if shapes must not change.
 
     Cost:
         Packing sorts the lengths of a batch, on the CPU in the DataLoader workers, and takes 1.3 to 2.1 times as long

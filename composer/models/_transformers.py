@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from composer._lazy import import_extra
@@ -18,8 +19,10 @@ from composer.warnings import ComposerWarning
 __all__ = [
     "arguments_of",
     "as_json",
+    "check_loss_weights",
     "configuration_of",
     "decode_continuations",
+    "forward_arguments",
     "generation_arguments",
     "is_causal",
     "logits_of",
@@ -146,6 +149,48 @@ def arguments_of(model: nn.Module) -> frozenset[str] | None:
     parameters = inspect.signature(model.forward).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(one.name for one in parameters if one.kind in kinds) or None
+
+
+def forward_arguments(model: nn.Module, batch: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:
+    """Return the entries of a batch that the forward pass of a model accepts.
+
+    Args:
+        model: The model.
+        batch: The batch.
+        known: The argument names of the model, as :func:`arguments_of` returns them.
+
+    Raises:
+        ValueError: There are none.
+
+    >>> forward_arguments(nn.Linear(1, 1), {"input": 1, "index": 2}, frozenset({"input"}))
+    {'input': 1}
+    """
+    arguments = {name: value for name, value in batch.items() if known is None or name in known}
+    if not arguments:
+        raise ValueError(
+            f"The batch has the keys {first_of(list(batch))}, but {type(model).__name__} accepts none of them; it "
+            f"accepts {first_of(sorted(known or ()))}."
+        )
+    return arguments
+
+
+def check_loss_weights(batch: Mapping[str, Any]) -> None:
+    """Check that a loss over labels, which all have the same weight, is what the weights of a batch ask for.
+
+    Args:
+        batch: A batch with ``"loss_weights"``.
+
+    Raises:
+        ValueError: A weight is neither 0 nor 1.
+
+    >>> check_loss_weights({"loss_weights": torch.tensor([1.0, 0.0, 1.0])})
+    """
+    weights = torch.as_tensor(batch["loss_weights"])
+    if bool(((weights != 0) & (weights != 1)).any()):
+        raise ValueError(
+            "The batch has 'loss_weights' other than 0 and 1, but the loss of transformers models gives all labels the "
+            "same weight. Use SequencePacking(weights='token'), or a model of your own whose loss uses the weights."
+        )
 
 
 def without_cache(model: nn.Module, arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:

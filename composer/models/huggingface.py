@@ -138,6 +138,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
             copy.deepcopy(self.train_metrics) if eval_metrics is None else metrics_by_name("eval_metrics", eval_metrics)
         )
         self._tokenizer_files: tuple[Any, int, bytes] | None = None
+        self._are_weights_checked = False
         if self.using_peft:
             save_adapters_only(self)
 
@@ -161,19 +162,18 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
 
         Raises:
             TypeError: The batch is not a mapping.
-            ValueError: No entry is an argument of the model's forward pass.
+            ValueError: No entry is an argument of the model's forward pass; or the first batch has ``"loss_weights"``
+                that are not 0 or 1, as of ``SequencePacking(weights="document")``, which the model does not take.
         """
         if not isinstance(batch, Mapping):
             what = f"mappings, such as {{'input_ids': ...}}, but got a {type(batch).__name__}"
             raise TypeError(f"HuggingFaceModel requires batches that are {what}. Use a collate_fn that returns dicts.")
         batch = cast("Mapping[str, Any]", batch)
         known = self.model_forward_args
-        arguments = {name: value for name, value in batch.items() if known is None or name in known}
-        if not arguments:
-            raise ValueError(
-                f"The batch has the keys {first_of(list(batch))}, but {type(self.model).__name__} accepts none of "
-                f"them; it accepts {first_of(sorted(known or ()))}."
-            )
+        arguments = _transformers.forward_arguments(self.model, batch, known)
+        if "loss_weights" in batch and "loss_weights" not in arguments and not self._are_weights_checked:
+            _transformers.check_loss_weights(batch)
+            self._are_weights_checked = True  # once: it waits for the device
         return self.model(**_transformers.without_cache(self.model, arguments, known))
 
     def loss(self, outputs: Any, batch: Batch, *args: Any, **kwargs: Any) -> Tensor:

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.data import DataLoader
 
-from composer.algorithms import SequencePacking, block_diagonal_mask, pack_sequences
+from composer.algorithms import (
+    SequencePacking,
+    block_diagonal_mask,
+    document_block_mask,
+    document_offsets,
+    pack_sequences,
+)
 
 
 def test_closed_form():
@@ -97,6 +106,54 @@ def test_attention_in_a_row_is_that_of_each_document_alone(causal):
             alone = [table[:length][None, None] for table in (queries, keys, values)]
             expected = F.scaled_dot_product_attention(*alone, is_causal=causal)[0, 0]
             torch.testing.assert_close(outputs[row, numbers == number], expected)
+
+
+def attention_inputs(causal):
+    torch.manual_seed(0)
+    ids = pack_sequences([list(range(n)) for n in (5, 2, 3, 6, 1, 4)], 8, causal)["document_ids"]
+    return ids, [torch.randn(len(ids), 2, 8, 16, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_attention_by_blocks(causal):
+    ids, inputs = attention_inputs(causal)
+    inputs = [tensor.detach() for tensor in inputs]  # FlexAttention has no backward pass on the CPU
+    expected = F.scaled_dot_product_attention(*inputs, attn_mask=block_diagonal_mask(ids, causal))
+    torch.testing.assert_close(flex_attention(*inputs, block_mask=document_block_mask(ids, causal)), expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_by_offsets_has_the_same_outputs_and_gradients(causal):
+    ids, inputs = attention_inputs(causal)
+    offsets, longest = document_offsets(ids)
+    # Of the concatenated rows, (B * S, H, D), as varlen_attn takes them on a GPU; each document by itself here.
+    tensors = [tensor.transpose(1, 2).flatten(0, 1) for tensor in inputs]
+    parts = [
+        F.scaled_dot_product_attention(*(tensor[begin:end].transpose(0, 1) for tensor in tensors), is_causal=causal)
+        for begin, end in itertools.pairwise(offsets.tolist())
+    ]
+    assert longest == max(part.shape[1] for part in parts)
+    found = torch.cat(parts, dim=1).unflatten(1, (len(ids), -1)).transpose(0, 1)
+    expected = F.scaled_dot_product_attention(*inputs, attn_mask=block_diagonal_mask(ids, causal))
+    gradients = [torch.autograd.grad(output.square().sum(), inputs) for output in (expected, found)]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@given(lists_of_documents)
+def test_offsets_are_where_documents_begin(documents):
+    ids = pack_sequences(documents, 8)["document_ids"]
+    offsets, longest = document_offsets(ids)
+    assert offsets.dtype == torch.int32
+    assert (offsets[0], offsets[-1]) == (0, ids.numel())
+    flat = ids.flatten()
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        assert len(set(flat[begin:end].tolist())) == 1
+        assert begin // 8 == (end - 1) // 8  # never over the end of a row
+        assert end - begin <= longest
+    empty = int((ids == 0).any(1).sum())
+    assert len(offsets) == len(documents) + empty + 1
 
 
 def test_rows_of_a_given_number():

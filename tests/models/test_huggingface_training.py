@@ -308,3 +308,15 @@ def test_a_batch_that_asks_for_a_cache_has_one():
     cache = model({**batch, "use_cache": True}).past_key_values
     assert cache is not None
     assert model({**batch, "past_key_values": cache}).past_key_values is not None
+
+
+def test_weights_of_documents_are_an_error_since_the_model_does_not_take_them():
+    model = HuggingFaceModel(tiny.gpt2())
+    documents = [torch.tensor([1, 2, 3]), torch.tensor([4, 5])]
+    for weights in ("token", "document"):
+        packed = SequencePacking(8, weights=weights)(documents)
+        if weights == "token":
+            model(packed)
+        else:
+            with pytest.raises(ValueError, match=r"'loss_weights' other than 0 and 1.*weights='token'"):
+                HuggingFaceModel(tiny.gpt2())(packed)
