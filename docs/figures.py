@@ -55,7 +55,7 @@ def _effect(task: dict[str, Any], result: dict[str, Any]) -> str:
     about = task["about"][0].upper() + task["about"][1:]
     if result["failures"]:
         return f"{about}: {result['failures']} of {result['pairs']} runs failed"
-    verdict = {"pays": "it pays", "does not pay": "it does not pay"}.get(result["decision"], "undecided")
+    verdict = {"pays": "it pays", "does not": "it does not pay", "undecided": "undecided"}[result["decision"]]
     effect = result["effect"]
     if not task["target"]:
         speed = f"{result['throughput']:.2f} times as many samples a second"

@@ -15,6 +15,7 @@ from benchmarks.evidence_tasks import TASKS, EvidenceTask
 from composer import Evaluator, Trainer
 from composer.exploration import method_rows
 from composer.models import ComposerClassifier
+from composer.statistics import Decision
 from composer.trials import Assignment
 from docs import figures
 
@@ -97,6 +98,27 @@ def test_a_task_is_measured_and_reported(tmp_path: Path, monkeypatch: pytest.Mon
     assert told["SAM"][0].startswith("Rows of numbers: ")
     assert told["SAM"][0].endswith(", `SAM(0.05)`")
     assert ("times as fast to MulticlassAccuracy>=0.8" in told["EMA"][0]) == has_target
+
+
+@pytest.mark.parametrize("decision", list(Decision))
+def test_each_verdict_is_told(tmp_path: Path, decision: Decision) -> None:
+    found = {
+        "decision": str(decision),
+        "failures": 0,
+        "pairs": 8,
+        "reached_after": 7,
+        "effect": {"value": 1.2, "low": 1.1, "high": None},
+        "quality_at_equal_samples": {"value": 0.1, "low": -0.2, "high": 0.3},
+    }
+    task = {"about": "digits", "target": "A>=0.9", "methods": {"EMA": "EMA()"}, "found": {"EMA": found}}
+    (tmp_path / "evidence.json").write_text(json.dumps({"samples": {"digits": task}}))
+    verdict = {"pays": "it pays", "does not": "it does not pay"}.get(decision, "undecided")
+    assert figures.evidence(tmp_path) == {
+        "EMA": [
+            "Digits: 1.20 [1.10, ∞] times as fast to A>=0.9 (1 of 8 runs did not get there), A better by +0.100 "
+            f"[-0.200, +0.300] after as many samples; **{verdict}**, `EMA()`"
+        ]
+    }
 
 
 def test_the_tasks_of_explore_are_among_them() -> None:
