@@ -258,7 +258,8 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
     if len(known) < 2 <= len(last.evaluations):
         raise BaselineError(
             f"{printable(goal.metric)} of the baseline is finite in {len(known)} of {len(last.evaluations)} "
-            "evaluations, and at least 2 such values are needed: choose another metric, or find out why it is NaN or infinite."
+            "evaluations, and at least 2 such values are needed: choose another metric, or find out why it is NaN or "
+            "infinite."
         )
     if len(known) < 2:
         raise BaselineError(
