@@ -204,7 +204,7 @@ def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]
             # On a busy host a run may take more than twice as long as another: only its end shows what it reaches.
             (outcome,) = runner.train("noise", [Request(BASELINE, seed)])
         if isinstance(outcome, Failure):
-            raise BaselineError(f"The program fails as it is: {outcome.error}")
+            raise BaselineError(f"The program fails as it is: {printable(outcome.error)}")
         runs.append(outcome)
         _check(goal, runs)
     return runs
@@ -237,7 +237,7 @@ def final_quality(runner: BudgetedRunner, num_runs: int = 3) -> float:
             break
         (outcome,) = runner.train("noise", [request])
         if isinstance(outcome, Failure):
-            raise BaselineError(f"The program fails as it is: {outcome.error}")
+            raise BaselineError(f"The program fails as it is: {printable(outcome.error)}")
         if outcome.last is None:
             raise BaselineError("The baseline was never evaluated: pass a shorter eval_interval to the Trainer.")
         found.append(outcome.last)
@@ -254,6 +254,12 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
             f"The baseline has {printable(goal.metric)} = {known[0]:.4g} at its first evaluation, after "
             f"{last.seconds:.3g} s of training: choose a target that is harder to reach than {goal}, or pass a "
             "shorter eval_interval to the Trainer."
+        )
+    if len(known) < 2 <= len(last.evaluations):
+        raise BaselineError(
+            f"{printable(goal.metric)} of the baseline is finite in {len(known)} of {len(last.evaluations)} "
+            "evaluations, and at least 2 such values are needed: choose another metric, or find out why it is NaN or "
+            "infinite."
         )
     if len(known) < 2:
         raise BaselineError(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.goal import Goal
 from composer.exploration.planning import BaselineError, Plan, baseline_runs, make_plan
 from composer.exploration.runner import Failure, Request
-from composer.exploration.trajectory import Trajectory
+from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import BASELINE
 from tests.exploration.simulation import GOAL, Simulation
 
@@ -88,10 +89,11 @@ def test_a_baseline_that_fails_or_is_never_evaluated_is_an_error() -> None:
         def train(self, requests: list[Request]) -> list:  # type: ignore[override]
             from composer.exploration.runner import Failure
 
-            return [Failure("no such file")] * len(requests)
+            return [Failure("no such \x1b[2Jfile")] * len(requests)
 
-    with pytest.raises(BaselineError, match="fails as it is: no such file"):
+    with pytest.raises(BaselineError, match="fails as it is: no such") as caught:
         planned(Failing())
+    assert "\x1b" not in str(caught.value)
     with pytest.raises(BaselineError, match="eval_interval"):
         planned(Simulation(interval=200.0))
 
@@ -99,6 +101,16 @@ def test_a_baseline_that_fails_or_is_never_evaluated_is_an_error() -> None:
 def test_rare_evaluations_are_said() -> None:
     assert "a shorter eval_interval" in str(planned(Simulation(interval=25.0)))
     assert "a shorter eval_interval" not in str(planned(Simulation()))
+
+
+def test_a_metric_that_is_never_finite_is_said_to_be_so() -> None:
+    class Nan(Simulation):
+        def train(self, requests: Sequence[Request]) -> list[Trajectory | Failure]:
+            nan = Evaluation(1.0, 1, 32, math.nan)
+            return [Trajectory((nan, replace(nan, seconds=2.0, batch=2)), 2.0, 2, cost=2.0) for _ in requests]
+
+    with pytest.raises(BaselineError, match="finite in 0 of 2 evaluations"):
+        planned(Nan())
 
 
 def test_a_goal_of_quality_has_a_spread_of_quality() -> None:
