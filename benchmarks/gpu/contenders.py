@@ -80,6 +80,19 @@ def train_composer(job: Job) -> None:
         trainer.fit()
 
 
+def train_composer_regional(job: Job) -> None:
+    """This library, which compiles the repeated blocks alone."""
+    with composer_trainer(job, compile_config={"backend": job.backend, "regional": True}) as trainer:
+        trainer.fit()
+
+
+def train_composer_float8(job: Job) -> None:
+    """This library, with the linear layers in float8."""
+    emulated = {"precision_config": {"emulate": True}} if job.device == "cpu" else {}
+    with composer_trainer(job, precision="amp_fp8", **emulated) as trainer:
+        trainer.fit()
+
+
 def composer_trainer(job: Job, **arguments: Any) -> Any:
     """Return a trainer of composer's that was not yet started.
 
@@ -240,6 +253,12 @@ def _both(name: str, title: str, train: Callable[[Job], None], module: str, only
 CONTENDERS: dict[str, Contender] = {
     **_both("raw", "hand-written loop", train_raw, "torch"),
     **_both("composer", "composer", train_composer, "composer"),
+    "composer regional": Contender(
+        "composer, compiled by block", train_composer_regional, "composer", only="gpt2", compiled=True
+    ),
+    "composer float8": Contender(
+        "composer, compiled, amp_fp8", train_composer_float8, "torchao", only="gpt2", compiled=True
+    ),
     **_both("lightning", "Lightning", train_lightning, "lightning"),
     **_both("accelerate", "Accelerate", train_accelerate, "accelerate"),
     **_both("transformers", "Trainer of transformers", train_transformers, "transformers", only="gpt2"),

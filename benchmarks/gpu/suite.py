@@ -20,7 +20,7 @@ from benchmarks.gpu.options import Options, SkipError
 from benchmarks.report import Report
 
 IN_THE_SUITE = "the suite runs these tests on the CPU"
-_MOST_WORKERS = 6  # each has a context of CUDA, of half a gigabyte, and starts compilers
+_MOST_WORKERS = 12  # each has a context of CUDA, of half a gigabyte, and starts compilers
 _LONGEST = 1500  # characters of a failure
 _MARGIN = 25.0  # seconds in which pytest writes what it has, where its time is over
 _MARKER = re.compile(r"pytest\.mark\.gpu\b")
@@ -67,7 +67,17 @@ def marked(*but: str) -> list[str]:
 def _run(name: str, title: str, groups: Mapping[str, Sequence[str]], words: Sequence[str], options: Options) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--device={options.device}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:benchmark",
+            f"--device={options.device}",
+        ]
         command += [f"--junitxml={results}", f"--basetemp={folder}/tests", *_workers(options), *words]
         command += [str(ROOT / "tests" / test) for tests in groups.values() for test in tests]
         variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
@@ -150,7 +160,7 @@ def report(
     reasons = sum(why.values(), Counter())
     notes = [f"skipped {number}: {reason}" for reason, number in sorted(reasons.items())]
     columns = ["file", "passed", "skipped", "failed", "seconds"]
-    failed = "\n\n".join([f"{len(failures)} failed", *failures[:10]]) if failures else ""
+    failed = "\n\n".join([f"{len(failures)} failed", *failures[:60]]) if failures else ""
     return Report(name, title, columns, rows, [], notes, {}, failed=failed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.gpu import compiler
+from benchmarks.gpu import commands, compiler
 from benchmarks.gpu.options import Options
 from benchmarks.gpu.suite import check, marked
 from benchmarks.report import Report
@@ -70,12 +70,14 @@ GPU: dict[str, list[str]] = {
     "running out of memory": ["gpu/test_device_memory.py"],
     "what runs beside what, and no step that waits": ["gpu/test_beside.py"],
     "exports, and Hugging Face": ["gpu/test_leaving.py"],
+    "attention within packed documents": ["gpu/test_packed_attention.py"],
 }
 
 CHECKS: dict[str, Callable[[Options], Report]] = {
     "compiler": compiler.measure,
     "trains": trains,
+    "commands": commands.measure,
     "gpu": check("gpu", "What only a GPU shows", on_gpu, tiny=["gpu/test_precision.py::test_trains"]),
     "anywhere": check("anywhere", "Tests that hold on any device: methods, callbacks, the loop, ...", anywhere),
 }
-SECONDS = {"compiler": 30.0, "trains": 30.0, "gpu": 190.0, "anywhere": 170.0}
+SECONDS = {"compiler": 30.0, "trains": 30.0, "commands": 300.0, "gpu": 190.0, "anywhere": 170.0}
