@@ -159,7 +159,7 @@ def _packed(
     flat, lengths = _flat_tokens(documents, max_seq_length)
     if causal or "labels" in flat:
         flat["labels"] = _labels(flat, lengths, causal)
-    places, rows = _assign(lengths.tolist(), max_seq_length)
+    begins, numbers, rows = _assign(lengths.tolist(), max_seq_length)
     size = rows if num_rows is None else num_rows
     if rows > size:
         raise ValueError(
@@ -167,16 +167,15 @@ def _packed(
             f"num_rows is {num_rows}. Increase num_rows, or pack fewer documents at a time."
         )
     starts = lengths.cumsum(0) - lengths
-    positions = torch.arange(len(flat["input_ids"])) - starts.repeat_interleave(lengths)
-    row, start, number = torch.tensor(places).unbind(1)
+    tokens = torch.arange(len(flat["input_ids"]))
+    target = tokens + (torch.tensor(begins) - starts).repeat_interleave(lengths)
     made: dict[str, Callable[[], Tensor]] = {
-        "position_ids": lambda: positions,
-        "document_ids": lambda: number.repeat_interleave(lengths),
+        "position_ids": lambda: tokens - starts.repeat_interleave(lengths),
+        "document_ids": lambda: torch.tensor(numbers).repeat_interleave(lengths),
         "loss_weights": lambda: _loss_weights(flat.get("labels"), lengths, weights),
     }
     # What a document has under these names is replaced.
     keys = [*(key for key in flat if key not in made), *made]
-    target = (row * max_seq_length + start).repeat_interleave(lengths) + positions
     fill = {"labels": _IGNORED, **(padding or {}), **dict.fromkeys(_ADDED, 0)}
     packed: dict[str, Tensor] = {}
     for key in keys if keep is None else keep:
@@ -184,8 +183,7 @@ def _packed(
             raise ValueError(f"keep contains {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}")
         values = made[key]() if key in made else flat[key]
         filled = values.new_full((size * max_seq_length,), fill.get(key, 0))
-        filled[target] = values
-        packed[key] = filled.view(size, max_seq_length)
+        packed[key] = filled.scatter_(0, target, values).view(size, max_seq_length)
     return packed
 
 
@@ -258,9 +256,38 @@ class SequencePacking:
 
 def _flat_tokens(documents: Iterable[Any], max_seq_length: int) -> tuple[dict[str, Tensor], Tensor]:
     """Return the tokens of all documents, one after the other and without padding, by key, and the lengths, (N,)."""
+    tensors, masks = _columns(list(documents))
+    shapes = [each.shape for each in tensors["input_ids"]]
+    for key, values in tensors.items():
+        _require_one_entry_per_token(key, values, shapes)
+    sizes = [shape[0] for shape in shapes]
+    lengths = torch.tensor(sizes)
+    # Rows are assembled on the CPU; one copy for each key, if the documents are elsewhere.
+    flat = {key: torch.cat(values).cpu() for key, values in tensors.items()}
+    if any(mask is not None for mask in masks):
+        given = [torch.ones(shape) if mask is None else mask.cpu() for shape, mask in zip(shapes, masks, strict=True)]
+        _require_one_entry_per_token("attention_mask", given, shapes)
+        present = torch.cat(given).bool()
+        flat = {key: values[present] for key, values in flat.items()}
+        lengths = _sums(present.long(), lengths)
+        sizes = lengths.tolist()
+    if not 1 <= min(sizes) <= max(sizes) <= max_seq_length:
+        index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_seq_length)
+        raise ValueError(
+            f"documents[{index}] has {plural(sizes[index], 'token')}, but a row holds between 1 and "
+            f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
+        )
+    return flat, lengths
+
+
+def _columns(documents: Sequence[Any]) -> tuple[dict[str, list[Tensor]], list[Tensor | None]]:
+    """Return the values of all documents by key, and their attention masks."""
+    if not documents:
+        raise ValueError("documents is empty: there is nothing to pack.")
+    if all(isinstance(document, Tensor) for document in documents):
+        return {"input_ids": list(documents)}, []
     tensors: dict[str, list[Tensor]] = {}
     masks: list[Tensor | None] = []
-    sizes: list[int] = []
     for index, document in enumerate(documents):
         # Tensors first, since to ask whether an object is a mapping takes longer.
         if isinstance(document, Tensor) or not isinstance(document, Mapping):
@@ -268,14 +295,6 @@ def _flat_tokens(documents: Iterable[Any], max_seq_length: int) -> tuple[dict[st
         fields = {key: torch.as_tensor(value) for key, value in cast("Mapping[str, Any]", document).items()}
         if "input_ids" not in fields:
             raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
-        shape = fields["input_ids"].shape
-        for key, value in fields.items():
-            if len(shape) != 1 or value.shape != shape:
-                raise ValueError(
-                    f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
-                    f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."
-                )
-        sizes.append(shape[0])
         masks.append(fields.pop("attention_mask", None))
         if not tensors:
             tensors = {key: [] for key in fields}
@@ -286,22 +305,17 @@ def _flat_tokens(documents: Iterable[Any], max_seq_length: int) -> tuple[dict[st
             )
         for key, value in fields.items():
             tensors[key].append(value)
-    if not tensors:
-        raise ValueError("documents is empty: there is nothing to pack.")
-    lengths = torch.tensor(sizes)
-    # Rows are assembled on the CPU; one copy for each key, if the documents are elsewhere.
-    flat = {key: torch.cat(values).cpu() for key, values in tensors.items()}
-    if any(mask is not None for mask in masks):
-        given = zip(sizes, masks, strict=True)
-        present = torch.cat([torch.ones(size) if mask is None else mask.cpu() for size, mask in given]).bool()
-        flat = {key: values[present] for key, values in flat.items()}
-        lengths = _sums(present.long(), lengths)
-    for index in torch.nonzero((lengths < 1) | (lengths > max_seq_length)).flatten().tolist()[:1]:
-        raise ValueError(
-            f"documents[{index}] has {plural(int(lengths[index]), 'token')}, but a row holds between 1 and "
-            f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
-        )
-    return flat, lengths
+    return tensors, masks
+
+
+def _require_one_entry_per_token(key: str, values: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
+    """Raise ValueError for the first document whose values are not as many as its tokens."""
+    for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
+        if len(shape) != 1 or value.shape != shape:
+            raise ValueError(
+                f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
+                f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."
+            )
 
 
 def _sums(values: Tensor, lengths: Tensor) -> Tensor:
@@ -319,25 +333,26 @@ def _labels(flat: Mapping[str, Tensor], lengths: Tensor, causal: bool) -> Tensor
     return labels
 
 
-def _assign(lengths: list[int], max_seq_length: int) -> tuple[list[tuple[int, int, int]], int]:
+def _assign(lengths: list[int], max_seq_length: int) -> tuple[list[int], list[int], int]:
     """Assign documents, longest first, each to the row that it fills best.
 
     Returns:
-        For each document its row, its start there and its number there, from 1; and the number of rows.
+        For each document the position of its first token in the concatenated rows, and its number in its row, from 1;
+        and the number of rows.
     """
-    places = [(0, 0, 0)] * len(lengths)
-    numbers: list[int] = []  # of the documents in each row
+    begins, numbers = [0] * len(lengths), [0] * len(lengths)
+    counts: list[int] = []  # of the documents in each row
     space: list[tuple[int, int]] = []  # what is left of each row, and its number, ascending
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         length = lengths[index]
         best = bisect.bisect_left(space, (length, 0))
-        left, row = space.pop(best) if best < len(space) else (max_seq_length, len(numbers))
-        if row == len(numbers):
-            numbers.append(0)
-        numbers[row] += 1
-        places[index] = (row, max_seq_length - left, numbers[row])
+        left, row = space.pop(best) if best < len(space) else (max_seq_length, len(counts))
+        if row == len(counts):
+            counts.append(0)
+        counts[row] += 1
+        begins[index], numbers[index] = (row + 1) * max_seq_length - left, counts[row]
         bisect.insort(space, (left - length, row))
-    return places, len(numbers)
+    return begins, numbers, len(counts)
 
 
 def _loss_weights(labels: Tensor | None, lengths: Tensor, weights: str) -> Tensor:
