@@ -27,7 +27,8 @@ class _Finder:
 
 def install() -> None:
     """Define the operators when torchvision is imported, and not before: that imports torch."""
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    if _Finder not in sys.meta_path:  # Python may read a .pth file twice
+        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
 
 
 def _define() -> None:
