@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 import torch
@@ -28,7 +29,7 @@ from benchmarks import (
     step_overhead,
     time_to_target,
 )
-from benchmarks.report import Report
+from benchmarks.report import Goal, Report
 from benchmarks.tasks import TASKS
 from benchmarks.torch_allocations import can_preload
 
@@ -63,13 +64,14 @@ ONLY_CPU = (
 QUICK_PROGRAMS = ("sleeping_dataset", "slow_callback", "plain")
 
 
-def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
-    """Yield the outcome of each benchmark in turn.
+def reports(names: list[str], quick: bool, device: str, failed: list[str]) -> Iterator[Report]:
+    """Yield the outcome of each benchmark in turn. The others go on if one fails.
 
     Args:
         names: Which.
         quick: Whether to take fewer measurements.
         device: "cpu" or "cuda"; imports and the engine do not use it.
+        failed: The names of those that fail are added to it.
     """
     todo: dict[str, Callable[[], Report]] = {
         "import_time": lambda: import_time.measure(rounds=3 if quick else 9),
@@ -98,7 +100,13 @@ def reports(names: list[str], quick: bool, device: str) -> Iterator[Report]:
     }
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        yield todo[name]()
+        try:
+            report = todo[name]()
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        yield report
 
 
 def main() -> int:
@@ -110,12 +118,13 @@ def main() -> int:
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device here")
     begin = time.perf_counter()
-    goals = []
+    goals: list[Goal] = []
+    failed: list[str] = []
     chosen = given.benchmarks or [name for name in BENCHMARKS if given.device == "cpu" or name not in ONLY_CPU]
     if not given.benchmarks and "estimate_processes" in chosen and not can_preload():
         print("estimate_processes is left out: it needs Linux and the compiler g++.", file=sys.stderr)
         chosen.remove("estimate_processes")
-    for report in reports(chosen, given.quick, given.device):
+    for report in reports(chosen, given.quick, given.device, failed):
         print(f"\n{report.text()}\n", flush=True)
         goals += report.goals
         if not given.quick:
@@ -124,7 +133,9 @@ def main() -> int:
     for goal in goals:
         print(goal)
     print(f"{sum(goal.met for goal in goals)} of {len(goals)} goals met, in {minutes:.0f} minutes")
-    return 0
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -148,3 +148,23 @@ def test_run_runs_and_prints_what_is_named(monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().out
     assert "run_event, no listener" in shown
     assert "1 of 1 goals met" in shown
+
+
+def test_a_benchmark_that_fails_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**given: object) -> report.Report:
+        raise RuntimeError("no such package")
+
+    monkeypatch.setattr("sys.argv", ["run", "--quick", "ledger_cost", "engine_cost"])
+    monkeypatch.setattr(run.ledger_cost, "measure", fails)
+    monkeypatch.setattr(
+        engine_cost,
+        "time_calls",
+        lambda rounds, calls: {name: [1.0, 2.0] for name in ("empty call", "run_event, no listener")},
+    )
+    assert run.main() == 1
+    shown = capsys.readouterr()
+    assert "1 of 1 goals met" in shown.out
+    assert "no such package" in shown.err
+    assert shown.err.endswith("failed: ledger_cost\n")
