@@ -9,7 +9,7 @@ from composer._text import positive
 from composer.exploration.attribution import Attribution, attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.conclusions import kept_runs, overall_effect, trainings_to_break_even, verdicts_of
-from composer.exploration.confirmation import Arms, confirm
+from composer.exploration.confirmation import ALPHA, Arms, confirm
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
 from composer.exploration.paired_runs import PairedRuns
@@ -22,6 +22,9 @@ from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant
 from composer.statistics.holm import Decision
 
 __all__ = ["search"]
+
+# What the fallback has of alpha. With 8 pairs it still is accepted if 2 of the 256 combinations of signs are as good.
+_FALLBACK_ALPHA = 0.01
 
 
 def search(
@@ -42,9 +45,10 @@ def search(
     1. A/A runs of the baseline say how much runs spread, what can be told, and how long it takes (:class:`.Plan`).
     2. Screening leaves out variants that cannot be used, if there is one (:class:`.ScreeningStage`).
     3. A race proposes a tuned baseline and a combination of methods (:func:`.race`).
-    4. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`).
+    4. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`). If the
+       combination is not, the method that is expected to help most by itself is tested as well, at a part of alpha.
     5. Each part of a confirmed combination is left out in turn (:func:`.attribute`). Parts that do not pay are removed
-       if what is left is confirmed as well.
+       if what is left, at least the strongest part, is confirmed as well.
 
     What is done depends on nothing but the outcomes of runs, so that a search that is repeated with a runner that
     remembers them goes on where it was interrupted.
@@ -106,9 +110,12 @@ def search(
     arms = Arms(budgeted, plan)
     claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
     claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
-    confirmed = confirm(arms, claims)
+    confirmed = confirm(arms, claims, ALPHA if raced.fallback is None else ALPHA - _FALLBACK_ALPHA)
+    if raced.fallback is not None and not any(one.after == raced.winner and one.pays for one in confirmed):
+        claims.append((raced.tuned, raced.fallback))
+        confirmed += confirm(arms, claims[-1:], _FALLBACK_ALPHA)
     found = {(one.before, one.after): one for one in confirmed}
-    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
+    winner = next((one for one in reversed(confirmed) if one.before == raced.tuned), None)
     attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
     result, final = _without_idle_parts(arms, raced.tuned, winner, attribution)
     if result is None or not result.pays:
@@ -140,6 +147,8 @@ def _without_idle_parts(
 ) -> tuple[PairedRuns | None, Arms]:
     """The winner without the parts that were not shown to pay, if that is better than the tuned baseline as well.
 
+    If none was shown to pay, its strongest part is what is left.
+
     What is left was chosen by the runs so far, so that it is compared by fresh ones, which are returned with it.
     """
     if winner is None or attribution is None:
@@ -147,6 +156,9 @@ def _without_idle_parts(
     idle = [
         one.part for one in attribution.contributions if one.effect is None or one.effect.decision is not Decision.PAYS
     ]
+    if len(idle) == len(attribution.contributions) and attribution.contributions[0].effect is not None:
+        # Too few pairs to tell the parts apart; the strongest one, which comes first, may do by itself.
+        idle = idle[1:]
     left = winner.after
     for part in idle:
         left = replaced(left, part, tuned)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from composer.exploration import method_search
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
 from composer.exploration.kept_runs import KeptRun
@@ -13,7 +14,7 @@ from composer.exploration.method_search import search
 from composer.exploration.planning import BaselineError
 from composer.exploration.runner import Failure
 from composer.exploration.trajectory import Evaluation, Trajectory
-from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant
+from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant, combined
 from tests.exploration.measure import WORLDS, accepted
 from tests.exploration.simulation import GOAL, Effect, Simulation, method, placebos, rates, tuning
 
@@ -28,7 +29,9 @@ EFFECTS = {
 
 @pytest.fixture(scope="module")
 def found() -> Exploration:
-    return search(Simulation(EFFECTS), GOAL, VARIANTS, refused={"BlurPool": "no convolution"}, command="again \x1b[2J")
+    # With the noise of the first world, a placebo is lucky in the attribution, as in one of twenty at most.
+    simulation = Simulation(EFFECTS, world=2)
+    return search(simulation, GOAL, VARIANTS, refused={"BlurPool": "no convolution"}, command="again \x1b[2J")
 
 
 def test_a_recipe_is_found_with_a_verdict_for_each_method(found: Exploration) -> None:
@@ -131,6 +134,35 @@ def test_an_interrupted_search_goes_on_to_the_same_result() -> None:
         again = Simulation(EFFECTS, records=records)
         assert search(again, GOAL, variants).to_json() == expected
         assert again.runs == whole.runs - stop
+
+
+def test_the_best_method_is_confirmed_where_the_combination_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = combined([method("Bad"), method("Good")]), method("Good")
+    race = method_search.race
+    monkeypatch.setattr(method_search, "race", lambda *given: replace(race(*given), winner=bad, fallback=good))
+    found = search(Simulation({"Bad": Effect(0.6), "Good": Effect(1.4)}), GOAL, [method("Bad"), good, *placebos(3)])
+    assert found.recipe == good
+    assert found.result is not None
+    assert (found.result.num_pairs, found.result.adjusted) == (8, pytest.approx(5 / 256))
+    assert [one.after for one in found.rejected] == [bad]
+    (verdict,) = [one for one in found.verdicts if one.variant == good]
+    assert (str(verdict.decision), verdict.source) == ("pays", "confirmation")
+    assert [one.variant for one in found.runs if one.stage == "confirmation"].count(good) == 8
+    assert "not confirmed: Bad+Good" in str(found)
+
+
+def test_a_combination_that_is_confirmed_leaves_the_best_method_to_the_attribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both, one = combined([method("Good"), method("Help")]), method("Help")
+    race = method_search.race
+    monkeypatch.setattr(method_search, "race", lambda *given: replace(race(*given), winner=both, fallback=one))
+    simulation = Simulation(EFFECTS, world=1)
+    found = search(simulation, GOAL, [method("Good"), one, *placebos(2)])
+    assert found.recipe == both
+    # Nothing but the tuned baseline and the combination was trained with the seeds of the confirmation.
+    seeds = range(1000, 2000)
+    assert {each.variant for each in simulation.records if each.seed in seeds} == {BASELINE, both}
 
 
 def test_a_baseline_that_is_only_tuned_better_is_a_recipe() -> None:
