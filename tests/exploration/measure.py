@@ -86,9 +86,8 @@ _IMAGES = {
     "Half": Effect(1.15, step=1 / 1.1),
     "Resize": Effect(0.12, step=1 / 2),
     "Columns": Effect(0.9, step=1 / 1.3),
-    "Blur": Effect(0.7, step=1.5),
     "Sharp": Effect(0.6, step=2.0),
-    "Mix": Effect(0.7, step=1.6),
+    **{f"Dear{n}": Effect(0.65, step=1.5) for n in range(4)},
 }
 _TEXT = {
     "Short": Effect(1.6, step=1 / 4.5),
@@ -154,8 +153,8 @@ WORLDS = {
         Simulation(),
     ),
     "images": World(  # where a method has the fastest steps by far, and learns next to nothing
-        [*tuning(), *placebos(5), *map(method, _IMAGES), *map(method, _WORSE)],
-        {**_IMAGES, **_TUNING, **_WORSE},
+        [*tuning(), *placebos(5), *map(method, [*_IMAGES, *_WORSE, *_BAD])],
+        {**_IMAGES, **_TUNING, **_WORSE, **_BAD},
         Simulation(start=16.0),
         frozenset({"Layout"}),
         is_screened=True,
