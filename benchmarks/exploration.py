@@ -346,7 +346,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of all records; a later command with it continues")
     parser.add_argument("--tasks", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), help="all by default")
-    parser.add_argument("--repetitions", nargs="+", type=int, default=[0], help="their numbers, from 0")
+    parser.add_argument(
+        "--repetitions", nargs="*", type=int, default=[0], help="their numbers, from 0; none to report what is there"
+    )
     parser.add_argument("--no-optuna", action="store_true", help="explore only")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
     parser.add_argument(
