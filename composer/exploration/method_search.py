@@ -14,7 +14,7 @@ from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
 from composer.exploration.paired_runs import PairedRuns
 from composer.exploration.planning import Plan, baseline_runs, make_plan
-from composer.exploration.race import race, replaced
+from composer.exploration.race import Race, race, replaced
 from composer.exploration.runner import Request, Runner
 from composer.exploration.screening_stage import Screening
 from composer.exploration.trajectory import Trajectory
@@ -108,12 +108,7 @@ def search(
     speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
     raced = race(budgeted, plan, runs, screened.variants, speeds)
     arms = Arms(budgeted, plan)
-    claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
-    claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
-    confirmed = confirm(arms, claims, ALPHA if raced.fallback is None else ALPHA - _FALLBACK_ALPHA)
-    if raced.fallback is not None and not any(one.after == raced.winner and one.pays for one in confirmed):
-        claims.append((raced.tuned, raced.fallback))
-        confirmed += confirm(arms, claims[-1:], _FALLBACK_ALPHA)
+    confirmed = _confirmed(arms, raced)
     found = {(one.before, one.after): one for one in confirmed}
     winner = next((one for one in reversed(confirmed) if one.before == raced.tuned), None)
     attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
@@ -121,6 +116,7 @@ def search(
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
     recipe = BASELINE if result is None else result.after
+    compared = [one for one in (raced.tuned, raced.winner, raced.fallback, recipe) if one is not None]
     return Exploration(
         plan=plan,
         recipe=recipe,
@@ -137,9 +133,21 @@ def search(
         costs=dict(budgeted.stages),
         break_even=trainings_to_break_even(final, recipe, budgeted.spent),
         command=command,
-        runs=tuple(kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe], final)),
+        runs=tuple(kept_runs(arms, runs, compared, final)),
         heats=raced.heats,
     )
+
+
+def _confirmed(arms: Arms, raced: Race) -> list[PairedRuns]:
+    """Test the tuned baseline and the winner, and if that does not pay, the fallback."""
+    claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
+    claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
+    if raced.fallback is None:
+        return confirm(arms, claims)
+    found = confirm(arms, claims, ALPHA - _FALLBACK_ALPHA)
+    if any(one.after == raced.winner and one.pays for one in found):
+        return found
+    return found + confirm(arms, [(raced.tuned, raced.fallback)], _FALLBACK_ALPHA)
 
 
 def _without_idle_parts(
