@@ -20,8 +20,8 @@ from benchmarks.explored import PROGRAMS, TARGETS
 from benchmarks.kept import kept
 from benchmarks.optuna_study import Problem, study
 from benchmarks.placebos import PLACEBOS
+from benchmarks.report import RESULTS, Report
 from benchmarks.report import Goal as Limit
-from benchmarks.report import Report
 from composer.exploration import Exploration, Goal, Request, Variant
 from composer.exploration.choice import Choice
 from composer.exploration.paired_runs import compare_runs
@@ -31,14 +31,19 @@ from composer.exploration.trial_runner import PROBE, TrialRunner
 from composer.trials import Target
 from composer.trials.workspace import workspace
 
-__all__ = ["explored", "head_to_head", "measure", "optuna_best", "report_of"]
+__all__ = ["SEARCH", "explored", "head_to_head", "measure", "optuna_best", "report_of", "restore"]
 
+# Number of the search, raised when it tries other things: explorations by an older one stay on the page beside those by
+# the present one, since a repetition that is replaced by a luckier one tells nothing.
+SEARCH = 2
 _PAIRS = 8
 # Added to all seeds of a repetition, times its number; a search uses fewer seeds in a row.
 _SEEDS = 100
 # The first seed with which the results of both searches are compared; explore uses those below.
 _FRESH = 50_000
 _GAIN = 1.3
+# Repetitions of a program, and of how many the intervals of the recipes have to overlap.
+_REPETITIONS, _ALIKE = 5, 4
 
 
 def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
@@ -65,6 +70,7 @@ def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
         **found.to_json(),
         "name": name,
         "repetition": repetition,
+        "search": SEARCH,
         "minutes": sum(found.costs.values()) / 60,
         "session_minutes": (time.perf_counter() - begin) / 60,
         "placebos": _accepted(found),
@@ -133,7 +139,7 @@ def measure(folder: Path, names: Iterable[str], repetitions: Iterable[int], *, w
     names = list(names)
     for repetition in repetitions:
         for name in names:
-            own = folder / f"{name}-{repetition}"
+            own = folder / f"{name}-{repetition}-search{SEARCH}"
             own.mkdir(parents=True, exist_ok=True)
             found = kept(own / "explored.json", lambda n=name, r=repetition, o=own: explored(n, r, o / "runs"))
             if with_optuna:
@@ -151,6 +157,23 @@ def measure(folder: Path, names: Iterable[str], repetitions: Iterable[int], *, w
     return report_of(folder)
 
 
+def restore(folder: Path, results: Path = RESULTS) -> int:
+    """Lay the published explorations into a folder, so that a report of it has them too, and return their number.
+
+    Files that the folder has are left as they are.
+
+    Args:
+        folder: Folder of all records.
+        results: Folder of the published results.
+    """
+    samples = json.loads((results / "exploration.json").read_text())["samples"]
+    for name, own in samples.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for part, content in own.items():
+            kept(folder / name / f"{part}.json", lambda content=content: content)
+    return len(samples)
+
+
 def report_of(folder: Path) -> Report:
     """Return the report of all results in a folder.
 
@@ -159,9 +182,13 @@ def report_of(folder: Path) -> Report:
     """
     rows: list[list[Any]] = []
     samples: dict[str, Any] = {}
-    for path in sorted(folder.glob("*/explored.json"), key=_place):
-        own = {file.stem: json.loads(file.read_text()) for file in path.parent.glob("*.json")}
-        samples[path.parent.name] = own
+    paths = folder.glob("*/explored.json")
+    found = {
+        path.parent.name: {file.stem: json.loads(file.read_text()) for file in sorted(path.parent.glob("*.json"))}
+        for path in paths
+    }
+    for name, own in sorted(found.items(), key=lambda pair: _place(pair[1]["explored"])):
+        samples[name] = own
         rows.append(_row(own["explored"], own.get("optuna"), own.get("head_to_head")))
     return Report(
         "exploration",
@@ -178,6 +205,7 @@ def report_of(folder: Path) -> Report:
 
 _COLUMNS = (
     "program, repetition",
+    "search",
     "recipe",
     "times as fast as the tuned baseline",
     "as the program as it is",
@@ -189,6 +217,9 @@ _COLUMNS = (
     "explore's recipe, times as fast as Optuna's best",
 )
 _NOTES = [
+    "Search 1 is that of 24 November 2026. Search 2 doubts what the cost of a step says, tries methods without a run "
+    "more often, and confirms the best single method where a combination is not confirmed. What it repeats with the "
+    "same seeds does not replace what search 1 found: both are shown and counted.",
     "Each repetition has other seeds. Five placebos, methods that do nothing, are among the methods.",
     "Ratios are geometric means over pairs of runs with the same fresh seed on held-out data, with BCa intervals of "
     "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "
@@ -217,14 +248,19 @@ def _accepted(found: Exploration) -> list[str]:
     return sorted(changes)
 
 
-def _place(path: Path) -> tuple[int, int]:
-    name, _, repetition = path.parent.name.rpartition("-")
-    return int(repetition), list(PROGRAMS).index(name)
+def _place(found: Mapping[str, Any]) -> tuple[int, int, int]:
+    return _search_of(found), found["repetition"], list(PROGRAMS).index(found["name"])
+
+
+def _search_of(found: Mapping[str, Any]) -> int:
+    """Number of the search; the first one did not write it."""
+    return found.get("search", 1)
 
 
 def _row(found: Mapping[str, Any], optuna: Mapping[str, Any] | None, both: Mapping[str, Any] | None) -> list[Any]:
     return [
         f"{found['name']}, {found['repetition'] + 1}",
+        str(_search_of(found)),
         found["recipe"]["name"] if found["found"] else "nothing",
         _ratio(found["result"]),
         _ratio(found["overall"]),
@@ -255,12 +291,9 @@ def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
     """The goals."""
     if not found:
         return []
-    names = {one["name"] for one in found}
-    gains = {
-        name: max(_low(one) for one in found if one["name"] == name and one["repetition"] == 0)
-        for name in names
-        if any(one["name"] == name and one["repetition"] == 0 for one in found)
-    }
+    first = [one for one in found if one["repetition"] == 0]
+    # Of a program that two searches have explored, the worse one counts.
+    gains = {name: min(_low(one) for one in first if one["name"] == name) for name in {one["name"] for one in first}}
     slow = sum(low < _GAIN for low in gains.values())
     tried, accepted = len(PLACEBOS) * len(found), sum(len(one["placebos"]) for one in found)
     costs = [one["search_cost"] for one in found]
@@ -279,7 +312,29 @@ def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
             doubt="" if tried >= 100 else "fewer than 100 are tried",
         ),
         Limit("cost of a search at most", max(costs), 15.0, "trainings"),
+        *(_stability(found, search) for search in sorted({_search_of(one) for one in found})),
     ]
+
+
+def _stability(found: Sequence[Mapping[str, Any]], search: int) -> Limit:
+    """Of how many programs too few repetitions by a search find recipes that are as good as each other."""
+    own = [one for one in found if _search_of(one) == search]
+    unstable, short = 0, 0
+    for name in PROGRAMS:
+        effects = [(one["result"] or {}).get("effect") for one in own if one["name"] == name]
+        ends = [
+            (one["low"] or 0.0, math.inf if one["high"] is None else one["high"]) for one in effects if one is not None
+        ]
+        # Intervals that overlap in pairs have a point in common, which is the lower end of one of them.
+        alike = max((sum(low <= point <= high for low, high in ends) for point, _ in ends), default=0)
+        short += len(effects) < _REPETITIONS
+        unstable += alike < _ALIKE * len(effects) / _REPETITIONS
+    return Limit(
+        f"programs whose intervals overlap in fewer than {_ALIKE} of {_REPETITIONS} repetitions (search {search})",
+        unstable,
+        0,
+        doubt=f"{short} of {len(PROGRAMS)} programs have fewer repetitions" if short else "",
+    )
 
 
 def _low(found: Mapping[str, Any]) -> float:
@@ -291,11 +346,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of all records; a later command with it continues")
     parser.add_argument("--tasks", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), help="all by default")
-    parser.add_argument("--repetitions", nargs="+", type=int, default=[0], help="their numbers, from 0")
+    parser.add_argument(
+        "--repetitions", nargs="*", type=int, default=[0], help="their numbers, from 0; none to report what is there"
+    )
     parser.add_argument("--no-optuna", action="store_true", help="explore only")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
+    parser.add_argument(
+        "--from-results", action="store_true", help="lay the published explorations into the folder first"
+    )
     parser.add_argument("--note", nargs="+", default=[], help="for the page, such as what else the host did meanwhile")
     given = parser.parse_args()
+    if given.from_results:
+        print(f"restored {restore(given.folder)} explorations", file=sys.stderr)
     report = measure(given.folder, given.tasks, given.repetitions, with_optuna=not given.no_optuna)
     report.notes.extend(given.note)
     if given.write:

@@ -133,19 +133,15 @@ def verdicts_of(
     verdicts: dict[Variant, MethodVerdict] = {}
     for one in raced.standings:
         verdicts[one.variant] = _by_race(one, plan, raced.noise(one.seconds))
-    confirmed = [one for one in found.values() if one.after == raced.tuned and len(raced.tuned.single) == 1]
-    for one in confirmed:
-        verdicts[one.after] = verdict_of_pairs(one.after, one, "confirmation")
+    for one in found.values():
+        parts = [part for part in one.after.single if part not in one.before.single]
+        if len(parts) == 1:
+            verdicts[parts[0]] = verdict_of_pairs(parts[0], one, "confirmation")
     for one in attribution.contributions if attribution is not None else ():
         if one.effect is not None:
             # Of a single part, the confirmation has said it.
             source = "confirmation" if one.effect in found.values() else "attribution"
             verdicts[one.part] = verdict_of_pairs(one.part, one.effect, source)
-    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
-    if winner is not None and attribution is None:
-        parts = [one for one in winner.after.single if one not in raced.tuned.single]
-        if len(parts) == 1:
-            verdicts[parts[0]] = verdict_of_pairs(parts[0], winner, "confirmation")
     return list(verdicts.values())
 
 

@@ -12,11 +12,13 @@ from composer.exploration.runner import Request
 from composer.exploration.variant import Variant
 from composer.statistics.sequential import LookAction, SequentialTest
 
-__all__ = ["FIRST_SEED", "Arms", "confirm"]
+__all__ = ["ALPHA", "FIRST_SEED", "Arms", "confirm"]
 
 # The search uses small seeds; none of its seeds is among these.
 FIRST_SEED = 1000
 _FIRST_LOOK = 6
+# Chance at which an exploration says that anything pays if nothing does.
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,18 @@ class Arms:
         return advantages(self.plan.goal, *runs, self.plan.limit)
 
 
-def confirm(arms: Arms, claims: Sequence[tuple[Variant, Variant]]) -> list[PairedRuns]:
+def confirm(arms: Arms, claims: Sequence[tuple[Variant, Variant]], alpha: float = ALPHA) -> list[PairedRuns]:
     """Test whether variants are better than others, by pairs of runs with fresh seeds on held-out data.
 
-    Looks after 6, 8, ... pairs share one alpha of 5 % (:class:`.SequentialTest`), and so do the claims: each is tested
-    at alpha / m, and those that are left at alpha / (m - 1) once one was accepted (Holm; Ye et al. 2013). A claim that
+    Looks after 6, 8, ... pairs share one alpha (:class:`.SequentialTest`), and so do the claims: each is tested at
+    alpha / m, and those that are left at alpha / (m - 1) once one was accepted (Holm; Ye et al. 2013). A claim that
     has little prospect is given up. A change pays if the test accepts it and its interval says so as well.
 
     Args:
         arms: What trains.
         claims: The variants without and with each change.
+        alpha: Chance at which a claim is accepted if no change does anything; what other claims have of 5 % is taken
+            off.
 
     Returns:
         A comparison for each claim for which there was time for two pairs or more.
@@ -173,12 +177,13 @@ def confirm(arms: Arms, claims: Sequence[tuple[Variant, Variant]]) -> list[Paire
             done = max(done, trained)
             break
         done = look
-        _look(arms, claims, looks, look, accepted, ended)
+        _look(arms, claims, looks, look, alpha, accepted, ended)
     if done < 2:
         return []
     numbers = [end or done for end in ended]
     found = [arms.compare(*claim, number) for claim, number in zip(claims, numbers, strict=True)]
-    return with_holm(found, accepted)
+    share = ALPHA / alpha
+    return [replace(one, adjusted=min(share * one.adjusted, 1.0)) for one in with_holm(found, accepted)]
 
 
 def _look(
@@ -186,6 +191,7 @@ def _look(
     claims: Sequence[tuple[Variant, Variant]],
     looks: tuple[int, ...],
     look: int,
+    alpha: float,
     accepted: list[bool],
     ended: list[int],
 ) -> None:
@@ -193,7 +199,7 @@ def _look(
     again = True
     while again:
         again = False
-        test = SequentialTest(looks, alpha=0.05 / max(1, len(claims) - sum(accepted)))
+        test = SequentialTest(looks, alpha=alpha / max(1, len(claims) - sum(accepted)))
         for number, claim in enumerate(claims):
             # One that was given up at this look is tested again if another was accepted at it.
             if accepted[number] or ended[number] not in (0, look):

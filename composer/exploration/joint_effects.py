@@ -20,6 +20,10 @@ _PRIOR = 0.2
 _PRIOR_MEAN = -0.02
 # Standard deviation of what the parts of a combination gain or lose by being together.
 _TOGETHER = 0.1
+# Share of the logarithm of the speed of a step that is expected to be gained, and its standard deviation.
+_COST_SHARE, _COST_DOUBT = 0.5, 0.5
+# What deviates in a draw from the mean of a method without a run is multiplied by this: effects have long tails.
+_UNTRIED = 2.0
 # Methods of a combination at most. Of more, it is less clear which one has helped, and more hinder each other.
 _MOST_METHODS = 3
 # Of the effect of a learning rate by the logarithm of its factor to the base 2: standard deviation of the slope, mean
@@ -31,14 +35,16 @@ class JointEffects:
     """Bayesian linear regression of the gains of runs on the methods that they have, and on their learning rate.
 
         gain of a run = what all runs share + effect of its learning rate + sum of the effects of its methods + noise
-        effect of a method ~ N(log(speed of a step) - 0.02, 0.2^2)
+        effect of a method ~ N(c / 2 - 0.02, 0.2^2 + (c / 2)^2),  c = log(speed of a step)
         effect of a learning rate = a x + b x^2 + Brownian motion of x,  a ~ N(0, 0.4^2),  b ~ N(-0.15, 0.2^2)
 
-    What all runs share is the effect of their seed; x is the logarithm to the base 2 of the factor of a learning rate,
-    0 for that of the program.
+    Steps that are cheaper may teach less, and dearer ones more, so that their cost says less the further it is from
+    that of the baseline. What all runs share is the effect of their seed; x is the logarithm to the base 2 of the
+    factor of a learning rate, 0 for that of the program.
 
     New combinations are chosen by Thompson sampling: effects are drawn from the posterior distribution, and the
-    methods whose drawn effect is positive are tried together, with the learning rate whose drawn effect is largest.
+    methods whose drawn effect is positive are tried together, with the learning rate whose drawn effect is largest. Of
+    methods without a run, draws are twice as far from their mean, since a few effects are much larger than most.
 
     Args:
         factors: The methods, learning rates and batch sizes.
@@ -69,6 +75,8 @@ class JointEffects:
         mean = np.array([*means, 0.0])  # the last one is what all runs share
         covariance = np.zeros((len(mean), len(mean)))
         covariance[:-1, :-1] = [[_covariance(one, two) * scale**2 for two in self.factors] for one in self.factors]
+        for place, one in enumerate(self.factors):
+            covariance[place, place] += (_COST_DOUBT * math.log(speeds.get(one, 1.0)) * scale) ** 2
         covariance[-1, -1] = shared**2
         self._precision: Floats = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         self._weighted: Floats = self._precision @ mean
@@ -131,6 +139,8 @@ class JointEffects:
         """Return the parts of the next run: those that are best in a draw from the posterior distribution."""
         mean, covariance = self._posterior()
         drawn = self._random.multivariate_normal(mean, covariance, method="cholesky")
+        untried = [one.kind not in TUNED_KINDS and not self.counts[one] for one in self.factors]
+        drawn[:-1] += np.where(untried, (_UNTRIED - 1) * (drawn - mean)[:-1], 0.0)
         return self._best(drawn[:-1], _MOST_METHODS)
 
     def best(self, doubt: float = 0.0, most: int = _MOST_METHODS) -> list[Variant]:
@@ -169,7 +179,7 @@ def _prior_mean(factor: Variant, speed: float) -> float:
     """What a part is expected to gain before it was tried."""
     if factor.kind == "learning_rate":
         return _CURVATURE * math.log2(factor.factor) ** 2
-    return _PRIOR_MEAN + math.log(speed)
+    return _PRIOR_MEAN + _COST_SHARE * math.log(speed)
 
 
 def _covariance(one: Variant, two: Variant) -> float:

@@ -9,12 +9,12 @@ from composer._text import positive
 from composer.exploration.attribution import Attribution, attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.conclusions import kept_runs, overall_effect, trainings_to_break_even, verdicts_of
-from composer.exploration.confirmation import Arms, confirm
+from composer.exploration.confirmation import ALPHA, Arms, confirm
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
 from composer.exploration.paired_runs import PairedRuns
 from composer.exploration.planning import Plan, baseline_runs, make_plan
-from composer.exploration.race import race, replaced
+from composer.exploration.race import Race, race, replaced
 from composer.exploration.runner import Request, Runner
 from composer.exploration.screening_stage import Screening
 from composer.exploration.trajectory import Trajectory
@@ -22,6 +22,9 @@ from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant
 from composer.statistics.holm import Decision
 
 __all__ = ["search"]
+
+# What the fallback has of alpha. With 8 pairs it still is accepted if 2 of the 256 combinations of signs are as good.
+_FALLBACK_ALPHA = 0.01
 
 
 def search(
@@ -42,9 +45,10 @@ def search(
     1. A/A runs of the baseline say how much runs spread, what can be told, and how long it takes (:class:`.Plan`).
     2. Screening leaves out variants that cannot be used, if there is one (:class:`.ScreeningStage`).
     3. A race proposes a tuned baseline and a combination of methods (:func:`.race`).
-    4. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`).
+    4. Pairs of runs with fresh seeds on held-out data decide whether they are better (:func:`.confirm`). If the
+       combination is not, the method that is expected to help most by itself is tested as well, at a part of alpha.
     5. Each part of a confirmed combination is left out in turn (:func:`.attribute`). Parts that do not pay are removed
-       if what is left is confirmed as well.
+       if what is left, at least the strongest part, is confirmed as well.
 
     What is done depends on nothing but the outcomes of runs, so that a search that is repeated with a runner that
     remembers them goes on where it was interrupted.
@@ -104,16 +108,15 @@ def search(
     speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
     raced = race(budgeted, plan, runs, screened.variants, speeds)
     arms = Arms(budgeted, plan)
-    claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
-    claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
-    confirmed = confirm(arms, claims)
+    confirmed = _confirmed(arms, raced)
     found = {(one.before, one.after): one for one in confirmed}
-    winner = found.get((raced.tuned, raced.winner)) if raced.winner is not None else None
+    winner = next((one for one in reversed(confirmed) if one.before == raced.tuned), None)
     attribution = attribute(arms, raced.tuned, winner) if winner is not None and winner.pays else None
     result, final = _without_idle_parts(arms, raced.tuned, winner, attribution)
     if result is None or not result.pays:
         result = next((one for one in confirmed if one.after == raced.tuned and one.pays), None)
     recipe = BASELINE if result is None else result.after
+    compared = [one for one in (raced.tuned, raced.winner, raced.fallback, recipe) if one is not None]
     return Exploration(
         plan=plan,
         recipe=recipe,
@@ -130,15 +133,29 @@ def search(
         costs=dict(budgeted.stages),
         break_even=trainings_to_break_even(final, recipe, budgeted.spent),
         command=command,
-        runs=tuple(kept_runs(arms, runs, [*(one for claim in claims for one in claim), recipe], final)),
+        runs=tuple(kept_runs(arms, runs, compared, final)),
         heats=raced.heats,
     )
+
+
+def _confirmed(arms: Arms, raced: Race) -> list[PairedRuns]:
+    """Test the tuned baseline and the winner, and if that does not pay, the fallback."""
+    claims = [(BASELINE, raced.tuned)] if raced.tuned != BASELINE else []
+    claims += [(raced.tuned, raced.winner)] if raced.winner is not None else []
+    if raced.fallback is None:
+        return confirm(arms, claims)
+    found = confirm(arms, claims, ALPHA - _FALLBACK_ALPHA)
+    if any(one.after == raced.winner and one.pays for one in found):
+        return found
+    return found + confirm(arms, [(raced.tuned, raced.fallback)], _FALLBACK_ALPHA)
 
 
 def _without_idle_parts(
     arms: Arms, tuned: Variant, winner: PairedRuns | None, attribution: Attribution | None
 ) -> tuple[PairedRuns | None, Arms]:
     """The winner without the parts that were not shown to pay, if that is better than the tuned baseline as well.
+
+    If none was shown to pay, its strongest part is what is left.
 
     What is left was chosen by the runs so far, so that it is compared by fresh ones, which are returned with it.
     """
@@ -147,6 +164,9 @@ def _without_idle_parts(
     idle = [
         one.part for one in attribution.contributions if one.effect is None or one.effect.decision is not Decision.PAYS
     ]
+    if len(idle) == len(attribution.contributions) and attribution.contributions[0].effect is not None:
+        # Too few pairs to tell the parts apart; the strongest one, which comes first, may do by itself.
+        idle = idle[1:]
     left = winner.after
     for part in idle:
         left = replaced(left, part, tuned)

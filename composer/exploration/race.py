@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, HeatResult, Standing, rungs_within
+from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
 from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
@@ -52,6 +52,8 @@ class Race:
     Args:
         tuned: The tuned baseline; :data:`.BASELINE` where nothing seemed better than what is there.
         winner: The combination with the tuned baseline that seems best; None if no method seems to pay.
+        fallback: The tuned baseline with the one method that is expected to help most, to be confirmed if the winner is
+            not; None if that is the winner, or none is expected to help.
         standings: How far each variant came, the best first; single methods are named without the tuned baseline.
         left_out: Variants that were not tried, with the reason.
         seconds: Seconds of training of the tuned baseline to the target, or of the goal.
@@ -69,6 +71,7 @@ class Race:
     seconds: float = 0.0
     references: tuple[Reference, ...] = ()
     heats: tuple[HeatResult, ...] = ()
+    fallback: Variant | None = None
 
     def noise(self, seconds: float) -> tuple[float, int]:
         """Return the standard deviation of the gain of a run, and its degrees of freedom.
@@ -188,7 +191,8 @@ class _Search:
         standings = (*methods, *self.late_standings, *tuners)
         self.runner.up_to(math.inf)
         heats = (*self.short.results, *self.heats)
-        return Race(self.tuned, winner, standings, self.left_out, self.seconds, (self.given,), heats)
+        fallback = self.fallback(winner)
+        return Race(self.tuned, winner, standings, self.left_out, self.seconds, (self.given,), heats, fallback)
 
     def tune(self) -> None:
         """Tune the baseline."""
@@ -221,6 +225,7 @@ class _Search:
     def combine(self) -> Variant | None:
         """Train the combinations that are expected to be best for longer; None if not even the best seems to pay."""
         measured: list[tuple[Variant, list[Variant]]] = []
+        standings: list[Standing] = []
         effects = self.short.effects
         for _ in range(_FINALS):
             good = effects.best(_DOUBT, _CONTENDERS)
@@ -238,8 +243,12 @@ class _Search:
             if not self.heat.fits([variant], self.long):
                 break
             standing = self.short.observe("combinations", following, self.long)
+            standings.append(standing)
             if math.isfinite(standing.gain):
                 measured.append((variant, following))
+        if standings:
+            ranked = tuple(sorted(standings, key=lambda one: -one.gain))
+            self.heats.append(HeatResult("combinations", (RungResult(self.long, ranked, ()),)))
         least = effects.expected(self.tuned.single) + _WORTH * effects.scale
         measured = [one for one in measured if effects.expected(one[1]) > least]
         measured.sort(key=lambda one: -(effects.expected(one[1]) + self.heat.standings[one[0]].gain))
@@ -309,6 +318,17 @@ class _Search:
             found.append(replace(standings[0], gain=gain))
         best = max(found, key=lambda one: one.gain, default=None)
         return winner if best is None or best.gain <= self.worth(seconds) else best.variant
+
+    def fallback(self, winner: Variant | None) -> Variant | None:
+        """The tuned baseline with the method that is expected to help most, if that is not the winner itself."""
+        effects = self.short.effects
+        for one in effects.best(most=len(self.methods)):
+            if one.kind in TUNED_KINDS or not effects.counts[one] or effects.effect(one)[0] < _WORTH * effects.scale:
+                continue
+            variant = combined([*self.tuned.single, one])
+            if variant != winner:
+                return variant
+        return None
 
     def without_parts(self, winner: Variant | None) -> list[Variant]:
         """The winner without each method in turn, the strongest first: one that is fast at first may never arrive."""

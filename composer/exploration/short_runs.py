@@ -14,7 +14,7 @@ __all__ = ["ShortRuns"]
 # Standard deviation of the difference between what a short run shows and a long one, in logarithms of speed.
 _EARLY = 0.15
 # Gain of a run that failed or diverged, in logarithms of speed.
-_WORST = 0.7
+_WORST = 1.4
 # Proposals of what was trained before after which there is nothing new to try.
 _MISSES = 20
 

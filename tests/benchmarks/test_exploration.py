@@ -129,17 +129,51 @@ def test_what_is_recorded_is_not_measured_again(tmp_path: Path, monkeypatch: pyt
     report = exploration.measure(tmp_path, ["digits", "speech"], [0, 1], with_optuna=False)
     assert asked == [("speech", 0), ("digits", 0), ("digits", 1), ("speech", 1)]
     assert [row[0] for row in report.rows] == ["digits, 1", "speech, 1", "digits, 2", "speech, 2"]
-    assert report.rows[0][2] == "1.50 (1.40 to 1.70), 1 before missed"
+    assert report.rows[0][3] == "1.50 (1.40 to 1.70), 1 before missed"
 
 
 def test_goals_are_of_what_was_measured(tmp_path: Path) -> None:
     for name, low in (("digits", 1.4), ("book", 1.35), ("spelling", 1.1), ("speech", 1.31)):
         (tmp_path / f"{name}-0").mkdir()
         (tmp_path / f"{name}-0" / "explored.json").write_text(json.dumps(record(name, 0, low, ["a placebo"])))
-    gain, accepted, cost = exploration.report_of(tmp_path).goals
+    gain, accepted, cost, stability = exploration.report_of(tmp_path).goals
     assert (gain.value, gain.met) == (1, True)
     assert (accepted.value, accepted.verdict) == (20.0, "unclear: fewer than 100 are tried")
     assert (cost.value, cost.met) == (14.0, True)
+    assert stability.verdict == "unclear: 4 of 4 programs have fewer repetitions"
+
+
+def test_recipes_are_stable_if_four_of_five_intervals_overlap(tmp_path: Path) -> None:
+    lows = {"digits": (1.4, 1.5, 1.6, 1.69, 1.71), "book": (1.4, 1.5, 1.6, 1.71, 1.71)}
+    for name in exploration.PROGRAMS:
+        for repetition, low in enumerate(lows.get(name, (1.4,) * 5)):
+            (tmp_path / f"{name}-{repetition}").mkdir()
+            found = record(name, repetition, low, [])
+            if low > 1.7:
+                found["result"] = None  # nothing was found
+            (tmp_path / f"{name}-{repetition}" / "explored.json").write_text(json.dumps(found))
+    *_, stability = exploration.report_of(tmp_path).goals
+    assert (stability.value, stability.doubt, stability.met) == (1, "", False)
+
+
+def test_a_later_search_does_not_replace_what_an_earlier_one_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = {"digits-0": {"explored": record("digits", 0, 1.1, ["a placebo"])}}
+    (tmp_path / "exploration.json").write_text(json.dumps({"samples": published}))
+    assert exploration.restore(tmp_path / "records", tmp_path) == 1
+
+    def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
+        return {**record(name, repetition, 1.6, []), "search": exploration.SEARCH}
+
+    monkeypatch.setattr(exploration, "explored", explored)
+    monkeypatch.setattr(exploration.torch, "set_num_threads", lambda number: None)
+    report = exploration.measure(tmp_path / "records", ["digits"], [0], with_optuna=False)
+    assert [row[:2] for row in report.rows] == [["digits, 1", "1"], ["digits, 1", str(exploration.SEARCH)]]
+    gain, accepted, *_ = report.goals
+    assert (gain.value, accepted.value) == (1, 10.0)  # the worse of both counts, and the placebo of the first
+    assert exploration.restore(tmp_path / "records", tmp_path) == 1  # again changes nothing
+    assert len(exploration.report_of(tmp_path / "records").rows) == 2
 
 
 def test_results_of_both_searches_are_laid_out(tmp_path: Path) -> None:
@@ -150,5 +184,5 @@ def test_results_of_both_searches_are_laid_out(tmp_path: Path) -> None:
     (own / "optuna.json").write_text(json.dumps(best))
     (own / "head_to_head.json").write_text(json.dumps(record("digits", 0, 0.9, [])["result"]))
     (row,) = exploration.report_of(tmp_path).rows
-    assert row[7:9] == ["20 (12 pruned, 3 failed)", "optimizers.lr=0.4"]
-    assert row[9].startswith("1.50 (0.90 to 1.70)")
+    assert row[8:10] == ["20 (12 pruned, 3 failed)", "optimizers.lr=0.4"]
+    assert row[10].startswith("1.50 (0.90 to 1.70)")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from composer.exploration.exploration import Exploration
 from composer.exploration.method_search import search
-from composer.exploration.variant import Variant
+from composer.exploration.planning import Plan
+from composer.exploration.screening import Screened
+from composer.exploration.screening_stage import Screening
+from composer.exploration.trajectory import Trajectory
+from composer.exploration.variant import TUNED_KINDS, Variant
 from composer.statistics.holm import Decision
+from composer.statistics.paired import Ratio
 from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
 
 
@@ -25,29 +34,68 @@ class World:
         effects: What each does, by name.
         simulation: Everything else.
         good: Names of the methods that are to be found.
+        is_screened: Whether the cost of a step of each method is measured before the race.
     """
 
     variants: Sequence[Variant]
     effects: Mapping[str, Effect]
     simulation: Simulation
     good: frozenset[str] = frozenset()
+    is_screened: bool = False
 
     def explore(self, number: int, noise: float, budget: float = math.inf) -> tuple[Exploration, Simulation]:
         """Explore a copy of it with other noise."""
         runner = replace(
             self.simulation, effects=self.effects, world=number, time_noise=noise, learning_noise=noise, records={}
         )
-        return search(runner, runner.goal, self.variants, budget=budget), runner
+        screening = self._screening(number) if self.is_screened else None
+        # The order decides which methods a search draws for its first runs.
+        variants = list(self.variants)
+        random.Random(number).shuffle(variants)
+        return search(runner, runner.goal, variants, budget=budget, screening=screening), runner
+
+    def _screening(self, number: int) -> Callable[[Plan, Sequence[Trajectory], Sequence[Variant]], Screening]:
+        """A screening that measures the cost of steps with noise, in the time that a screening may take."""
+
+        def screened(plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Screening:
+            found: list[Screened] = []
+            for one in variants:
+                if one.kind not in TUNED_KINDS:
+                    noise = np.random.default_rng([number, zlib.crc32(one.name.encode())]).normal()
+                    speed = math.exp(_SCREENING_NOISE * noise) / self.effects.get(one.name, Effect()).step
+                    found.append(Screened(one, Ratio(speed, speed / 1.3, speed * 1.3)))
+            return Screening(tuple(variants), screened=tuple(found), seconds=_SCREENING_SHARE * plan.search)
+
+        return screened
 
     def speed(self, variant: Variant) -> float:
         """How many times as fast a variant learns in truth, without interactions and ceilings."""
         return math.prod(self.effects.get(one.name, Effect()).speed for one in variant.single)
 
 
+# Standard deviation of the logarithm of a screened speed, as that of placebos on real programs, and what it takes.
+_SCREENING_NOISE, _SCREENING_SHARE = 0.07, 0.2
 _WORSE = {f"Worse{n}": Effect(0.85, step=1.1) for n in range(8)}
 _MANY = {"GoodA": Effect(1.45), "GoodB": Effect(1.3), "GoodC": Effect(1.25), "GoodD": Effect(1.15)}
 _BAD = {f"Bad{n}": Effect(0.6) for n in range(4)}
 _TUNING = rates(0.8, 1.0, 0.5)
+
+# Methods that change what a step costs, as they did on real programs: of some that are fast a step learns little.
+_IMAGES = {
+    "Layout": Effect(1.4, step=1 / 1.4),
+    "Half": Effect(1.15, step=1 / 1.1),
+    "Resize": Effect(0.12, step=1 / 2),
+    "Columns": Effect(0.9, step=1 / 1.3),
+    "Sharp": Effect(0.6, step=2.0),
+    **{f"Dear{n}": Effect(0.65, step=1.5) for n in range(4)},
+}
+_TEXT = {
+    "Short": Effect(1.6, step=1 / 4.5),
+    "Bias": Effect(3.5, step=1.2),
+    "Gates": Effect(0.95, step=1.25),
+    "Half": Effect(0.65, step=1.5),
+    "Sharp": Effect(0.6, step=2.0),
+}
 
 WORLDS = {
     "placebos": World([*tuning(), *placebos(10)], {}, Simulation()),
@@ -103,6 +151,20 @@ WORLDS = {
         [*tuning(), *placebos(10)],
         {**rates(0.95, 0.95, 0.9), "batch x0.5": Effect(0.95)},
         Simulation(),
+    ),
+    "images": World(  # where a method has the fastest steps by far, and learns next to nothing
+        [*tuning(), *placebos(5), *map(method, [*_IMAGES, *_WORSE, *_BAD])],
+        {**_IMAGES, **_TUNING, **_WORSE, **_BAD},
+        Simulation(start=16.0),
+        frozenset({"Layout"}),
+        is_screened=True,
+    ),
+    "text": World(  # where the best method has steps that are slower
+        [*tuning(), *placebos(5), *map(method, _TEXT), *map(method, list(_WORSE)[:4])],
+        {**_TEXT, **rates(0.8, 1.2, 0.9), **_WORSE},
+        Simulation(start=16.0),
+        frozenset({"Bias"}),
+        is_screened=True,
     ),
     "conflict": World(  # each alone is good, together they are not
         [*tuning(), method("One"), method("Two"), *placebos(10), *map(method, _WORSE)],

@@ -50,6 +50,13 @@ def test_a_method_that_fails_does_not_pay() -> None:
     assert found.failures == found.num_pairs
 
 
+def test_a_claim_with_a_part_of_alpha_needs_more_pairs_and_its_p_value_says_so() -> None:
+    (found,) = confirm(arms(Simulation(EFFECTS)), [(BASELINE, GOOD)], alpha=0.01)
+    assert (found.pays, found.num_pairs) == (True, 8)
+    assert found.p_value == 1 / 256
+    assert found.adjusted == pytest.approx(5 / 256)
+
+
 @pytest.mark.parametrize("claims", [1, 2])
 def test_placebos_are_accepted_in_at_most_five_percent(claims: int) -> None:
     number = 60

@@ -18,13 +18,14 @@ from composer.trials import Target
 from composer.trials.workspace import Workspace
 from tests.exploration.simulation import GOAL, Simulation, placebos
 
+PRECISION = Variant("amp_bf16", ("precision=amp_bf16",), "precision", group="precision")
 COMPILE = Variant("compile", ("compile_config={}",), "compile", group="compile")
 
 
 def screened(
     folder: Path, number: int, cpu_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> screening_stage.Screening:
-    """The screening of placebos and compilation, of which each takes some time."""
+    """The screening of placebos, a precision and compilation, of which each takes some time."""
 
     def measured(target: Target, variants: list[Variant], *others: object, **options: object) -> list[Screened]:
         return [Screened(one, Ratio(1.0, 0.9, 1.1), cpu_seconds=cpu_seconds) for one in variants]
@@ -32,21 +33,25 @@ def screened(
     monkeypatch.setattr(screening_stage, "screen", measured)
     runner = BudgetedRunner(Simulation(), GOAL)
     runs = baseline_runs(runner)
-    plan = make_plan(runner, runs, number + 1)
+    plan = make_plan(runner, runs, number + 2)
     stage = ScreeningStage(Target("script", "train.py"), ProgramFacts(), Workspace(folder, None), clock="cpu")
-    return stage(plan, runs, [*placebos(number), COMPILE])
+    return stage(plan, runs, [*placebos(number), PRECISION, COMPILE])
 
 
 def test_what_there_is_no_time_for_is_usable_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = screened(tmp_path, 12, 50.0, monkeypatch)
     assert len(found.screened) == 12  # two groups of six
     assert not found.refused
-    assert {one.name for one in found.variants} == {"compile", *(f"Placebo{number}" for number in range(12))}
-    assert found.notes == ("There was no time to measure the steps of 1 method before the race.",)
+    names = {f"Placebo{number}" for number in range(12)}
+    assert {one.name for one in found.variants} == {"amp_bf16", "compile", *names}
+    assert found.notes == ("There was no time to measure the steps of 2 methods before the race.",)
+    # What a precision does is known from its steps; a method has the race.
+    assert found.screened[0].variant == PRECISION
+    assert COMPILE not in [one.variant for one in found.screened]
 
 
 def test_all_is_tried_where_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = screened(tmp_path, 12, 1.0, monkeypatch)
-    assert len(found.screened) == len(found.variants) == 13
+    assert len(found.screened) == len(found.variants) == 14
     assert not found.refused
     assert not found.notes
