@@ -60,12 +60,11 @@ def document_block_mask(document_ids: Tensor, causal: bool = False) -> BlockMask
         document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
         causal: Whether a token attends only to itself and earlier tokens.
 
-    >>> from torch.nn.attention.flex_attention import flex_attention
     >>> packed = pack_sequences([[5, 6, 7], [8, 9], [3]], max_seq_length=4)
-    >>> mask = document_block_mask(packed["document_ids"], causal=True)
-    >>> query = torch.ones(2, 1, 4, 8)
-    >>> flex_attention(query, query, query, block_mask=mask).shape
-    torch.Size([2, 1, 4, 8])
+    >>> document_block_mask(packed["document_ids"], causal=True).shape
+    (2, 1, 4, 4)
+
+    The model calls ``torch.compile(flex_attention)(query, key, value, block_mask=mask)``.
 
     Paper: Flex Attention, Dong et al. 2024, https://arxiv.org/abs/2412.05496
     """
