@@ -28,8 +28,12 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def make_model() -> Any:
-    """Return a language model of pre-norm blocks, the same each time."""
+def make_model(layers: int = LAYERS) -> Any:
+    """Return a language model of pre-norm blocks, the same each time.
+
+    Args:
+        layers: Number of blocks.
+    """
     import torch
     from torch import Tensor, nn
     from torch.nn import functional as F
@@ -55,7 +59,7 @@ def make_model() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.embed, self.position = nn.Embedding(VOCABULARY, WIDTH), nn.Parameter(torch.zeros(LENGTH, WIDTH))
-            self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
             self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
         def forward(self, batch: Any) -> Tensor:
@@ -71,12 +75,13 @@ def make_model() -> Any:
     return Model()
 
 
-def start(name: str, cache: str) -> float:
+def start(name: str, cache: str, layers: int = LAYERS) -> float:
     """Make a trainer and train one step; return the CPU seconds from the start of the trainer.
 
     Args:
         name: The configuration, of :data:`CONFIGS`.
         cache: The folder of inductor's cache.
+        layers: Number of blocks.
     """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     import torch
@@ -86,7 +91,7 @@ def start(name: str, cache: str) -> float:
 
     inductor.compile_threads = 1  # compilers of a pool would not be counted
     tokens = torch.randint(VOCABULARY, (2, BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
-    model = make_model()
+    model = make_model(layers)
     begin = cpu_seconds()
     trainer = Trainer(
         model=model,
@@ -129,22 +134,24 @@ def steps(number: int) -> float:
     return (time.process_time() - begin) / number
 
 
-def measure_start(name: str, folder: Path) -> None:
+def measure_start(name: str, folder: Path, layers: int = LAYERS) -> None:
     """Start once in a fresh process without a cache, which stays in the folder, and note the time.
 
     Args:
         name: The configuration.
         folder: Where records and caches are.
+        layers: Number of blocks.
     """
-    number = len(_records(folder, name))
-    cache = folder / f"cache-{name.replace(' ', '-')}-{number}"
+    key = _key(name, layers)
+    number = len(_records(folder, key))
+    cache = folder / f"cache-{key.replace(' ', '-')}-{number}"
     if cache.exists():
         raise SystemExit(f"{cache} exists: an earlier start was interrupted; remove it.")
-    target, given = "benchmarks.regional_compilation:start", {"name": name, "cache": str(cache)}
+    target, given = "benchmarks.regional_compilation:start", {"name": name, "cache": str(cache), "layers": layers}
     if name == TOOLCHAIN:
         target, given = f"{target}_toolchain", {"cache": str(cache)}
     seconds = environment.call(target, given)
-    with (folder / f"{name}.jsonl").open("a") as file:
+    with (folder / f"{key}.jsonl").open("a") as file:
         file.write(json.dumps({"seconds": seconds, "cache": str(cache)}) + "\n")
 
 
@@ -210,6 +217,7 @@ def report(folder: Path) -> Report:
         f"compiled sum.",
         f"Steps are those of processes that take turns, {ROUNDS} rounds of one step each; the ratio is the median "
         f"of those of the rounds.",
+        *_deeper(folder),
         *(f"Compared with the eager model, compiling {name} {_break_even(eager, row)}." for name, row in found),
     ]
     columns = ["compiled", "cold start, s", "starts", "step, ms", "spread", "step, of the full model's"]
@@ -218,6 +226,27 @@ def report(folder: Path) -> Report:
     return Report(
         "regional_compilation", title, columns, rows, goals, notes, samples, environment.describe(), arguments="FOLDER"
     )
+
+
+def _key(name: str, layers: int) -> str:
+    """Return the name of the records of a configuration with a number of blocks."""
+    return name if layers == LAYERS or name == TOOLCHAIN else f"{name} {layers}"
+
+
+def _deeper(folder: Path) -> list[str]:
+    """Return a note for each other number of blocks whose starts the folder has, with and without what is done once."""
+    once = statistics.median(one["seconds"] for one in _records(folder, TOOLCHAIN))
+    found: list[str] = []
+    for layers in sorted(int(path.stem.rpartition(" ")[2]) for path in folder.glob("by block *.jsonl")):
+        block, full = (_records(folder, _key(name, layers)) for name in ("by block", "full model"))
+        if block and full:
+            short, long = (statistics.median(one["seconds"] for one in records) for records in (block, full))
+            found.append(
+                f"With {layers} blocks, a cold start by block takes {short:.1f} s and that of the full model "
+                f"{long:.1f} s: {short / long:.0%}, without what torch does once "
+                f"{(short - once) / (long - once):.0%}; {len(block)} and {len(full)} starts."
+            )
+    return found
 
 
 def _break_even(eager: list[Any], row: list[Any]) -> str:
@@ -238,13 +267,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where records and caches are kept; a later command continues there")
     parser.add_argument("--part", choices=[*STARTS, "steps", "report"], help="measure only this part")
+    parser.add_argument(
+        "--layers", type=int, default=LAYERS, help="blocks of the model, for starts; default: %(default)s"
+    )
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for name in STARTS if given.part is None else [given.part]:
         if name in STARTS:
-            measure_start(name, folder)
-    if given.part in (None, "steps"):
+            measure_start(name, folder, given.layers)
+    if given.part == "steps" or (given.part is None and given.layers == LAYERS):
         measure_steps(folder)
     if given.part in (None, "report"):
         found = report(folder)

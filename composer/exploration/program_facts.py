@@ -22,6 +22,7 @@ from composer.core.logger import Logger
 from composer.core.metric_direction import larger_is_better
 from composer.core.state import State
 from composer.core.time import TimeUnit
+from composer.trainer.compilation import is_compiled
 from composer.trees import ensure_tuple
 from composer.trials.assignments import Assignment
 from composer.trials.probe import Finished, Probe
@@ -140,7 +141,7 @@ class FactsProbe(Probe):
             fit(**arguments)
         self._found = {
             **first.found,
-            "is_compiled": trainer._run.forward_and_loss is not None,  # pyright: ignore[reportPrivateUsage]
+            "is_compiled": is_compiled(trainer._run),  # pyright: ignore[reportPrivateUsage]
             "fixed_schedule": next(iter(self._schedules), ""),
             "without_effect": self._warned,
             "invalid": [[text, error] for text in self._assignments if (error := _error_of(text))],

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
-from composer.trainer.dynamic_dims import dynamic_dims
+from composer.trainer.dynamic_dims import DynamicDims, dynamic_dims
 from composer.trainer.regional_compilation import compile_blocks
 from composer.trainer.run import Run
 
@@ -37,7 +37,7 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None or config is not None or is_compiled(run):
-        run.dynamic_dims = dynamic_dims(run.state.algorithms)
+        run.dynamic_dims = DynamicDims(dynamic_dims(run.state.algorithms))
     if wrapper is not None:
         # The user has already compiled it, with custom arguments.
         compiled = cast("Any", wrapper)

@@ -13,7 +13,6 @@ from composer import dist, trees
 from composer.core.data_spec import DataSpec
 from composer.core.event import Event
 from composer.core.types import Batch
-from composer.trainer.dynamic_dims import mark_dynamic
 from composer.trainer.microbatch_weights import LossWeights, averages_over_tokens, count, reduce_loss_weights
 from composer.trainer.outputs import clone_reused_gradients, detach_outputs, free_unread_outputs
 from composer.trainer.run import Run
@@ -201,8 +200,8 @@ def _forward_and_loss(run: Run) -> None:
     model: Any = state.model
     state.outputs = state.loss = None  # free the previous ones before the new ones are allocated
     fire(Event.BEFORE_FORWARD)
-    if run.dynamic_dims:
-        mark_dynamic(state.batch, run.dynamic_dims)
+    if run.dynamic_dims.dims:
+        run.dynamic_dims.mark_batch(state.batch)
     if run.forward_and_loss is None or engine.listens(Event.AFTER_FORWARD) or engine.listens(Event.BEFORE_LOSS):
         state.outputs = (run.strategy.module or model)(state.batch)
         fire(Event.AFTER_FORWARD)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from composer.parallel.wrapping import repeated_blocks
-from composer.trainer.dynamic_dims import mark_dynamic
+from composer.trainer.dynamic_dims import DynamicDims
 
 __all__ = ["compile_blocks"]
 
@@ -23,7 +23,9 @@ __all__ = ["compile_blocks"]
 _RECOMPILE_LIMIT = 8
 
 
-def compile_blocks(model: nn.Module, config: dict[str, Any], dims: tuple[int, ...] = ()) -> list[list[nn.Module]]:
+def compile_blocks(
+    model: nn.Module, config: dict[str, Any], dynamic: DynamicDims | None = None
+) -> list[list[nn.Module]]:
     """Compile the repeated blocks of a model in place, so that types, parameter names and hooks do not change.
 
     Blocks of the same class whose weights have the same shapes share one compiled function. Compilation happens at the
@@ -33,8 +35,7 @@ def compile_blocks(model: nn.Module, config: dict[str, Any], dims: tuple[int, ..
     Args:
         model: The model, after algorithms, activation checkpointing and sharding have changed it.
         config: Arguments of :func:`torch.compile`.
-        dims: Dimensions of the inputs of blocks that are dynamic from the first compilation on, see
-            :func:`.mark_dynamic`.
+        dynamic: The sizes that change in training, so that a block is compiled for any of them at first.
 
     Returns:
         The blocks that share a compiled function, for each function.
@@ -59,19 +60,20 @@ def compile_blocks(model: nn.Module, config: dict[str, Any], dims: tuple[int, ..
     for number, group in enumerate(groups.values()):
         compiled = torch.compile(_entry(group[0], number), **_with_limit(config, group))
         for block in group:
-            block._compiled_call_impl = _CompiledBlock(block, compiled, dims)
+            block._compiled_call_impl = _CompiledBlock(block, compiled, dynamic)
     return list(groups.values())
 
 
 class _CompiledBlock:
     """Calls a block with its forward pass compiled, and its hooks as they are."""
 
-    def __init__(self, block: nn.Module, compiled: Callable[..., Any], dims: tuple[int, ...]) -> None:
-        self._block, self._compiled, self._dims = block, compiled, dims
+    def __init__(self, block: nn.Module, compiled: Callable[..., Any], dynamic: DynamicDims | None) -> None:
+        self._block, self._compiled, self._dynamic = block, compiled, dynamic
+        self._constant = {size for tensor in (*block.parameters(), *block.buffers()) for size in tensor.shape}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._dims:
-            mark_dynamic((args, kwargs), self._dims)
+        if self._dynamic is not None and self._dynamic.dims:
+            self._dynamic.mark_inputs((args, kwargs), self._constant)
         attributes, forward = vars(self._block), self._block.forward
         present = attributes.get("forward")  # that of activation checkpointing
         # Hooks in the compiled function would break its graph, and fully_shard's must run before it reads weights.

@@ -14,6 +14,7 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess, Strategy
+from composer.trainer.dynamic_dims import DynamicDims
 from composer.trainer.owned_memory import OwnedMemory
 from composer.trainer.signals import Interruption
 from composer.trainer.step_sync import StepSync
@@ -64,7 +65,7 @@ class Run:
         autocast: Creates the autocast context of a forward pass, or None if none is needed.
         float8: How linear layers are converted to float8 (``amp_fp8``), or None if they are not.
         forward_and_loss: Forward and loss as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
-        dynamic_dims: Dimensions of the tensors of a batch that are dynamic in a compiled model.
+        dynamic_dims: Marks the sizes that are dynamic in a compiled model.
         reuses_outputs: Whether each call of a compiled function overwrites the outputs of the previous call, as CUDA
             graphs do.
         owned_gradients: The memory of gradients that were cloned for that reason.
@@ -107,7 +108,7 @@ class Run:
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     float8: Float8Settings | None = None
     forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
-    dynamic_dims: tuple[int, ...] = ()
+    dynamic_dims: DynamicDims = field(default_factory=DynamicDims)
     reuses_outputs: bool = False
     owned_gradients: OwnedMemory = field(default_factory=OwnedMemory)
     strategy: Strategy = field(default_factory=SingleProcess)

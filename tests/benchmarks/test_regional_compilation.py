@@ -32,9 +32,18 @@ def test_report_of_given_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [row[:3] for row in report.rows] == [["eager", 1.0, 1], ["full model", 101.0, 1], ["by block", 11.0, 1]]
     assert "Compared with the eager model, compiling by block pays after 102 steps." in report.notes
     assert "Compared with the eager model, compiling the full model pays after 1000 steps." in report.notes
+    monkeypatch.setattr(
+        environment, "call", lambda target, arguments: seconds[arguments["name"]] * arguments["layers"] / 12
+    )
+    benchmark.measure_start("by block", tmp_path, 24)
+    assert not any("24 blocks" in note for note in benchmark.report(tmp_path).notes)  # nothing to compare with
+    benchmark.measure_start("full model", tmp_path, 24)
     times["by block"] = [0.3, 0.2, 0.1]
     (tmp_path / "steps.json").write_text(json.dumps(times))
     report = benchmark.report(tmp_path)
+    text = "With 24 blocks, a cold start by block takes 22.0 s and that of the full model 202.0 s: 11%"
+    assert any(note.startswith(text) for note in report.notes)
+    assert [row[1] for row in report.rows] == [1.0, 101.0, 11.0]
     assert any(note.endswith("by block does not make a step faster by more than the spread.") for note in report.notes)
 
 
@@ -46,3 +55,4 @@ def test_interrupted_start_is_not_continued_with_its_cache(tmp_path: Path) -> No
 
 def test_model_has_the_blocks() -> None:
     assert len(repeated_blocks(benchmark.make_model())) == benchmark.LAYERS
+    assert len(repeated_blocks(benchmark.make_model(3))) == 3

@@ -27,6 +27,30 @@ def test_facts_of_a_program(tmp_path: Path, server: ForkServer) -> None:
     assert len(facts.without_effect) == 1  # of the program itself: it has no convolution that is large enough
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "compile_config={'backend': 'eager'}",
+        "compile_config={'regional': True, 'backend': 'eager'}",
+        "model=torch.compile(model, backend='eager')",
+    ],
+)
+def test_program_that_compiles_its_model(changes: str, tmp_path: Path, server: ForkServer) -> None:
+    text = f"""
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+    def forward(self, x):
+        return self.layer(x).relu()
+
+blocks = [Block() for _ in range(2)]
+model = ComposerClassifier(nn.Sequential(nn.Flatten(), *blocks, nn.Linear(64, 2)), num_classes=2)
+make(**{{"model": model, **dict({changes})}}, optimizers=torch.optim.SGD(model.parameters(), lr=0.05)).fit()
+"""
+    assert program_facts(program(tmp_path, text), Workspace(tmp_path / "study", server)).is_compiled
+
+
 def test_a_schedule_that_keeps_its_learning_rates_is_found(tmp_path: Path, server: ForkServer) -> None:
     text = """
 t = make()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from composer import Trainer
-from composer.algorithms import EMA, LayerFreezing, ProgressiveResizing, SeqLengthWarmup, StochasticDepth
+from composer.algorithms import EMA, LayerFreezing, StochasticDepth
 from composer.checkpoint.file_format import read
 from composer.export import ExportFormat
 from composer.functional import register_residual_block
@@ -23,7 +22,6 @@ from composer.models import ComposerClassifier
 from composer.parallel.activation_checkpointing import apply_activation_checkpointing
 from composer.parallel.wrapping import repeated_blocks
 from composer.trainer.regional_compilation import compile_blocks
-from tests.algorithms.text import make_text_batches, make_text_model
 from tests.common import Received, trainer_of, weights_of
 
 WIDTH = 8
@@ -304,38 +302,6 @@ def test_methods_that_replace_modules_change_what_is_compiled() -> None:
     assert len(losses) == 8
     assert len(backend) <= 4
     assert any("rand" in graph.code or "bernoulli" in graph.code for graph in backend.graphs)
-
-
-@pytest.mark.parametrize(("dims", "number"), [((1,), 1), ((), 2)])
-def test_lengths_that_a_method_declares_compile_once(dims: tuple[int, ...], number: int) -> None:
-    backend = Graphs()
-    method = SeqLengthWarmup(duration=1.0, min_seq_length=4, max_seq_length=16, step_size=2)
-    method.__traits__ = replace(method.__traits__, dynamic_dims=dims)
-    model = make_text_model(3)
-    for block in repeated_blocks(model):
-        # It gets a square mask from the model, of which only one dimension would be declared.
-        block.register_forward_pre_hook(lambda module, args, kwargs: (args, {}), with_kwargs=True)
-    train(regional(backend, fullgraph=True), model, data=make_text_batches(8), algorithms=[method])
-    assert len(backend) == number
-
-
-def test_sizes_of_images_that_a_method_declares_compile_once() -> None:
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Conv2d(2, 2, 3, padding=1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + torch.relu(self.layer(x))
-
-    backend = Graphs()
-    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3)]
-    model = ComposerClassifier(nn.Sequential(nn.Conv2d(1, 2, 3), *(Residual() for _ in range(3)), *pooled), 3)
-    data = [(torch.randn(4, 1, 32, 32), y[:4]) for _, y in rows(8)]
-    method = ProgressiveResizing(initial_scale=0.25, delay_fraction=0.0, finetune_fraction=0.0, size_increment=2)
-    losses = train(regional(backend), model, data=data, algorithms=[method], max_duration="8ep")[1]
-    assert len(backend) == 1
-    assert len(losses) == 64
 
 
 def test_frozen_blocks() -> None:
