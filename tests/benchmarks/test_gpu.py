@@ -165,7 +165,7 @@ def test_without_pytest_its_checks_are_skipped_by_name(monkeypatch: pytest.Monke
     options = Options("cuda", False, 1, 60.0)
     for part in (tests, nccl):
         for name, check in part.CHECKS.items():
-            if name not in ("compiler", "trains", "launched"):
+            if name not in ("compiler", "trains", "commands", "launched"):
                 with pytest.raises(SkipError, match="not installed: pytest"):
                     check(options)
 
