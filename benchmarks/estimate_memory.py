@@ -23,6 +23,7 @@ from benchmarks.estimate_models import MODELS, NUM_CLASSES
 from benchmarks.report import Goal, Report
 from composer import Trainer, algorithms
 from composer.estimation.recorder import MemoryRecorder
+from composer.memory.allocations import AllocationLog
 from composer.models import ComposerClassifier
 from composer.optim import DecoupledAdamW, DecoupledSGDW, muon_and_adamw
 
@@ -251,11 +252,24 @@ def estimated(arguments: Callable[[], dict[str, Any]], *, cuda: bool = False, pr
         cuda: Whether to estimate for a GPU.
         processes: Number of ranks, all but one simulated until this process ends.
     """
+    return logged(arguments, cuda=cuda, processes=processes)[0]
+
+
+def logged(
+    arguments: Callable[[], dict[str, Any]], *, cuda: bool = False, processes: int = 1
+) -> tuple[dict[str, Any], AllocationLog]:
+    """Return the estimate, and the allocations that it counts.
+
+    Args:
+        arguments: As for :func:`estimated`.
+        cuda: Whether to estimate for a GPU.
+        processes: Number of ranks.
+    """
     with tempfile.TemporaryDirectory() as folder:
         probe = MemoryRecorder(Path(folder), STEPS, cuda=cuda, processes=processes)
         trainer = Trainer(**probe.init(arguments(), {}))
         probe.fit(trainer, trainer.fit, {})
-        return dict(probe.result())
+        return dict(probe.result()), probe.log
 
 
 def compare(configuration: Configuration) -> tuple[int, dict[str, Any]]:

@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import ROOT
-from benchmarks.gpu import PARTS, PIECES
+from benchmarks.gpu import ALONE, PARTS, PIECES
 from benchmarks.gpu.options import Options, SkipError
 from benchmarks.gpu.results import Outcome, Results, hardware
 
@@ -39,7 +41,7 @@ def main() -> int:
         _run_one(given)
         return 0
     whole = sum(_budget(part, given) for part in given.parts or PARTS)
-    if whole > LONGEST and not given.tiny:
+    if whole > LONGEST and not given.tiny and given.parallel == 1:
         print(
             f"make gpu: this takes up to {whole / 60:.0f} minutes. Where commands may take ten, run the pieces:",
             *(f"  make gpu {piece}" for piece in PIECES),
@@ -47,7 +49,10 @@ def main() -> int:
             file=sys.stderr,
             flush=True,
         )
-    failed = [name for part in given.parts or PARTS for name in _run_part(part, given)]
+    chosen = list(given.parts or PARTS)
+    beside = [part for part in chosen if part not in ALONE] if given.parallel > 1 else []
+    failed = _run_beside(beside, given) if beside else []
+    failed += [name for part in chosen if part not in beside for name in _run_part(part, given)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
@@ -67,6 +72,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="CHECK", help="checks by name; others keep their results"
     )
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run N checks at a time, of all parts but speed, which is measured alone afterwards (1)",
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the checks, and run none")
     parser.add_argument(
         "--out",
@@ -76,6 +88,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", nargs=3, metavar=("PART", "CHECK", "FILE"), default=None, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.parallel < 1:
+        parser.error(f"--parallel must be at least 1; got {given.parallel}")
     given.rounds = given.rounds or (1 if given.tiny else 5)
     if given.check is not None:
         return given  # which parts there are was checked by who started this; importing them all takes seconds
@@ -137,6 +151,35 @@ def _run_part(part: str, given: argparse.Namespace) -> list[str]:
     return [name for name in results.new if results[name].state == "failed"]
 
 
+def _run_beside(parts: list[str], given: argparse.Namespace) -> list[str]:
+    """Run the checks of several parts, N at a time, those that take longest first; return those that failed.
+
+    Figures of time mean nothing then. Each check has N times its seconds, since the host is shared, but all together no
+    more than one command may take.
+    """
+    machine = hardware(given.device)
+    results = {part: Results.of(part, given.out, machine, tiny=given.tiny) for part in parts}
+    shares = {(part, name): share for part in parts for name, share in _shares(part, given).items()}
+    usual = LONGEST if given.budget is None and not given.tiny else sum(shares.values())
+    end, lock = time.monotonic() + usual, threading.Lock()
+
+    def run(check: tuple[str, str]) -> None:
+        part, name = check
+        print(f"{part}: {name} ...", file=sys.stderr, flush=True)
+        seconds = min(given.parallel * shares[check], end - time.monotonic()) - _MARGIN
+        outcome = _run_apart(part, name, given, seconds)
+        with lock:
+            results[part][name] = outcome
+            print(outcome.text(name), flush=True)
+            results[part].write()
+
+    with ThreadPoolExecutor(given.parallel) as pool:
+        list(pool.map(run, sorted(shares, key=lambda check: -shares[check])))
+    for each in results.values():
+        print(f"{each.page} and .json", file=sys.stderr)
+    return [name for each in results.values() for name in each.new if each[name].state == "failed"]
+
+
 def _run_apart(part: str, name: str, given: argparse.Namespace, seconds: float) -> Outcome:
     """Run a check in a process of its own: an error of CUDA spoils the process that it happens in."""
     if seconds <= 0:
@@ -146,6 +189,7 @@ def _run_apart(part: str, name: str, given: argparse.Namespace, seconds: float) 
         file = Path(folder) / "outcome.json"
         command = [sys.executable, "-m", "benchmarks.gpu", "--check", part, name, str(file)]
         command += ["--device", given.device, "--rounds", str(given.rounds), "--budget", str(seconds)]
+        command += ["--parallel", str(given.parallel if part not in ALONE else 1), "--out", str(given.out.absolute())]
         command += ["--tiny"] if given.tiny else []
         mark = f"{_MARK}={uuid.uuid4().hex}"
         variables = _variables() | dict([mark.split("=")])
@@ -199,7 +243,7 @@ def _marked(mark: bytes) -> list[int]:
 def _run_one(given: argparse.Namespace) -> None:
     """The other side: run a check in this process, and write its outcome."""
     part, name, file = given.check
-    options = Options(given.device, given.tiny, given.rounds, given.budget)
+    options = Options(given.device, given.tiny, given.rounds, given.budget, given.out, given.parallel)
     try:
         report = _checks(part)[name](options)
     except SkipError as error:

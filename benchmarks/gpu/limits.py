@@ -14,11 +14,11 @@ import torch
 
 from benchmarks import environment
 from benchmarks.estimate_memory import CONFIGURATIONS, estimated
-from benchmarks.gpu.estimates import MIB, TIMES, scaled_arguments
+from benchmarks.gpu.allocation_trace import Trace, recorded
+from benchmarks.gpu.estimates import MIB, SCALED, TIMES, keep, scaled_arguments, train
 from benchmarks.gpu.options import Options
 from benchmarks.report import Goal, Report
-from composer import Trainer
-from composer.estimation.devices import SAFETY_MARGIN, present_device
+from composer.estimation.devices import present_device
 from composer.trainer.auto_microbatch.out_of_memory import is_out_of_memory
 
 # Share of the memory to which the limit is found; that of the estimate is as exact.
@@ -37,26 +37,39 @@ def measure(options: Options) -> Report:
     """
     options.need_gpu()
     total = torch.cuda.get_device_properties(0).total_memory
-    workspaces = 2 * present_device().workspace  # cuBLAS takes them from the same allocator
+    device = present_device()
+    workspaces = 2 * device.workspace  # cuBLAS takes them from the same allocator
     samples: dict[str, dict[str, float]] = {}
+    traces: dict[str, Trace] = {}
     for name in _CHOSEN[:1] if options.tiny else _CHOSEN:
         configuration = next(each for each in CONFIGURATIONS if each.model == name)
         arguments = scaled_arguments(configuration, 1 if options.tiny else TIMES)
         expected = estimated(lambda make=arguments: make("cpu"), cuda=True)["limit"] + workspaces
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        traces[configuration.label] = trace = recorded(lambda make=arguments: train(make))
         truth = smallest_limit(lambda limit, make=arguments: _trains(make, limit, total), expected)
-        samples[configuration.label] = {"measured": truth, "estimated": expected, "error": expected / truth - 1}
+        samples[configuration.label] = {
+            "measured": truth,
+            "estimated": expected,
+            "error": expected / truth - 1,
+            **trace.statistics,
+        }
     torch.cuda.set_per_process_memory_fraction(1.0)
     errors = [100 * each["error"] for each in samples.values()]
     # What is said to fit leaves a margin; a larger error below the truth would be a "fits" that does not.
-    wrong = sum(error < -100 * SAFETY_MARGIN for error in errors)
+    wrong = sum(error < -100 * device.safety_margin for error in errors)
     rows: list[list[Any]] = [
-        [label, each["measured"] / MIB, each["estimated"] / MIB, f"{100 * each['error']:+.2f}"]
+        [
+            label,
+            *(each[name] / MIB for name in ("measured", "estimated", "allocated", "reserved")),
+            f"{100 * each['error']:+.2f}",
+        ]
         for label, each in samples.items()
     ]
     return Report(
         "limits",
         "Estimated and true limits of memory on the GPU",
-        ["configuration", "MiB needed", "MiB estimated", "error in %"],
+        ["configuration", "MiB needed", "MiB estimated", "MiB allocated", "MiB reserved", "error in %"],
         rows,
         [
             Goal("median of the absolute errors", statistics.median(map(abs, errors)), 5.0, "%"),
@@ -65,6 +78,9 @@ def measure(options: Options) -> Report:
         [
             f"Needed: the least reserved memory, to {100 * _TOLERANCE} %, with which no error of memory is raised.",
             "Estimated: the limit by the replay of all allocations, and two workspaces of cuBLAS.",
+            "Allocated and reserved: the peaks without a limit, in the second of two runs.",
+            SCALED.format(1 if options.tiny else TIMES),
+            *keep(traces, "limits", options),
         ],
         samples,
         environment.describe(options.device),
@@ -102,9 +118,7 @@ def _trains(arguments: Callable[[str], dict[str, Any]], limit: int, total: int) 
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(min(limit / total, 1.0))
     try:
-        trainer = Trainer(**arguments("gpu"))
-        trainer.fit()
-        trainer.close()
+        train(arguments)
     except Exception as error:
         if is_out_of_memory(error) and limit < total:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks import environment
 
@@ -24,12 +25,16 @@ class Options:
             nothing.
         rounds: How often contenders are measured in turn.
         seconds: The time that the check may take. It is ended after it.
+        folder: Where files of a check lie beside the results; None writes none.
+        beside: Number of checks that run at a time.
     """
 
     device: str
     tiny: bool
     rounds: int
     seconds: float
+    folder: Path | None = None
+    beside: int = 1
 
     def need(self, *modules: str) -> None:
         """SkipError the check unless these can be imported.

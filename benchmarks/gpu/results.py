@@ -60,7 +60,7 @@ class Results(dict[str, Outcome]):
     def of(cls, part: str, folder: Path, machine: dict[str, Any], *, tiny: bool) -> Results:
         """Return what there is of this hardware with these versions, or an empty one."""
         results = cls()
-        name = re.sub(r"[^a-z0-9]+", "-", str(machine["hardware"]).lower()).strip("-")
+        name = slug(machine["hardware"])
         results.part, results.machine, results.new = part, machine, []
         results.page = folder / f"{part}-{name}{'-tiny' if tiny else ''}.md"
         results.file = results.page.with_suffix(".json")
@@ -88,6 +88,18 @@ class Results(dict[str, Outcome]):
         self.page.write_text(
             "\n\n".join([head, table, *sections, "\n".join([*machine, f"- libraries: {libraries}"])]) + "\n"
         )
+
+
+def slug(hardware: object) -> str:
+    """Return a name of hardware as a part of a file's name.
+
+    Args:
+        hardware: The name.
+
+    >>> slug("NVIDIA H100 80GB HBM3")
+    'nvidia-h100-80gb-hbm3'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", str(hardware).lower()).strip("-")
 
 
 def hardware(device: str) -> dict[str, Any]:

@@ -111,7 +111,10 @@ def _workers(options: Options) -> list[str]:
     if not environment.has("xdist"):
         # The options for it in pyproject.toml would be unknown.
         return ["-o", "addopts=--import-mode=importlib --strict-markers -ra"]
-    return [] if options.tiny or cores < 4 else ["-n", str(min(_MOST_WORKERS, cores // 2))]
+    if options.tiny or cores < 4:
+        return []
+    # Alone, half of the cores are left to the compilers that the tests start; beside other checks, to these.
+    return ["-n", str(min(_MOST_WORKERS, cores // max(2, options.beside)))]
 
 
 def report(

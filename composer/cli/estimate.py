@@ -33,9 +33,9 @@ def add_to(commands: Any) -> None:
         commands,
         "estimate",
         "Estimate the peak memory of a training script, what it consists of, and the largest microbatch that fits; if "
-        "the script does not fit, measure which single change makes it fit. Neither the device nor the other processes "
+        "the script may not fit, measure which single change makes it fit. Neither the device nor the other processes "
         "are needed, and nothing is computed.",
-        "0 if the script fits, 1 if it does not, or fails, 2 if the command line is wrong.",
+        "0 if the script fits, 1 if it may not fit, does not fit or fails, 2 if the command line is wrong.",
     )
     command.add_argument(
         "--device",

@@ -10,11 +10,14 @@ management"; constants in ``c10/core/AllocatorConfig.h``):
 - If the device has no room for a new segment, all segments that are free as a whole are given back first.
 - With expandable segments, a pool is one range of addresses, to whose end pages of 2 or 20 MiB are mapped; any page
   that is free is given back. Addresses in the middle are not mapped again, which the real allocator can do.
+- Each stream has its own segments. The trainer copies batches on a side stream (:mod:`composer.core.device_transfer`),
+  and releases a batch when the next one is there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,8 +34,12 @@ _MIN_OWN_SEGMENT = 10 * _MIB
 _ROUND_LARGE = 2 * _MIB
 # Share of the memory to which the smallest limit is exact.
 _TOLERANCE = 0.005
-# Where expandable segments of large blocks begin; those of small blocks never reach it.
-_LARGE_RANGE = 2**40 * _LARGE_SEGMENT
+# Addresses that the expandable segments of a pool have; never used up.
+_RANGE = 2**40 * _LARGE_SEGMENT
+# The stream of copies; the current stream is 0.
+_SIDE_STREAM = 1
+# A stream, and whether the blocks are small.
+_Pool = tuple[int, bool]
 
 
 class DeviceMemoryError(Exception):
@@ -47,10 +54,10 @@ class DeviceMemoryError(Exception):
 class _Block:
     """A range of addresses in a segment, with its neighbors."""
 
-    __slots__ = ("address", "free", "next", "previous", "requested", "size", "small")
+    __slots__ = ("address", "free", "next", "pool", "previous", "requested", "size")
 
-    def __init__(self, address: int, size: int, *, small: bool) -> None:
-        self.address, self.size, self.small = address, size, small
+    def __init__(self, address: int, size: int, pool: _Pool) -> None:
+        self.address, self.size, self.pool = address, size, pool
         self.free, self.requested = True, 0
         self.previous: _Block | None = None
         self.next: _Block | None = None
@@ -61,7 +68,7 @@ class _Block:
 
 
 class CachingAllocator:
-    """A model of torch's caching allocator for one stream of one device.
+    """A model of torch's caching allocator for one device.
 
     Args:
         limit: Bytes that it can reserve; None for as many as it needs.
@@ -85,23 +92,26 @@ class CachingAllocator:
         self.limit, self.expandable = limit, expandable
         self.allocated = self.reserved = self.retries = 0
         self._end = 0  # the lowest address that was never used
-        # Free blocks of the pools for small and for large sizes, by size and address.
-        self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        # Free blocks of each pool, by size and address.
+        self._free: defaultdict[_Pool, list[tuple[int, int]]] = defaultdict(list)
         self._blocks: dict[int, _Block] = {}
-        self._last: dict[bool, _Block | None] = {True: None, False: None}
+        # The last block of each pool with expandable segments, and where the pool begins.
+        self._last: dict[_Pool, _Block | None] = {}
+        self._begin: dict[_Pool, int] = {}
 
-    def allocate(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int, stream: int = 0) -> int:
         """Return the address of a new block.
 
         Args:
             nbytes: Bytes that are asked for, at least 1.
+            stream: The stream that is current, whose blocks no other stream gets.
 
         Raises:
             DeviceMemoryError: It does not fit, also without the free segments.
         """
         size = -(-nbytes // _MIN_BLOCK) * _MIN_BLOCK
-        small = size <= _SMALL
-        block = self._best_fit(size, small) or (self._grow if self.expandable else self._new_segment)(size, small)
+        pool = stream, size <= _SMALL
+        block = self._best_fit(size, pool) or (self._grow if self.expandable else self._new_segment)(size, pool)
         self._split(block, size)
         block.free, block.requested = False, nbytes
         self.allocated += block.size
@@ -120,7 +130,7 @@ class CachingAllocator:
             if other is not None and other.free:
                 self._take(other)
                 block = self._merge(other, block) if other is block.previous else self._merge(block, other)
-        insort(self._free[block.small], block.key)
+        insort(self._free[block.pool], block.key)
 
     def empty_cache(self) -> int:
         """Give back all segments that are free, and return their bytes."""
@@ -136,15 +146,15 @@ class CachingAllocator:
                     self.reserved -= block.size
         return before - self.reserved
 
-    def _best_fit(self, size: int, small: bool) -> _Block | None:
-        free = self._free[small]
+    def _best_fit(self, size: int, pool: _Pool) -> _Block | None:
+        free = self._free[pool]
         position = bisect_left(free, (size, 0))
         if position == len(free):
             return None
         return self._blocks[free.pop(position)[1]]
 
     def _take(self, block: _Block) -> None:
-        free = self._free[block.small]
+        free = self._free[block.pool]
         del free[bisect_left(free, block.key)]
 
     def _reserve(self, nbytes: int) -> None:
@@ -158,46 +168,46 @@ class CachingAllocator:
                 )
         self.reserved += nbytes
 
-    def _new_segment(self, size: int, small: bool) -> _Block:
-        if small:
+    def _new_segment(self, size: int, pool: _Pool) -> _Block:
+        if pool[1]:
             length = _SMALL_SEGMENT
         elif size < _MIN_OWN_SEGMENT:
             length = _LARGE_SEGMENT
         else:
             length = -(-size // _ROUND_LARGE) * _ROUND_LARGE
         self._reserve(length)
-        block = _Block(self._end, length, small=small)
+        block = _Block(self._end, length, pool)
         self._end += length + _MIN_BLOCK  # segments are no neighbors
         self._blocks[block.address] = block
         return block
 
-    def _grow(self, size: int, small: bool) -> _Block:
+    def _grow(self, size: int, pool: _Pool) -> _Block:
         """Map more memory after the last block of a pool, which is used, too, if it is free."""
-        page = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-        last = self._last[small]
+        page = _SMALL_SEGMENT if pool[1] else _LARGE_SEGMENT
+        last = self._last.get(pool)
         tail = last.size if last is not None and last.free else 0
         length = -(-(size - tail) // page) * page
         reserved = self.reserved
         self._reserve(length)
         if self.reserved != reserved + length:  # the last block may have been given back
-            last = self._last[small]
+            last = self._last.get(pool)
             if last is None or not last.free or last.size != tail:
                 self.reserved -= length
-                return self._grow(size, small)
-        address = (0 if small else _LARGE_RANGE) if last is None else last.address + last.size
-        block = _Block(address, length, small=small)
-        self._blocks[address] = block
+                return self._grow(size, pool)
+        begin = self._begin.setdefault(pool, len(self._begin) * _RANGE)
+        block = _Block(begin if last is None else last.address + last.size, length, pool)
+        self._blocks[block.address] = block
         if last is not None:
             block.previous, last.next = last, block
             if last.free:
                 self._take(last)
                 block = self._merge(last, block)
-        self._last[small] = block
+        self._last[pool] = block
         return block
 
     def _unmap(self, block: _Block) -> None:
         """Give back the full pages of a free block; what lies before and after them stays."""
-        page = _SMALL_SEGMENT if block.small else _LARGE_SEGMENT
+        page = _SMALL_SEGMENT if block.pool[1] else _LARGE_SEGMENT
         start, end = -(-block.address // page) * page, (block.address + block.size) // page * page
         if end <= start:
             return
@@ -214,31 +224,31 @@ class CachingAllocator:
             before.previous = block.previous
         if after is not None:
             after.next = block.next
-        if self._last[block.small] is block:  # the range ends earlier
-            self._last[block.small] = before or block.previous
+        if self._last[block.pool] is block:  # the range ends earlier
+            self._last[block.pool] = before or block.previous
 
     def _remainder(self, block: _Block, start: int, end: int) -> _Block | None:
         if start == end:
             return None
-        kept = _Block(start, end - start, small=block.small)
+        kept = _Block(start, end - start, block.pool)
         self._blocks[start] = kept
-        insort(self._free[kept.small], kept.key)
+        insort(self._free[kept.pool], kept.key)
         return kept
 
     def _split(self, block: _Block, size: int) -> None:
         """Make a free block of what is left of a block, if that is enough."""
         left = block.size - size
-        if left < _MIN_BLOCK or (not block.small and not self.expandable and left <= _SMALL):
+        if left < _MIN_BLOCK or (not block.pool[1] and not self.expandable and left <= _SMALL):
             return
-        rest = _Block(block.address + size, left, small=block.small)
+        rest = _Block(block.address + size, left, block.pool)
         rest.previous, rest.next = block, block.next
         if rest.next is not None:
             rest.next.previous = rest
         block.next, block.size = rest, size
-        if self._last[block.small] is block:
-            self._last[block.small] = rest
+        if self._last.get(block.pool) is block:
+            self._last[block.pool] = rest
         self._blocks[rest.address] = rest
-        insort(self._free[rest.small], rest.key)
+        insort(self._free[rest.pool], rest.key)
 
     def _merge(self, first: _Block, second: _Block) -> _Block:
         del self._blocks[second.address]
@@ -246,8 +256,8 @@ class CachingAllocator:
         first.free, first.next = True, second.next
         if second.next is not None:
             second.next.previous = first
-        if self._last[second.small] is second:
-            self._last[second.small] = first
+        if self._last.get(second.pool) is second:
+            self._last[second.pool] = first
         return first
 
 
@@ -296,6 +306,8 @@ def replay(
     """
     allocator = CachingAllocator(limit, expandable=expandable)
     blocks: dict[int, int] = {}
+    waiting: list[int] = []  # blocks of the batch before, which is released when the next one is there
+    copied = False
     allocated = reserved = 0
     failed: int | None = None
     position = -1
@@ -304,13 +316,22 @@ def replay(
             allocator.allocate(nbytes)
         for index, begins in log.events:
             position += 1
-            nbytes = log.allocations[index].nbytes
+            nbytes, is_batch = log.allocations[index].nbytes, log.allocations[index].role == "batch"
             if not nbytes:
                 continue
+            if copied and not is_batch:
+                for address in waiting:
+                    allocator.release(address)
+                waiting, copied = [], False
             if not begins:
-                allocator.release(blocks.pop(index))
+                block = blocks.pop(index)
+                if is_batch:
+                    waiting.append(block)
+                else:
+                    allocator.release(block)
                 continue
-            blocks[index] = allocator.allocate(nbytes)
+            copied = copied or is_batch
+            blocks[index] = allocator.allocate(nbytes, _SIDE_STREAM if is_batch else 0)
             allocated = max(allocated, allocator.allocated)
             reserved = max(reserved, allocator.reserved)
     except DeviceMemoryError:

@@ -1,4 +1,4 @@
-"""Let CPU tensors be treated as CUDA tensors are: dropout, attention, and the optimizers' default implementation.
+"""Let CPU tensors be treated as CUDA tensors are: dropout, attention, RMSNorm, the optimizers' default implementation.
 
 Of a trial for a GPU all tensors are on the CPU, without values. What torch does differently for CUDA tensors, as far as
 memory is concerned:
@@ -7,6 +7,7 @@ memory is concerned:
 - Scaled dot-product attention takes the flash kernel for float16 and bfloat16 without a mask, and the memory-efficient
   one otherwise. Both draw dropout from a counter, save the log-sum-exp of the scores, and never hold the scores. The
   CPU has a flash kernel without dropout only.
+- RMSNorm is one operator, which saves its input and a factor for each row; the CPU also saves the normalized input.
 - Optimizers and gradient clipping use the foreach implementation by default, with temporary tensors as large as all
   parameters; on the CPU the default is a loop over them.
 - Autocast has other lists; see :mod:`.autocast_rules`.
@@ -22,6 +23,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 from composer.estimation.autocast_rules import cuda_autocast_rules
 
@@ -47,6 +49,9 @@ def cuda_operators() -> Generator[None]:
         for key in ("AutogradCPU", "CPU"):
             library.impl("dropout", _dropout, key)
             library.impl("scaled_dot_product_attention", _attention, key)
+        # With kernels for the CPU, autograd takes the formula of the fused operators rather than that of their parts.
+        for operator in (aten._fused_rms_norm, aten._fused_rms_norm_backward):
+            library.impl(operator.__name__, decomposition_table[operator.default], "CPU")
         stack.enter_context(cuda_autocast_rules())
         for module in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
             name = f"{module}._get_foreach_kernels_supported_devices"

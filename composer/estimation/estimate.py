@@ -52,6 +52,9 @@ def estimate(
     computing: every tensor has its shape and no values. Every allocation is noted with what it holds. If the peak does
     not fit, further trials measure single changes that lower it.
 
+    On accelerators, "fits" leaves 15 % of the memory free for the error of the estimate, which was up to 13 % too low
+    on an H200; what leaves less "may not fit". On the CPU 2 % are left.
+
     Args:
         program: A function that returns a trainer which is not fitted yet; or a command line such as
             ``["train.py", "--lr", "0.1"]``.
@@ -72,7 +75,7 @@ def estimate(
         progress: Whether to show the progress on stderr.
 
     Returns:
-        The report; ``report.ok`` says whether the program fits.
+        The report; ``report.ok`` says whether the program surely fits, ``report.outcome`` whether it may.
 
     Raises:
         ValueError: An argument is out of range, or does not exist.
@@ -196,7 +199,7 @@ def measurements(
 
 
 def find_largest(measured: Measurements, base: Configuration, device: Device) -> tuple[int, Memory] | None:
-    """Return the largest microbatch that fits and its memory; None if not even one sample fits.
+    """Return the largest microbatch that surely fits and its memory; None if not even one sample does.
 
     Args:
         measured: Measures configurations.
@@ -257,5 +260,5 @@ def _measured(remedy: Remedy, measured: Measurements, device: Device) -> Remedy:
     """Return a remedy with the memory that it gives."""
     found = measured([remedy.configuration])[remedy.configuration]
     if isinstance(found, Memory):
-        return dataclasses.replace(remedy, memory=found, fits=found.needed <= device.available)
+        return dataclasses.replace(remedy, memory=found, outcome=device.outcome(found.needed))
     return dataclasses.replace(remedy, error=found.error)

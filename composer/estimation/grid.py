@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,14 +42,15 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The largest microbatch that fits, for each device, number of processes and strategy.
+    """The largest microbatch that surely fits, for each device, number of processes and strategy.
 
     Args:
         devices: The devices.
         columns: The numbers of processes, each with a strategy.
         memory: The memory by column, with the microbatch of the program; a text if the trial failed.
-        largest: The largest microbatch that fits by name of the device and column; 0 if none fits.
+        largest: The largest microbatch that surely fits by name of the device and column; 0 if none does.
         seconds: Wall time of all trials.
+        unsure: The cells in which some microbatch may fit, but none surely.
 
     >>> memory, one = Memory(2**30, facts={"batch_size": 8, "microbatch": 8}), Column(1)
     >>> grid = Grid([Device("2GiB", 2**31)], [one], {one: memory}, {("2GiB", one): 8})
@@ -62,10 +63,11 @@ class Grid:
     memory: Mapping[Column, Memory | str]
     largest: Mapping[tuple[str, Column], int]
     seconds: float = 0.0
+    unsure: Collection[tuple[str, Column]] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the program fits somewhere."""
+        """Whether the program surely fits somewhere."""
         return any(self.largest.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +84,9 @@ class Grid:
                         "processes": column.processes,
                         "strategy": column.strategy,
                         "peak": memory.needed + device.overhead if is_known else None,
-                        "fits": is_known and memory.needed <= device.available,
+                        "fits": is_known and device.outcome(memory.needed) == "fits",
+                        "outcome": device.outcome(memory.needed) if is_known else None,
+                        "safety_margin": device.safety_margin,
                         "largest_microbatch": self.largest.get((device.name, column)) or None,
                         "error": "" if is_known else memory,
                     }
@@ -101,9 +105,13 @@ class Grid:
             ],
         ]
         for device in self.devices:
-            found = [self.largest.get((device.name, column), 0) for column in self.columns]
-            rows.append([device.name, size_text(device.memory), *(str(size or "-") for size in found)])
+            found = [self._entry(device, column) for column in self.columns]
+            rows.append([device.name, size_text(device.memory), *found])
         return "\n".join([*_aligned(rows), "", *self._notes()])
+
+    def _entry(self, device: Device, column: Column) -> str:
+        cell = device.name, column
+        return str(self.largest.get(cell) or ("?" if cell in self.unsure else "-"))
 
     @property
     def _overheads(self) -> list[int]:
@@ -115,7 +123,10 @@ class Grid:
         for column, memory in self.memory.items():
             if isinstance(memory, Memory):
                 batches.setdefault(memory.facts["batch_size"], {})[column.processes] = None
+        shares = sorted({f"{100 * device.safety_margin:.0f} %" for device in self.devices if device.is_accelerator})
         yield "entries: largest microbatch that fits; - if none fits"
+        if shares:
+            yield f"{shares[0]} of accelerators is left for errors; ? if some may fit with less"
         sizes = [f"{size} (processes: {', '.join(map(str, batches[size]))})" for size in sorted(batches, reverse=True)]
         yield f"batches of each process: {', '.join(sizes if len(batches) > 1 else map(str, batches))}"
         if self._overheads:
@@ -181,6 +192,7 @@ def estimate_grid(
             bases[Column(number, shown)] = as_configuration(number, own, microbatch, precision, changes, node)
     memory: dict[Column, Memory | str] = {}
     largest: dict[tuple[str, Column], int] = {}
+    unsure: set[tuple[str, Column]] = set()
     with measurements(program, on[0], folder, parallel, time_limit, fit, progress) as measured:
         records = measured(list(bases.values()))
         for column, base in bases.items():
@@ -190,9 +202,12 @@ def estimate_grid(
                 for device in on:
                     best = find_largest(measured, base, device)
                     largest[device.name, column] = 0 if best is None else best[0]
+                    tried = [each for each in measured.microbatches(base).values() if each is not None]
+                    if best is None and any(device.outcome(each.needed) == "may not fit" for each in tried):
+                        unsure.add((device.name, column))
         if not largest:
             measured.measure(next(iter(bases.values())))  # raises the error of the program
-    return dataclasses.replace(Grid(on, list(bases), memory, largest), seconds=time.monotonic() - start)
+    return dataclasses.replace(Grid(on, list(bases), memory, largest, unsure=unsure), seconds=time.monotonic() - start)
 
 
 def _strategy(strategy: str | None, processes: int, node: int | None) -> str | None:

@@ -103,6 +103,11 @@ class MemoryRecorder(Probe):
         self._log = AllocationLog()
         self._stack = ExitStack()
 
+    @property
+    def log(self) -> AllocationLog:
+        """All allocations so far."""
+        return self._log
+
     def init(self, arguments: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the trainer, from which on nothing is computed."""
         if self._shards:

@@ -9,6 +9,7 @@ from typing import Any
 
 from composer._text import plural
 from composer.estimation.configuration import Configuration
+from composer.estimation.devices import Outcome
 from composer.estimation.memory import Memory
 
 __all__ = ["Remedy", "candidates", "chosen", "strongest", "together"]
@@ -29,7 +30,7 @@ class Remedy:
         configuration: The changed program.
         keeps_results: Whether the training computes the same up to rounding.
         memory: The memory with it, when it was measured.
-        fits: Whether that fits.
+        outcome: Whether that fits, as :meth:`.Device.outcome` says; None if it was not measured.
         error: Why the trial failed; empty if it did not.
 
     >>> remedy = Remedy("precision", "none", Configuration(precision="amp_bf16"), keeps_results=False)
@@ -42,9 +43,14 @@ class Remedy:
     configuration: Configuration
     keeps_results: bool = True
     memory: Memory | None = None
-    fits: bool = False
+    outcome: Outcome | None = None
     error: str = ""
     base: Configuration = dataclasses.field(default_factory=Configuration)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it was measured and surely fits."""
+        return self.outcome == "fits"
 
     @property
     def line(self) -> str:
@@ -65,6 +71,7 @@ class Remedy:
             "keeps_results": self.keeps_results,
             "peak": None if self.memory is None else self.memory.needed + overhead,
             "fits": self.fits,
+            "outcome": self.outcome,
             "error": self.error,
         }
 
@@ -137,8 +144,8 @@ def chosen(measured: Sequence[Remedy], memory: Memory) -> list[Remedy]:
     >>> higher, lower, lowest = Memory(90), Memory(60), Memory(50)
     >>> found = [
     ...     Remedy("kernels", "", Configuration(), memory=higher),
-    ...     Remedy("checkpointing", "", Configuration(), memory=lower, fits=True),
-    ...     Remedy("checkpointing", "", Configuration(), memory=lowest, fits=True),
+    ...     Remedy("checkpointing", "", Configuration(), memory=lower, outcome="fits"),
+    ...     Remedy("checkpointing", "", Configuration(), memory=lowest, outcome="fits"),
     ... ]
     >>> [(remedy.kind, remedy.memory.peak) for remedy in chosen(found, Memory(80))]
     [('checkpointing', 60)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer.estimation.configuration import Configuration
-from composer.estimation.devices import Device
+from composer.estimation.devices import Device, Outcome
 from composer.estimation.memory import Memory, by_module, size_text
 from composer.estimation.remedies import Remedy
 from composer.estimation.roofline import Bound, OperatorCosts, lower_bound
@@ -50,15 +50,15 @@ class Report:
         device: The device.
         configuration: What was changed about the program.
         memory: The peak and what it is made of.
-        largest: The largest microbatch that fits and its memory; None if not even one sample fits.
-        remedies: Single changes that were tried, if the program does not fit, those that fit first.
+        largest: The largest microbatch that surely fits and its memory; None if not even one sample does.
+        remedies: Single changes that were tried, if the program does not surely fit, those that fit first.
         together: All changes that keep the results in one, if no single one fits.
         seconds: Wall time of all trials.
         modules: How many modules of activations the text lists.
 
     >>> report = Report(Device("1GiB", 2**30), Configuration(), Memory(2**29, facts={"batch_size": 8}))
-    >>> report.ok, report.margin
-    (True, 515396076)
+    >>> report.ok, report.outcome, report.margin
+    (True, 'fits', 375809638)
     """
 
     device: Device
@@ -72,12 +72,17 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the program fits."""
-        return self.margin >= 0
+        """Whether the program surely fits."""
+        return self.outcome == "fits"
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the program fits, as far as the error of estimates allows to tell; see :meth:`.Device.outcome`."""
+        return self.device.outcome(self.memory.needed)
 
     @property
     def margin(self) -> int:
-        """Bytes that remain free at the peak besides those for errors of the estimate; negative if it does not fit."""
+        """Bytes that remain free at the peak besides those for errors of the estimate; negative if it may not fit."""
         return self.device.available - self.memory.needed
 
     @property
@@ -100,7 +105,9 @@ class Report:
         return {
             "fits": self.ok,
             "device": {"name": self.device.name, "memory": self.device.memory},
+            "outcome": self.outcome,
             "margin": self.margin,
+            "safety_margin": self.device.safety_margin,
             "processes": self.configuration.processes,
             "strategy": self.configuration.strategy,
             "changes": self.configuration.lines(),
@@ -146,9 +153,12 @@ class Report:
     def _head(self) -> Iterator[str]:
         memory, device = self.memory, self.device
         share = 100 * (memory.needed + device.overhead) / device.memory
-        verdict = "fits" if self.ok else "does not fit"
-        margin = f"{size_text(self.margin)} remain" if self.ok else f"{size_text(-self.margin)} are missing"
-        yield f"{verdict}: the peak is {self._peak(memory)}, {share:.3g} % of {_named(device)}; {margin}"
+        free = (device.capacity if device.is_accelerator else device.available) - memory.needed
+        margin = f"{size_text(free)} remain" if free >= 0 else f"{size_text(-free)} are missing"
+        yield f"{self.outcome}: the peak is {self._peak(memory)}, {share:.3g} % of {_named(device)}; {margin}"
+        if self.outcome == "may not fit":
+            kept = f"{size_text(device.capacity - device.available)} ({100 * device.safety_margin:.0f} %)"
+            yield f"estimates for a GPU were up to 13 % too low: a program surely fits if it leaves {kept} free"
         where = _STAGES.get(memory.stage, memory.stage)
         yield f"reached in {where}" + (f" of {memory.module}" if memory.module else "")
         yield self._run()
@@ -188,11 +198,12 @@ class Report:
     def _microbatch(self) -> Iterator[str]:
         batch = self.memory.facts.get("batch_size")
         if self.largest is None:
-            yield "largest microbatch that fits: none, not even one sample"
+            yield f"largest microbatch that {self._surely}fits: none, not even one sample"
             return
         size, memory = self.largest
         rest = "the full batch" if size == batch else f"device_train_microbatch_size={size}"
-        yield f"largest microbatch that fits: {size} of {batch} ({rest}), with a peak of {self._peak(memory)}"
+        fits = f"largest microbatch that {self._surely}fits: {size} of {batch} ({rest})"
+        yield f"{fits}, with a peak of {self._peak(memory)}"
 
     def _kept(self) -> Iterator[str]:
         """Tell what grows with each batch."""
@@ -231,17 +242,22 @@ class Report:
 
     def _remedies(self) -> Iterator[str]:
         fitting = [each for each in self.remedies if each.fits]
-        others = [each for each in self.remedies if not each.fits]
+        unsure = [each for each in self.remedies if each.outcome == "may not fit"]
+        others = [each for each in self.remedies if each not in fitting and each not in unsure]
         if fitting:
-            yield "each of these changes makes it fit, the one that costs least time first:"
+            yield f"each of these changes makes it {self._surely}fit, the one that costs least time first:"
             yield from self._table(fitting)
         else:
-            yield "no single change makes it fit"
+            yield f"no single change makes it {self._surely}fit"
+        if unsure:
+            yield "with these changes alone it may fit:"
+            yield from self._table(unsure)
         if others:
             yield "these changes alone do not:"
             yield from self._table(others)
         if self.together is not None:
-            fits = "fit" if self.together.fits else "do not fit either"
+            outcomes = {"fits": "fit", "may not fit": "may not fit either"}
+            fits = outcomes.get(self.together.outcome or "", "do not fit either")
             yield f"all changes that keep the results, with microbatches of one sample, {fits}:"
             yield from self._table([self.together])
 
@@ -252,6 +268,11 @@ class Report:
             yield f"  {size:>12}  {each.line}"
             told = f"time: {each.cost}" if not each.error else each.error
             yield f"{'':>16}{told}" + ("" if each.keeps_results else "; changes the results")
+
+    @property
+    def _surely(self) -> str:
+        """Return what is said of fitting where the error of estimates is large."""
+        return "surely " if self.device.is_accelerator else ""
 
     def _peak(self, memory: Memory) -> str:
         """Return what a run takes of the device at its peak, with the context and libraries."""

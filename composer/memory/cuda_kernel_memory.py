@@ -98,11 +98,17 @@ def _flash_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
 
 
 def _efficient_backward(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """A sum for each query, and the gradient of the queries in float32 where they have a lower precision."""
+    """A sum for each query, and the gradient of the queries in float32 where they have a lower precision.
+
+    In float32, other kernels compute the sums: the product of the output and its gradient, and its sums in two layouts
+    (``kKernelComputesDelta`` is false).
+    """
     del outputs
-    query = inputs[1]
-    accumulated = 4 * query.numel() if query.dtype in _HALF else 0
-    return accumulated + 4 * query.shape[:3].numel()
+    query, value = inputs[1], inputs[3]
+    sums = 4 * query.shape[:3].numel()
+    if query.dtype in _HALF:
+        return 4 * query.numel() + sums
+    return sums * value.shape[-1] + 2 * sums
 
 
 _RULES: dict[Any, Rule] = {

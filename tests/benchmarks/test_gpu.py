@@ -11,6 +11,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -163,7 +165,7 @@ def test_without_pytest_its_checks_are_skipped_by_name(monkeypatch: pytest.Monke
     options = Options("cuda", False, 1, 60.0)
     for part in (tests, nccl):
         for name, check in part.CHECKS.items():
-            if name not in ("compiler", "trains", "launched"):
+            if name not in ("compiler", "trains", "commands", "launched"):
                 with pytest.raises(SkipError, match="not installed: pytest"):
                     check(options)
 
@@ -183,7 +185,7 @@ def test_every_test_of_a_device_belongs_to_a_check() -> None:
     assert nccl._FILE == "gpu/test_group.py"
 
 
-def test_all_pieces_fit_into_half_an_hour_and_the_page_has_their_times() -> None:
+def test_all_pieces_fit_into_ten_minutes_each_and_the_page_has_their_times() -> None:
     seconds = {}
     for piece in PIECES:
         given = shlex.split(piece)
@@ -192,22 +194,76 @@ def test_all_pieces_fit_into_half_an_hour_and_the_page_has_their_times() -> None
         only = given[1].removeprefix("GPU_ARGS=--only ").split() if len(given) > 1 else list(shares)
         assert list(shares) == list(importlib.import_module(f"benchmarks.gpu.{part}").CHECKS)
         seconds[piece] = sum(shares[name] for name in only)
-    assert list(seconds.values()) == [420, 150, 450, 420, 300]
+    assert list(seconds.values()) == [420, 300, 150, 450, 420, 300]
+    assert max(seconds.values()) < driver.LONGEST
     page = (ROOT / "benchmarks" / "README.md").read_text()
-    for piece, time in seconds.items():
-        assert re.search(rf"^make gpu {re.escape(piece)} +# {time:g}$", page, re.MULTILINE), piece
+    for piece, limit in seconds.items():
+        assert re.search(rf"^make gpu {re.escape(piece)} +# {limit:g}$", page, re.MULTILINE), piece
     assert f"{sum(seconds.values()):g} seconds" in page
 
 
 def test_what_takes_longer_than_ten_minutes_says_how_to_run_the_pieces(monkeypatch, capsys) -> None:
     ran: list[str] = []
     monkeypatch.setattr(driver, "_run_part", lambda part, given: ran.append(part) or [])
-    for arguments, says in (([], True), (["speed"], True), (["tests"], False), (["--tiny"], False)):
+    for arguments, says in (([], True), (["speed"], True), (["nccl"], False), (["--tiny"], False)):
         monkeypatch.setattr(sys, "argv", ["make gpu", *arguments, "--device", "cpu"])
         assert driver.main() == 0
         said = capsys.readouterr().err
         assert all((f"make gpu {piece}" in said) == says for piece in PIECES)
-    assert ran == [*PARTS, "speed", "tests", *PARTS]
+    assert ran == [*PARTS, "speed", "nccl", *PARTS]
+
+
+def test_checks_of_all_parts_but_speed_run_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never more than asked for, the longest first, each with time for a shared host, and speed alone at the end."""
+    running: list[str] = []
+    most: list[int] = []
+    begun: list[tuple[str, str, float]] = []
+    lock = threading.Lock()
+
+    def apart(part: str, name: str, given: argparse.Namespace, seconds: float) -> Outcome:
+        with lock:
+            running.append(name)
+            begun.append((part, name, seconds))
+            most.append(len(running))
+            assert part != "speed" or running == [name]
+        time.sleep(0.02)
+        with lock:
+            running.remove(name)
+        return Outcome("failed" if name == "leaks" else "ran", "", 0.0)
+
+    monkeypatch.setattr(driver, "_run_apart", apart)
+    assert here(monkeypatch, "--device", "cpu", "--parallel", "3", "--out", str(tmp_path)) == 1
+    assert "failed: leaks" in capsys.readouterr().err
+    assert max(most) == 3
+    count = sum(len(importlib.import_module(f"benchmarks.gpu.{part}").CHECKS) for part in PARTS)
+    assert len({(part, name) for part, name, _ in begun}) == len(begun) == count
+    assert begun[0][:2] == ("tests", "commands")
+    beside = [each for each in begun if each[0] != "speed"]
+    assert begun[: len(beside)] == beside
+    for part, name, seconds in beside:
+        share = importlib.import_module(f"benchmarks.gpu.{part}").SECONDS[name]
+        assert min(2 * share, 500) < seconds <= min(3 * share, driver.LONGEST)
+    for part in PARTS:
+        [file] = tmp_path.glob(f"{part}-*.json")
+        assert set(json.loads(file.read_text())["checks"]) == set(
+            importlib.import_module(f"benchmarks.gpu.{part}").CHECKS
+        )
+
+
+def test_fewer_workers_of_pytest_beside_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite.os, "sched_getaffinity", lambda pid: range(16))
+    monkeypatch.setattr(suite.environment, "has", lambda name: True)
+    for beside, workers in ((1, "8"), (2, "8"), (4, "4"), (5, "3")):
+        assert suite._workers(Options("cuda", False, 1, 60.0, beside=beside)) == ["-n", workers]
+
+
+def test_the_number_of_checks_at_a_time_is_positive(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(monkeypatch, "--parallel", "0") == 2
+    assert "--parallel must be at least 1; got 0" in capsys.readouterr().err
 
 
 def test_the_checks_of_a_part_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

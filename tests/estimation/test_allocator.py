@@ -64,6 +64,30 @@ def test_neighbors_are_merged() -> None:
     assert allocator.reserved == 20 * MIB
 
 
+def test_streams_share_no_segment() -> None:
+    for expandable in (False, True):
+        allocator = CachingAllocator(expandable=expandable)
+        block = allocator.allocate(4 * MIB)
+        allocator.release(block)
+        assert allocator.allocate(3 * MIB, stream=1) != block
+        assert allocator.reserved == 40 * MIB
+        assert allocator.allocate(3 * MIB) == block and allocator.reserved == 40 * MIB
+
+
+def test_batches_have_segments_of_their_own_and_one_is_there_before_the_last_is_released() -> None:
+    """The trainer copies them on a side stream, into memory that the step does not use afterwards."""
+    sizes = [20 * MIB, 12 * MIB, 12 * MIB, 12 * MIB, 12 * MIB]
+    log = log_of(sizes, [(0, True), (1, True), (2, True), (2, False), (1, False), (3, True), (4, True)])
+    assert replay(log).reserved == 20 * MIB + 2 * 12 * MIB
+    for index in (1, 3):
+        log.allocations[index].role = "batch"
+    # The parameters, two batches, and a block that both activations take.
+    found = replay(log)
+    assert (found.reserved, found.allocated) == (20 * MIB + 3 * 12 * MIB, 20 * MIB + 2 * 12 * MIB)
+    log.events += [(3, False), (1, True)]  # the third batch takes the memory of the first
+    assert replay(log).reserved == found.reserved
+
+
 def test_free_segments_are_given_back_before_memory_runs_out() -> None:
     allocator = CachingAllocator(limit=50 * MIB)
     allocator.release(allocator.allocate(30 * MIB))

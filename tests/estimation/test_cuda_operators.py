@@ -134,6 +134,37 @@ def test_attention_holds_no_scores(dtype: torch.dtype, masked: bool, name: str) 
     assert max(each.nbytes for each in log.allocations) <= max(4 * query.numel() * 2, allowed) < scores * dtype.itemsize
 
 
+def test_the_backward_pass_of_attention_in_float32_multiplies_outside_of_the_kernel() -> None:
+    """As many elements as the outputs have, and the sums over the last dimension twice."""
+    query = torch.ones(2, 4, 256, 32)
+    value = torch.ones(2, 4, 256, 48)
+    operator = aten._scaled_dot_product_efficient_attention_backward.default
+    assert cuda_temporary_memory(operator, [value, query, query, value], [query]) == 4 * (
+        value.numel() + 2 * 2 * 4 * 256
+    )
+    low = [each.to(LOW) for each in (value, query, query, value)]
+    assert cuda_temporary_memory(operator, low, [query]) == 4 * (query.numel() + 2 * 4 * 256)
+
+
+def test_rms_norm_is_one_operator() -> None:
+    """CUDA saves the input and a factor for each row; the CPU also the normalized input."""
+    weight = torch.rand(64, requires_grad=True)
+
+    def norm(x: Tensor) -> Tensor:
+        return F.rms_norm(x, (64,), weight)
+
+    x = torch.randn(8, 64, requires_grad=True)
+    expected = torch.autograd.grad(norm(x).square().sum(), [x, weight])
+    composed = saved(norm)[torch.float32]
+    with cuda_operators():
+        assert saved(norm)[torch.float32] == 4 * (64 + 64) <= composed - 4 * 64 * 64
+        output = norm(x)
+        assert type(output.grad_fn).__name__ == "FusedRmsNormBackward0"
+        found = torch.autograd.grad(output.square().sum(), [x, weight])
+    torch.testing.assert_close(found, expected)
+    assert saved(norm)[torch.float32] == composed  # all is as before
+
+
 def test_a_width_that_flash_attention_pads() -> None:
     query = torch.ones(1, 2, 16, 12, dtype=LOW, requires_grad=True)
     with cuda_operators(), skip_compute(AllocationLog(), [query]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from composer.callbacks.peak_flops import GPU_AVAILABLE_FLOPS
-from composer.estimation.devices import find_device, known_devices
+from composer.estimation.devices import ACCELERATOR_MARGIN, SAFETY_MARGIN, Device, find_device, known_devices
 
 GIB = 2**30
 
@@ -37,6 +37,20 @@ def test_each_known_device_is_found_by_its_name(name: str) -> None:
     assert 0 < device.available < device.memory
     peak = device.peak_flops("fp32")
     assert peak is not None and peak > 1e12
+
+
+def test_the_margin_covers_the_errors_that_were_measured() -> None:
+    """What needs more than its estimate, by the worst error, is never said to fit if it does not."""
+    device = find_device("H200")
+    too_low = 0.1322
+    least = round((1 - too_low) * (device.capacity + 1))
+    assert device.outcome(least) == "may not fit"
+    assert device.outcome(device.capacity) == "may not fit" and device.outcome(device.capacity + 1) == "does not fit"
+    assert device.outcome(device.available) == "fits" and device.outcome(device.available + 1) == "may not fit"
+    assert (
+        device.safety_margin,
+        Device("CPU", 2, is_accelerator=False).safety_margin,
+    ) == (ACCELERATOR_MARGIN, SAFETY_MARGIN)
 
 
 def test_every_device_with_known_flops_has_a_size() -> None:
