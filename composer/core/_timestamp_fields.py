@@ -36,9 +36,7 @@ class Fields(NamedTuple):
 _CLOCKS = {"total_wct", "iteration_wct", "epoch_wct", "batch_wct"}
 
 # The unit of every field, in their order.
-UNITS = {
-    name: TimeUnit.SECOND if name in _CLOCKS else TimeUnit(name.partition("_in_")[0]) for name in Fields._fields
-}
+UNITS = {name: TimeUnit.SECOND if name in _CLOCKS else TimeUnit(name.partition("_in_")[0]) for name in Fields._fields}
 
 
 def as_field(name: str, value: Any) -> int:

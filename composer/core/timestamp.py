@@ -124,7 +124,10 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
             samples = as_count("samples", samples, TimeUnit.SAMPLE)
         if type(tokens) is not int:
             tokens = as_count("tokens", tokens, TimeUnit.TOKEN)
-        elapsed = 0 if duration is None else as_microseconds(duration)
+        if type(duration) is float:
+            elapsed = round(duration * 1_000_000)
+        else:
+            elapsed = 0 if duration is None else as_microseconds(duration)
         now = self.__fields__
         # In the order of the fields: without names, since this runs in each step.
         fields = (
@@ -238,7 +241,8 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         >>> Timestamp(batch=7).has_reached(Time(7, "ba"))
         True
         """
-        return self.count(time.unit) >= time.value
+        index = _COUNTERS.get(time.unit)
+        return (self.count(time.unit) if index is None else self.__fields__[index]) >= time.value
 
     def state_dict(self) -> dict[str, int | datetime.timedelta]:
         """Return every field by name: counters as numbers, clocks as timedeltas.
