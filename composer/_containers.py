@@ -35,7 +35,8 @@ def is_mapping(tree: Any) -> bool:
     >>> is_mapping({}), is_mapping([])
     (True, False)
     """
-    return isinstance(tree, Mapping)
+    cls = type(tree)  # the usual batches first, since the check of an abstract class takes long
+    return cls is dict or (cls is not tuple and cls is not list and isinstance(tree, Mapping))
 
 
 def with_items(pairs: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -61,6 +62,11 @@ class Device(ABC):
     torch_device: torch.device
 
     _non_blocking = False
+
+    @cached_property
+    def has_side_streams(self) -> bool:
+        """Whether batches are copied to the device on a separate stream; kept, since reading a device type is slow."""
+        return self.torch_device.type in SIDE_STREAMS
 
     def module_to_device(self, module: Module) -> Module:
         """Move a module's parameters and buffers to the device, in place, and return it.

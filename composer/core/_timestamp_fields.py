@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from composer.core.time import Time, TimeUnit
 
 MICROSECOND = datetime.timedelta(microseconds=1)
 
-# Every field in the order of the constructor, and its unit. Clocks hold integer microseconds, the resolution of a
-# timedelta, so that saving and loading gives an equal timestamp.
-UNITS = {
-    "iteration": TimeUnit.ITERATION,
-    "epoch": TimeUnit.EPOCH,
-    "batch": TimeUnit.BATCH,
-    "sample": TimeUnit.SAMPLE,
-    "token": TimeUnit.TOKEN,
-    "epoch_in_iteration": TimeUnit.EPOCH,
-    "token_in_iteration": TimeUnit.TOKEN,
-    "batch_in_epoch": TimeUnit.BATCH,
-    "sample_in_epoch": TimeUnit.SAMPLE,
-    "token_in_epoch": TimeUnit.TOKEN,
-    "total_wct": TimeUnit.SECOND,
-    "iteration_wct": TimeUnit.SECOND,
-    "epoch_wct": TimeUnit.SECOND,
-    "batch_wct": TimeUnit.SECOND,
-}
+
+class Fields(NamedTuple):
+    """The values of a timestamp: counters, and clocks in integer microseconds.
+
+    Microseconds are the resolution of a timedelta, so that saving and loading gives an equal timestamp. The fields are
+    in the order of the arguments of :class:`.Timestamp`.
+    """
+
+    iteration: int
+    epoch: int
+    batch: int
+    sample: int
+    token: int
+    epoch_in_iteration: int
+    token_in_iteration: int
+    batch_in_epoch: int
+    sample_in_epoch: int
+    token_in_epoch: int
+    total_wct: int
+    iteration_wct: int
+    epoch_wct: int
+    batch_wct: int
+
+
+_CLOCKS = {"total_wct", "iteration_wct", "epoch_wct", "batch_wct"}
+
+# The unit of every field, in their order.
+UNITS = {name: TimeUnit.SECOND if name in _CLOCKS else TimeUnit(name.partition("_in_")[0]) for name in Fields._fields}
 
 
 def as_field(name: str, value: Any) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from composer._containers import is_mapping
 from composer._text import plural
 from composer.core.data_sharding import DataShard
 from composer.core.epoch_iterators import EpochIterators
@@ -141,7 +142,7 @@ class DataSpec:
     def _default_get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int | Tensor:
         if token_type == "loss_generating" and (targets := count_targets(batch)) is not None:
             return targets
-        if isinstance(batch, Mapping) and isinstance(ids := cast("Mapping[str, Any]", batch).get("input_ids"), Tensor):
+        if is_mapping(batch) and isinstance(ids := cast("Mapping[str, Any]", batch).get("input_ids"), Tensor):
             return ids.numel()
         return self.__max_seq_len * self.__num_samples__(batch) if self.__max_seq_len else 0
 
@@ -157,6 +158,8 @@ class DataSpec:
         3
         """
         count = self.get_num_samples_in_batch(batch)
+        if type(count) is int and count >= 0:  # the usual case first: this runs in each step
+            return count
         return int(as_quantity("get_num_samples_in_batch", count))
 
     @property

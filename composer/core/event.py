@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from composer._text import did_you_mean
 
@@ -209,3 +210,20 @@ class Event(StrEnum):
         True
         """
         return self.value.startswith("eval")
+
+
+# The events of a step under names of their own: to read a member off its class takes longer than to fire an event
+# that nobody listens to.
+BEFORE_DATALOADER: Final = Event.BEFORE_DATALOADER
+AFTER_DATALOADER: Final = Event.AFTER_DATALOADER
+BATCH_START: Final = Event.BATCH_START
+BEFORE_TRAIN_BATCH: Final = Event.BEFORE_TRAIN_BATCH
+BEFORE_FORWARD: Final = Event.BEFORE_FORWARD
+AFTER_FORWARD: Final = Event.AFTER_FORWARD
+BEFORE_LOSS: Final = Event.BEFORE_LOSS
+AFTER_LOSS: Final = Event.AFTER_LOSS
+BEFORE_BACKWARD: Final = Event.BEFORE_BACKWARD
+AFTER_BACKWARD: Final = Event.AFTER_BACKWARD
+AFTER_TRAIN_BATCH: Final = Event.AFTER_TRAIN_BATCH
+BATCH_END: Final = Event.BATCH_END
+BATCH_CHECKPOINT: Final = Event.BATCH_CHECKPOINT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 from torch import Tensor
 
@@ -34,14 +34,14 @@ def count_samples(batch: Batch) -> int:
     >>> count_samples({"tokens": [[1, 2], [3], [4, 5, 6]], "label": [0, 1, 0]}), count_samples(["a", "b"])
     (3, 2)
     """
-    if isinstance(batch, Tensor) and batch.ndim > 0:
-        return batch.shape[0]
-    cls = type(batch)
+    cls: Any = type(batch)
     if (cls is tuple or cls is list) and len(batch) == 2 and type(batch[0]) is type(batch[1]) is Tensor:
         # The usual batch, in a third of the time: every training step is counted.
-        x, y = cast("tuple[Tensor, Tensor]", batch)
-        if x.ndim and y.ndim and (size := x.shape[0]) == y.shape[0]:
-            return size
+        x, y = batch[0].shape, batch[1].shape
+        if x and y and x[0] == y[0]:
+            return x[0]
+    if isinstance(batch, Tensor) and batch.ndim > 0:
+        return batch.shape[0]
     sizes = {rows for leaf in trees.leaves(batch) if (rows := _rows(leaf)) is not None}
     what = "tensors"
     if not sizes:

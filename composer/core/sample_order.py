@@ -100,8 +100,7 @@ class SampleOrder:
         # Values sampled in a worker depend on the position of the batch, not on earlier work of that worker. Batches of
         # other ranks have other positions.
         positions = itertools.count(self.start + self._shard.rank, self.step)
-        for batch in self._batches(self.start, seed):
-            position = next(positions)
+        for position, batch in zip(positions, self._batches(self.start, seed), strict=False):
             yield SeededIndices(batch, mix_seed(seed, position)) if isinstance(batch, list) else batch
 
     @property
@@ -202,6 +201,9 @@ class SampleOrder:
         """Yield this rank's batch of each step, by iterating the sampler."""
         rank, num_shards, size = self._shard.rank, self._shard.size, self._size
         entries = itertools.islice(self._entries(seed), start, None)
+        if size is None and num_shards == 1:
+            yield from entries
+            return
         while taken := list(itertools.islice(entries, self.step)):
             if size is None:
                 mine = taken[rank : rank + 1]

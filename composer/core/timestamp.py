@@ -6,12 +6,15 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
-from composer.core._timestamp_fields import MICROSECOND, UNITS, as_count, as_field, as_microseconds
+from composer.core._timestamp_fields import MICROSECOND, UNITS, Fields, as_count, as_field, as_microseconds
 from composer.core.time import Time, TimeUnit
 
 __all__ = ["Timestamp"]
 
-_COUNTERS: dict[str, str] = {TimeUnit(name): f"_{name}" for name in ("iteration", "epoch", "batch", "sample", "token")}
+_COUNTERS: dict[str, int] = {
+    TimeUnit(name): Fields._fields.index(name) for name in ("iteration", "epoch", "batch", "sample", "token")
+}
+_NEW_EPOCH = dict.fromkeys(("batch_in_epoch", "sample_in_epoch", "token_in_epoch", "epoch_wct", "batch_wct"), 0)
 # The other fields were added to checkpoints in later versions of the predecessor.
 _ALWAYS_SAVED = {"epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch"}
 _Counted = Literal[TimeUnit.ITERATION, TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
@@ -48,7 +51,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
     (True, True, 32)
     """
 
-    __slots__ = tuple(f"_{name}" for name in UNITS)
+    __slots__ = ("__fields__",)
 
     def __init__(
         self,
@@ -67,20 +70,11 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         epoch_wct: datetime.timedelta | float | None = None,
         batch_wct: datetime.timedelta | float | None = None,
     ) -> None:
-        self._iteration = as_field("iteration", iteration)
-        self._epoch = as_field("epoch", epoch)
-        self._batch = as_field("batch", batch)
-        self._sample = as_field("sample", sample)
-        self._token = as_field("token", token)
-        self._epoch_in_iteration = as_field("epoch_in_iteration", epoch_in_iteration)
-        self._token_in_iteration = as_field("token_in_iteration", token_in_iteration)
-        self._batch_in_epoch = as_field("batch_in_epoch", batch_in_epoch)
-        self._sample_in_epoch = as_field("sample_in_epoch", sample_in_epoch)
-        self._token_in_epoch = as_field("token_in_epoch", token_in_epoch)
-        self._total_wct = as_field("total_wct", total_wct)
-        self._iteration_wct = as_field("iteration_wct", iteration_wct)
-        self._epoch_wct = as_field("epoch_wct", epoch_wct)
-        self._batch_wct = as_field("batch_wct", batch_wct)
+        counters = (iteration, epoch, batch, sample, token, epoch_in_iteration, token_in_iteration)
+        in_epoch = (batch_in_epoch, sample_in_epoch, token_in_epoch)
+        clocks = (total_wct, iteration_wct, epoch_wct, batch_wct)
+        given = zip(UNITS, (*counters, *in_epoch, *clocks), strict=True)
+        self.__fields__ = Fields(*(as_field(name, value) for name, value in given))
 
     def copy(
         self,
@@ -107,11 +101,8 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         counters = (iteration, epoch, batch, sample, token, epoch_in_iteration, token_in_iteration)
         in_epoch = (batch_in_epoch, sample_in_epoch, token_in_epoch)
         clocks = (total_wct, iteration_wct, epoch_wct, batch_wct)
-        new = self._clone()
-        for name, value in zip(UNITS, (*counters, *in_epoch, *clocks), strict=True):
-            if value is not None:
-                setattr(new, f"_{name}", as_field(name, value))
-        return new
+        given = zip(UNITS, (*counters, *in_epoch, *clocks), strict=True)
+        return self._with(**{name: as_field(name, value) for name, value in given if value is not None})
 
     def to_next_batch(
         self,
@@ -133,19 +124,30 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
             samples = as_count("samples", samples, TimeUnit.SAMPLE)
         if type(tokens) is not int:
             tokens = as_count("tokens", tokens, TimeUnit.TOKEN)
-        elapsed = 0 if duration is None else as_microseconds(duration)
-        new = self._clone()
-        new._batch += 1
-        new._sample += samples
-        new._token += tokens
-        new._token_in_iteration += tokens
-        new._batch_in_epoch += 1
-        new._sample_in_epoch += samples
-        new._token_in_epoch += tokens
-        new._total_wct += elapsed
-        new._iteration_wct += elapsed
-        new._epoch_wct += elapsed
-        new._batch_wct = elapsed
+        if type(duration) is float:
+            elapsed = round(duration * 1_000_000)
+        else:
+            elapsed = 0 if duration is None else as_microseconds(duration)
+        now = self.__fields__
+        # In the order of the fields: without names, since this runs in each step.
+        fields = (
+            now.iteration,
+            now.epoch,
+            now.batch + 1,
+            now.sample + samples,
+            now.token + tokens,
+            now.epoch_in_iteration,
+            now.token_in_iteration + tokens,
+            now.batch_in_epoch + 1,
+            now.sample_in_epoch + samples,
+            now.token_in_epoch + tokens,
+            now.total_wct + elapsed,
+            now.iteration_wct + elapsed,
+            now.epoch_wct + elapsed,
+            elapsed,
+        )
+        new = object.__new__(Timestamp)
+        new.__fields__ = tuple.__new__(Fields, fields)
         return new
 
     def to_next_epoch(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
@@ -158,14 +160,14 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         Timestamp(epoch=2, batch=10, epoch_in_iteration=1)
         """
         elapsed = 0 if duration is None else as_microseconds(duration)
-        new = self._clone()
-        new._epoch += 1
-        new._epoch_in_iteration += 1
-        new._total_wct += elapsed
-        new._iteration_wct += elapsed
-        new._batch_in_epoch = new._sample_in_epoch = new._token_in_epoch = 0
-        new._epoch_wct = new._batch_wct = 0
-        return new
+        now = self.__fields__
+        return self._with(
+            epoch=now.epoch + 1,
+            epoch_in_iteration=now.epoch_in_iteration + 1,
+            total_wct=now.total_wct + elapsed,
+            iteration_wct=now.iteration_wct + elapsed,
+            **_NEW_EPOCH,
+        )
 
     def to_next_iteration(self, duration: datetime.timedelta | float | None = None) -> Timestamp:
         """Return the timestamp after the end of the iteration: counters per iteration and per epoch reset to zero.
@@ -177,13 +179,15 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         Timestamp(iteration=1, epoch=2)
         """
         elapsed = 0 if duration is None else as_microseconds(duration)
-        new = self._clone()
-        new._iteration += 1
-        new._total_wct += elapsed
-        new._epoch_in_iteration = new._token_in_iteration = 0
-        new._batch_in_epoch = new._sample_in_epoch = new._token_in_epoch = 0
-        new._iteration_wct = new._epoch_wct = new._batch_wct = 0
-        return new
+        now = self.__fields__
+        return self._with(
+            iteration=now.iteration + 1,
+            total_wct=now.total_wct + elapsed,
+            epoch_in_iteration=0,
+            token_in_iteration=0,
+            iteration_wct=0,
+            **_NEW_EPOCH,
+        )
 
     @overload
     def count(self, unit: _Counted) -> int: ...
@@ -203,11 +207,11 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         >>> Timestamp(batch=7).count(TimeUnit.BATCH)
         7
         """
-        slot = _COUNTERS.get(unit)
-        if slot is not None:
-            return getattr(self, slot)
+        index = _COUNTERS.get(unit)
+        if index is not None:
+            return self.__fields__[index]
         if unit == TimeUnit.SECOND:
-            return self._total_wct / 1_000_000
+            return self.__fields__.total_wct / 1_000_000
         raise ValueError(
             f"A timestamp has no counter for {str(unit)!r}; use state.get_elapsed_duration() for the completed "
             f"fraction of a run."
@@ -237,7 +241,8 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         >>> Timestamp(batch=7).has_reached(Time(7, "ba"))
         True
         """
-        return self.count(time.unit) >= time.value
+        index = _COUNTERS.get(time.unit)
+        return (self.count(time.unit) if index is None else self.__fields__[index]) >= time.value
 
     def state_dict(self) -> dict[str, int | datetime.timedelta]:
         """Return every field by name: counters as numbers, clocks as timedeltas.
@@ -245,7 +250,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         >>> Timestamp(batch=7).state_dict()["batch"]
         7
         """
-        amounts = {name: getattr(self, f"_{name}") for name in UNITS}
+        amounts = self.__fields__._asdict()
         return {name: n * MICROSECOND if UNITS[name] is TimeUnit.SECOND else n for name, n in amounts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -265,83 +270,82 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
         missing = sorted(_ALWAYS_SAVED - state.keys())
         if missing:
             raise ValueError(f"The state of the timestamp lacks {missing}; it holds {sorted(state)}.")
-        loaded = {f"_{name}": as_field(name, state.get(name, 0)) for name in UNITS}
-        for slot, amount in loaded.items():
-            setattr(self, slot, amount)
+        self.__fields__ = Fields(*(as_field(name, state.get(name, 0)) for name in UNITS))
 
     @property
     def iteration(self) -> Time:
         """Finished iterations."""
-        return Time(self._iteration, TimeUnit.ITERATION)
+        return Time(self.__fields__.iteration, TimeUnit.ITERATION)
 
     @property
     def epoch(self) -> Time:
         """Finished epochs."""
-        return Time(self._epoch, TimeUnit.EPOCH)
+        return Time(self.__fields__.epoch, TimeUnit.EPOCH)
 
     @property
     def batch(self) -> Time:
         """Finished batches."""
-        return Time(self._batch, TimeUnit.BATCH)
+        return Time(self.__fields__.batch, TimeUnit.BATCH)
 
     @property
     def sample(self) -> Time:
         """Samples seen."""
-        return Time(self._sample, TimeUnit.SAMPLE)
+        return Time(self.__fields__.sample, TimeUnit.SAMPLE)
 
     @property
     def token(self) -> Time:
         """Tokens seen."""
-        return Time(self._token, TimeUnit.TOKEN)
+        return Time(self.__fields__.token, TimeUnit.TOKEN)
 
     @property
     def epoch_in_iteration(self) -> Time:
         """Epochs finished in the current iteration; the only counter that can be set."""
-        return Time(self._epoch_in_iteration, TimeUnit.EPOCH)
+        return Time(self.__fields__.epoch_in_iteration, TimeUnit.EPOCH)
 
     @epoch_in_iteration.setter
     def epoch_in_iteration(self, value: int | Time) -> None:
-        self._epoch_in_iteration = as_count("epoch_in_iteration", value, TimeUnit.EPOCH)
+        count = as_count("epoch_in_iteration", value, TimeUnit.EPOCH)
+        self.__fields__ = self.__fields__._replace(epoch_in_iteration=count)
 
     @property
     def token_in_iteration(self) -> Time:
         """Tokens seen in the current iteration."""
-        return Time(self._token_in_iteration, TimeUnit.TOKEN)
+        return Time(self.__fields__.token_in_iteration, TimeUnit.TOKEN)
 
     @property
     def batch_in_epoch(self) -> Time:
         """Batches finished in the current epoch."""
-        return Time(self._batch_in_epoch, TimeUnit.BATCH)
+        return Time(self.__fields__.batch_in_epoch, TimeUnit.BATCH)
 
     @property
     def sample_in_epoch(self) -> Time:
         """Samples seen in the current epoch."""
-        return Time(self._sample_in_epoch, TimeUnit.SAMPLE)
+        return Time(self.__fields__.sample_in_epoch, TimeUnit.SAMPLE)
 
     @property
     def token_in_epoch(self) -> Time:
         """Tokens seen in the current epoch."""
-        return Time(self._token_in_epoch, TimeUnit.TOKEN)
+        return Time(self.__fields__.token_in_epoch, TimeUnit.TOKEN)
 
     @property
     def total_wct(self) -> datetime.timedelta:
         """Wall-clock time trained."""
-        return self._total_wct * MICROSECOND
+        return self.__fields__.total_wct * MICROSECOND
 
     @property
     def iteration_wct(self) -> datetime.timedelta:
         """Wall-clock time of the current iteration."""
-        return self._iteration_wct * MICROSECOND
+        return self.__fields__.iteration_wct * MICROSECOND
 
     @property
     def epoch_wct(self) -> datetime.timedelta:
         """Wall-clock time of the current epoch."""
-        return self._epoch_wct * MICROSECOND
+        return self.__fields__.epoch_wct * MICROSECOND
 
     @property
     def batch_wct(self) -> datetime.timedelta:
         """Wall-clock time of the last batch."""
-        return self._batch_wct * MICROSECOND
+        return self.__fields__.batch_wct * MICROSECOND
 
     def __repr__(self) -> str:
         given = {name: value for name, value in self.state_dict().items() if value}
@@ -350,7 +354,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Timestamp):
-            return all(getattr(self, f"_{name}") == getattr(other, f"_{name}") for name in UNITS)
+            return self.__fields__ == other.__fields__
         lead = self._lead(other)
         return NotImplemented if lead is None else lead == 0
 
@@ -376,25 +380,10 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
             other = Time.from_timestring(other)
         if not isinstance(other, Time):
             return None
-        slot = _COUNTERS.get(other.unit)
-        # Integer seconds, as in `get`.
-        return (int(self.count(other.unit)) if slot is None else getattr(self, slot)) - other.value
+        return int(self.count(other.unit)) - other.value  # integer seconds, as in `get`
 
-    def _clone(self) -> Timestamp:
-        """Return a copy. Fields are copied one by one without checks, since this runs every batch."""
+    def _with(self, **fields: int) -> Timestamp:
+        """Return a copy with some fields replaced by valid values."""
         new = object.__new__(Timestamp)
-        new._iteration = self._iteration
-        new._epoch = self._epoch
-        new._batch = self._batch
-        new._sample = self._sample
-        new._token = self._token
-        new._epoch_in_iteration = self._epoch_in_iteration
-        new._token_in_iteration = self._token_in_iteration
-        new._batch_in_epoch = self._batch_in_epoch
-        new._sample_in_epoch = self._sample_in_epoch
-        new._token_in_epoch = self._token_in_epoch
-        new._total_wct = self._total_wct
-        new._iteration_wct = self._iteration_wct
-        new._epoch_wct = self._epoch_wct
-        new._batch_wct = self._batch_wct
+        new.__fields__ = self.__fields__._replace(**fields)
         return new

@@ -57,9 +57,9 @@ def as_tokens(counted: Any) -> int:
     >>> as_tokens({"total": torch.tensor(5), "loss_generating": 2})
     5
     """
+    if type(counted) is int and counted >= 0:  # the usual case first: this runs in each step
+        return counted
     total = entry_of(counted, "total")
-    if type(total) is int and total >= 0:
-        return total
     number = as_quantity(_COUNTER, total)
     # The sum of a float mask is an integer value in a float tensor, which is accepted.
     if isinstance(total, float) or number % 1:

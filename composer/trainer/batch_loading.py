@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,13 @@ from composer.core.data_spec import DataSpec
 from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
-from composer.core.event import Event
+from composer.core.event import AFTER_DATALOADER, BEFORE_DATALOADER
 from composer.core.infinite_data import EFFECTIVELY_INFINITE, LongEpochWatch, raise_if_infinite
 from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
-from composer.devices import SIDE_STREAMS, Device
+from composer.devices import Device
 from composer.ledger.category import Category
 from composer.trainer.failed_step import copy_containers
 from composer.trainer.run import Run
@@ -87,8 +88,9 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
     watch = _watch(phase, iterator) if check_infinite else None
     # Batches by index can be fetched again.
     keeps_batch = isinstance(iterator, EpochIterator) and iterator.resume_by != "indices"
+    count = functools.partial(_set_counts, run, spec)
     while True:
-        fire(Event.BEFORE_DATALOADER)
+        fire(BEFORE_DATALOADER)
         clock.wait()
         run.fetched, run.gradients_ready = (), False
         batch = END if is_at_end(phase) else next(iterator, END)
@@ -100,13 +102,12 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
             clock.end_epoch()
             break
         is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
-        counts = None if is_idle else (lambda batch: _set_counts(run, spec, batch))
-        state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, counts)
+        state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, None if is_idle else count)
         if run.uneven_inputs is not None and not is_idle:
             _send_counts(run)
             run.uneven_inputs.join_first_step()
         clock.train()
-        fire(Event.AFTER_DATALOADER)
+        fire(AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
             watch.update(phase.timestamp.batch_in_epoch.value)
@@ -152,7 +153,7 @@ def is_at_end(phase: Phase) -> bool:
     if own is not None:
         is_part = length is not None and phase.epoch_iterators is not None and length != phase.epoch_iterators.length
         length = min(length, own) if is_part else own
-    return length is not None and phase.timestamp.batch_in_epoch.value >= length
+    return length is not None and phase.timestamp.__fields__.batch_in_epoch >= length
 
 
 def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batch:
@@ -295,7 +296,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
     >>> to_device([torch.ones(2)], get_device("cpu"))
     [tensor([1., 1.])]
     """
-    if device.torch_device.type not in SIDE_STREAMS:
+    if not device.has_side_streams:
         return device.batch_to_device(batch)
     # The host runs ahead of the device, so a copy on its own stream overlaps the step that is still being computed.
     return start_transfer(batch, device.torch_device, device.batch_to_device).wait()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 
-from composer.core.event import Event
-from composer.core.time import TimeUnit
+from composer.core.event import BATCH_CHECKPOINT, BATCH_END, BATCH_START, Event
 from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import reset_failed_step, rewind_batch
@@ -57,6 +56,7 @@ def fit(run: Run) -> None:
 def _fit(run: Run) -> None:
     """Run the training loop."""
     state, logger, fire = run.state, run.logger, run.engine.run_event
+    phase = state.train_phase
     state.stop_requested, state.sync_stop_requests = None, run.step_sync is not None
     note_start(run)
     logger.begin()
@@ -66,28 +66,28 @@ def _fit(run: Run) -> None:
         run.ledger.begin(state)  # after the savers have checked their folders
     report_model(run)
     resume_at(run)
-    state.train_phase.batch_start_time, first_batch = time.perf_counter(), state.timestamp.batch
+    phase.batch_start_time, first_batch = time.perf_counter(), state.timestamp.batch
     _finish_interrupted_evaluation(run)
     check_infinite = check_epochs_end(run)
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
             _start_epoch(run)
         for state.batch in batches(run, check_infinite=check_infinite):
-            fire(Event.BATCH_START)
+            fire(BATCH_START)
             train_batch(run)
-            step = state.timestamp.count(TimeUnit.BATCH)
+            step = phase.timestamp.__fields__.batch
             if logger.destinations:
                 logger.enqueue({**time_metrics(run), **state.total_loss_dict}, step)
             advance(run)
             # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):
                 log_train_metrics(run, step)
-            fire(Event.BATCH_END)
+            fire(BATCH_END)
             free_outputs(state)
             _evaluate_and_save_batch(run)
             if state.finished:
                 break
-        if state.train_phase.iterator is None or is_at_end(state.train_phase):
+        if phase.iterator is None or is_at_end(phase):
             _end_epoch(run)
     if state.timestamp.batch != first_batch:  # otherwise the values loaded from a checkpoint stay
         if run.step_sync is not None or logger.destinations:
@@ -126,10 +126,10 @@ def _evaluate_and_save_batch(run: Run) -> None:
     Args:
         run: The run.
     """
-    evaluate_if_due(run, Event.BATCH_END)
+    evaluate_if_due(run, BATCH_END)
     if run.state.finished:
         keep_last_train_values(run)
-    run.engine.run_event(Event.BATCH_CHECKPOINT)
+    run.engine.run_event(BATCH_CHECKPOINT)
     _stop_if_interrupted(run)
 
 

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from composer import dist, trees
 from composer.core.data_spec import DataSpec
-from composer.core.event import Event
+from composer.core.event import (
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
+    AFTER_LOSS,
+    BEFORE_BACKWARD,
+    BEFORE_FORWARD,
+    BEFORE_LOSS,
+)
 from composer.core.types import Batch
 from composer.trainer.microbatch_weights import LossWeights, averages_over_tokens, count, reduce_loss_weights
 from composer.trainer.outputs import clone_reused_gradients, detach_outputs, free_unread_outputs
@@ -165,19 +172,27 @@ def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> di
         with run.autocast():
             _forward_and_loss(run)
 
-    total, losses = named_losses(state.loss)
-    weight = 1.0 if weights is None else weights.weight(index)
-    if isinstance(weight, Tensor) or weight != 1.0:
-        total = weighted(total, weight)
-        losses = {name: weighted(loss, weight) for name, loss in losses.items()}
+    loss = state.loss
+    total, losses = named_losses(loss)
+    detached = losses["loss/train/total"] if total is loss else None
+    if weights is not None:
+        weight = weights.weight(index)
+        if isinstance(weight, Tensor) or weight != 1.0:
+            total = weighted(total, weight)
+            losses = {name: weighted(one, weight) for name, one in losses.items()}
     if state.scaler is not None:
         total = state.scaler.scale(total)
-    with mask_gradients(state, 1 if weights is None else weights.count(index)):
+    if weights is None:
         run.strategy.backward(total, create_graph=run.options.create_graph)
-    del total  # it references the graph
-    if _runs_again(run, updates_metrics=updates_metrics):
+    else:
+        with mask_gradients(state, weights.count(index)):
+            run.strategy.backward(total, create_graph=run.options.create_graph)
+    if run.reuses_outputs and _runs_again(run, updates_metrics=updates_metrics):
         clone_reused_gradients(run)
-    fire(Event.AFTER_BACKWARD)
+    fire(AFTER_BACKWARD)
+    if detached is not None and state.loss is loss:
+        state.loss = detached
+    del total, loss  # they reference the graph
     if metric_batch is not None:
         detach_outputs(run)
         update_train_metrics(run, metric_batch, counts=counts)
@@ -199,19 +214,19 @@ def _forward_and_loss(run: Run) -> None:
     fire = engine.run_event
     model: Any = state.model
     state.outputs = state.loss = None  # free the previous ones before the new ones are allocated
-    fire(Event.BEFORE_FORWARD)
+    fire(BEFORE_FORWARD)
     if run.dynamic_dims.dims:
         run.dynamic_dims.mark_batch(state.batch)
-    if run.forward_and_loss is None or engine.listens(Event.AFTER_FORWARD) or engine.listens(Event.BEFORE_LOSS):
+    if run.forward_and_loss is None or engine.listens(AFTER_FORWARD) or engine.listens(BEFORE_LOSS):
         state.outputs = (run.strategy.module or model)(state.batch)
-        fire(Event.AFTER_FORWARD)
-        fire(Event.BEFORE_LOSS)
+        fire(AFTER_FORWARD)
+        fire(BEFORE_LOSS)
         state.loss = model.loss(state.outputs, state.batch)
     else:
-        detached = not (engine.listens(Event.AFTER_LOSS) or engine.listens(Event.BEFORE_BACKWARD))
+        detached = not (engine.listens(AFTER_LOSS) or engine.listens(BEFORE_BACKWARD))
         state.outputs, state.loss = run.forward_and_loss(state.batch, detached)
     if run.reuses_outputs:
         # The loss is logged after the next forward pass has overwritten it.
         state.loss = trees.map_tensors(torch.clone, state.loss)
-    fire(Event.AFTER_LOSS)
-    fire(Event.BEFORE_BACKWARD)
+    fire(AFTER_LOSS)
+    fire(BEFORE_BACKWARD)

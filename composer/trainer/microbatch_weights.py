@@ -10,6 +10,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
+from composer._containers import is_mapping
 from composer.core.data_spec import DataSpec
 from composer.core.microbatches import count_samples
 from composer.core.types import Batch
@@ -270,5 +271,5 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
 
 def _has_label_per_token(batch: Batch) -> bool:
     """Return whether the batch has a label for each token, as in language modeling, some of which may be ignored."""
-    labels = cast("Mapping[str, Any]", batch).get("labels") if isinstance(batch, Mapping) else None
+    labels = cast("Mapping[str, Any]", batch).get("labels") if is_mapping(batch) else None
     return isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer.core.event import Event
+from composer.core.event import AFTER_TRAIN_BATCH, BATCH_END
 from composer.core.state import State
 from composer.parallel.unsharded_parameters import unsharded_parameters
 from composer.trainer.run import Run
@@ -31,7 +31,10 @@ def detach_outputs(run: Run) -> None:
     """
     state = run.state
     loss, outputs = state.loss, state.outputs
-    state.loss = loss.detach() if type(loss) is Tensor else trees.map_tensors(Tensor.detach, loss)
+    if type(loss) is not Tensor:
+        state.loss = trees.map_tensors(Tensor.detach, loss)
+    elif loss.requires_grad:
+        state.loss = loss.detach()
     state.outputs = outputs.detach() if type(outputs) is Tensor else trees.map_tensors(Tensor.detach, outputs)
     clone_reused_outputs(run)
 
@@ -46,7 +49,7 @@ def free_unread_outputs(run: Run) -> None:
         run: The run, after its metrics were updated with the outputs.
     """
     engine = run.engine
-    if engine.custom_listens(Event.AFTER_TRAIN_BATCH) or engine.custom_listens(Event.BATCH_END):
+    if engine.custom_listens(AFTER_TRAIN_BATCH) or engine.custom_listens(BATCH_END):
         detach_outputs(run)
     else:
         free_outputs(run.state)

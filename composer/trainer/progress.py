@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from composer import dist
 from composer.core.time import TimeUnit
@@ -20,6 +21,7 @@ __all__ = [
 
 # Number of batches in which a user function may count no tokens, before an error is raised.
 _BATCHES_WITHOUT_TOKENS = 100
+_TOKEN: Final = TimeUnit.TOKEN  # to read a member off its class takes long
 
 
 def advance(run: Run) -> None:
@@ -28,24 +30,25 @@ def advance(run: Run) -> None:
     Args:
         run: The run.
     """
-    phase = run.state.train_phase
-    run.state.previous_timestamp = phase.timestamp
+    state, phase = run.state, run.state.train_phase
+    state.previous_timestamp = phase.timestamp
     if run.step_sync is None:
         now = time.perf_counter()
         phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.batch_start_time)
         phase.batch_start_time = now
     else:
         counts = run.step_sync.counts()
-        dist.note_step(phase.timestamp.count(TimeUnit.BATCH) + 1)
+        dist.note_step(phase.timestamp.__fields__.batch + 1)
         phase.timestamp = phase.timestamp.to_next_batch(counts.samples, counts.tokens, counts.seconds)
         if counts.stop:
             # The reason is known only to the rank that requested it; once per run, it is all-gathered.
-            requests = dist.all_gather_object(run.state.stop_requested)
-            run.state.end_training(next(request for request in requests if request is not None))
+            requests = dist.all_gather_object(state.stop_requested)
+            state.end_training(next(request for request in requests if request is not None))
     run.fetched = None
-    check_tokens(run)
+    if state.max_duration is not None and state.max_duration.unit is _TOKEN:
+        check_tokens(run)
     if run.options.step_schedulers_every_batch:
-        for scheduler in run.state.schedulers:
+        for scheduler in state.schedulers:
             scheduler.step()
 
 
@@ -124,14 +127,14 @@ def time_metrics(run: Run) -> dict[str, int | float]:
     Args:
         run: The run.
     """
-    timestamp = run.state.timestamp
+    now = run.state.timestamp.__fields__
     metrics: dict[str, int | float] = {
-        "time/batch": timestamp.batch.value,
-        "time/sample": timestamp.sample.value,
-        "time/batch_in_epoch": timestamp.batch_in_epoch.value,
-        "time/sample_in_epoch": timestamp.sample_in_epoch.value,
+        "time/batch": now.batch,
+        "time/sample": now.sample,
+        "time/batch_in_epoch": now.batch_in_epoch,
+        "time/sample_in_epoch": now.sample_in_epoch,
     }
-    if timestamp.token.value:
-        metrics["time/token"] = timestamp.token.value
-        metrics["time/token_in_epoch"] = timestamp.token_in_epoch.value
+    if now.token:
+        metrics["time/token"] = now.token
+        metrics["time/token_in_epoch"] = now.token_in_epoch
     return metrics
