@@ -27,7 +27,7 @@ PREDECESSOR = ROOT / ".bench" / "predecessor"
 # fmt: off
 LIBRARIES = (
     "torch", "numpy", "torchmetrics", "rich", "tqdm", "accelerate", "lightning", "transformers", "traceml-ai",
-    "mosaicml", "composer",
+    "mosaicml", "isal", "composer",
 )
 # fmt: on
 _TERMINAL_ROWS, _TERMINAL_COLUMNS = 30, 120

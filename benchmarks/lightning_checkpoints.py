@@ -14,7 +14,8 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from torch import nn
 from torch.utils.data import DataLoader
 
-from benchmarks.checkpoints import LIGHTNING, batches, layers
+from benchmarks.checkpoint_pauses import MOST_STEPS, Pause
+from benchmarks.checkpoints import LIGHTNING, batches, layers, pause_jobs
 
 
 class _Module(pl.LightningModule):
@@ -29,6 +30,20 @@ class _Module(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3, foreach=True)
 
 
+class _Clock(pl.Callback):
+    def __init__(self, pause: Pause) -> None:
+        self._pause = pause
+        self.trainer: Any = None
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: object) -> None:
+        self.trainer = trainer
+        if self._pause.step_starts():
+            trainer.should_stop = True
+
+    def on_train_batch_end(self, *_: object) -> None:
+        self._pause.step_ends()
+
+
 class Peer:
     """A training of one step whose state is saved.
 
@@ -41,7 +56,7 @@ class Peer:
         warnings.simplefilter("ignore")  # it has words for few workers, short epochs and replaced files
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         self._number, self._device = number, device
-        self._behind, self._at_once = AsyncCheckpointIO(TorchCheckpointIO()), TorchCheckpointIO()
+        self._at_once = TorchCheckpointIO()
         self._trainer = self._fit(1)
 
     def jobs(self, folder: Path) -> dict[str, Callable[[], object]]:
@@ -50,35 +65,43 @@ class Peer:
         Args:
             folder: Where files go to.
         """
-        path = folder / "lightning.ckpt"
+        path, behind = folder / "lightning.ckpt", folder / "lightning-behind.ckpt"
 
-        def save(by: Any, to: Path) -> None:
-            self._trainer.strategy.checkpoint_io = by
-            self._trainer.save_checkpoint(to)
+        def save() -> None:
+            self._trainer.strategy.checkpoint_io = self._at_once
+            self._trainer.save_checkpoint(path)
 
-        return dict(
-            zip(
-                LIGHTNING,
-                (
-                    lambda: save(self._at_once, path),
-                    lambda: save(self._behind, folder / "lightning-behind.ckpt"),
-                    lambda: self._at_once.load_checkpoint(path, weights_only=True),
-                    lambda: self._fit(1),
-                    lambda: self._fit(2, ckpt_path=path, weights_only=True),
-                ),
-                strict=True,
-            )
+        pauses = pause_jobs(lambda: self._pause(behind), "Lightning's ")
+        jobs: tuple[Callable[[], object], ...] = (
+            save,
+            *pauses.values(),
+            lambda: self._at_once.load_checkpoint(path, weights_only=True),
+            lambda: self._fit(1),
+            lambda: self._fit(2, ckpt_path=path, weights_only=True),
         )
+        return dict(zip(LIGHTNING, jobs, strict=True))
 
-    def wait(self) -> None:
-        """Wait for what is written behind the training; the thread stays for the next."""
-        executor = self._behind._executor
-        if executor is not None:
-            executor.submit(lambda: None).result()
+    def _pause(self, path: Path) -> Pause:
+        """Train until an asynchronous save has been started and written."""
+        writer = AsyncCheckpointIO(TorchCheckpointIO())
 
-    def _fit(self, steps: int, **arguments: Any) -> pl.Trainer:
+        def save() -> Callable[[], bool]:
+            trainer = clock.trainer
+            trainer.strategy.checkpoint_io = writer
+            trainer.save_checkpoint(path)
+            assert writer._executor is not None
+            return writer._executor.submit(lambda: None).done  # its only thread is done with the file
+
+        pause = Pause(save)
+        clock = _Clock(pause)
+        self._fit(-1, steps=2 * MOST_STEPS, callbacks=[clock])
+        return pause
+
+    def _fit(self, max_steps: int, *, steps: int = 4, callbacks: Any = None, **arguments: Any) -> pl.Trainer:
         trainer = pl.Trainer(
-            max_steps=steps,
+            max_steps=max_steps,
+            max_epochs=-1,
+            callbacks=callbacks,
             accelerator="cpu" if self._device == "cpu" else "gpu",
             devices=1,
             logger=False,
@@ -87,6 +110,6 @@ class Peer:
             enable_model_summary=False,
         )
         # A bare list would be taken for several sources of data.
-        data = DataLoader(cast("Any", batches()), batch_size=None)
+        data = DataLoader(cast("Any", batches(steps)), batch_size=None)
         trainer.fit(_Module(self._number, self._device), data, **arguments)
         return trainer

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment
-from benchmarks.checkpoints import COPY, INTO, SAVE, STALL, TORCH
+from benchmarks.checkpoints import COPY, INTO, LOST, SAVE, STALL, TORCH
 from benchmarks.gpu.options import Options
 from benchmarks.report import Goal, Report, spread
 
 _MOST_ROUNDS = 3  # one writes 6 GB
-NAMES = (TORCH, COPY, INTO, SAVE, STALL)
+NAMES = (TORCH, COPY, INTO, SAVE, STALL, LOST)
 
 
 def measure(options: Options) -> Report:
@@ -53,9 +53,9 @@ def measure(options: Options) -> Report:
         f"GPT-2 ({arguments['gpt2']}) with the moments of AdamW, {found['megabytes']:.0f} MB on device "
         f"{options.device}; {rounds} rounds in turn, after a first one that has a column of its own, in one "
         "process. Median and half the interquartile range; ratios are medians of those of each round.",
-        "The asynchronous save is how long training stands still; each time, the writer has ended before the next. The "
-        "first one takes its pinned memory from the system, the others keep it. The blocking save returns when the "
-        "file is on the disk; torch.save when the system has it.",
+        "The asynchronous save is how long training stands still; the row below adds by how much the steps are slower "
+        "until the file is complete. The first one takes its pinned memory from the system, the others keep it. The "
+        "blocking save returns when the file is on the disk; torch.save when the system has it.",
         "A plain copy makes new host tensors that are not pinned; 'copy into old memory' fills pinned ones, which is "
         "what the bus can do.",
         _disk(tempfile.gettempdir()),

@@ -33,8 +33,8 @@ How a checkpoint is loaded:
     load: Reads a checkpoint and restores a run from it.
     entry_types, model_weights, recreate_algorithms: Check types, load weights, recreate algorithms.
     legacy_formats, legacy_torch_file: Older checkpoints.
-    pickle_outline, pickle_nodes, torch_index, zip_layout: Verify a file before it is unpickled.
-    record_reader, outline_values: Read the verified tensors by several threads.
+    pickle_outline, pickle_tensors, pickle_nodes, torch_index, zip_layout: Verify a file before it is unpickled.
+    record_reader, checksum, outline_values: Read the verified tensors by several threads.
     user_validation: Calls ``CHECKPOINT_VALIDATION_FUNCTION``.
     dcp_readers: Storage readers for ``torch.distributed.checkpoint.load``.
     download: Downloads a checkpoint for all ranks.

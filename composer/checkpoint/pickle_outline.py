@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, cast
 
 from composer.checkpoint.pickle_nodes import Call, Named, Persistent, nodes_of
+from composer.checkpoint.pickle_tensors import push_tensor
 
 __all__ = ["CodeError", "Outline", "collector_paused", "outline"]
 
@@ -117,7 +118,7 @@ class _Interpreter:
                 break
             code = data[position]
             position += 1
-            # Two thirds of the instructions in a file of many tensors are these: they are done without a call.
+            # Nearly all instructions in a file of tensors and random states are these: they are done without a call.
             if code == 0x72:  # LONG_BINPUT
                 memo[int.from_bytes(data[position : position + 4], "little")] = stack[-1]
                 position += 4
@@ -128,8 +129,20 @@ class _Interpreter:
                 stack.append(data[position])
                 position += 1
             elif code == 0x28:  # MARK
+                if position < end and data[position] == 0x28:
+                    after = push_tensor(data, position - 1, stack, memo)
+                    if after > 0:
+                        position = after
+                        continue
                 self._above.append(stack)
                 self._stack = stack = []
+            elif code == 0x4A:  # BININT
+                stack.append(int.from_bytes(data[position : position + 4], "little", signed=True))
+                position += 4
+            elif code == 0x8A:  # LONG1
+                after = position + 1 + data[position]
+                stack.append(int.from_bytes(data[position + 1 : after], "little", signed=True))
+                position = after
             elif code == 0x89:  # NEWFALSE
                 stack.append(False)
             elif code == 0x29:  # EMPTY_TUPLE
@@ -277,9 +290,7 @@ _ACTS: dict[int, _Act] = {
     0x95: lambda m: m.take(8),  # FRAME
     0x4E: lambda m: m.push(None),
     0x88: lambda m: m.push(True),
-    0x4A: lambda m: m.push(m.number("<i", 4)),
     0x4D: lambda m: m.push(m.number("<H", 2)),
-    0x8A: lambda m: m.push(int.from_bytes(m.take(m.byte()), "little", signed=True)),
     0x47: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
     0x58: lambda m: _text(m, m.number("<I", 4)),
     0x8C: lambda m: _text(m, m.byte()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from composer._lazy import import_extra
+from composer.checkpoint.checksum import fast_crc32
 from composer.checkpoint.file_format import DamagedCheckpointError, damage_of, replacing
 
 __all__ = ["check_format", "is_safetensors", "read_safetensors", "write_safetensors"]
@@ -167,13 +167,13 @@ def _compare(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, str
 
 def _crc32(name: str, tensor: Tensor) -> int:
     """Return the checksum of a tensor in host memory, including dtype and shape."""
-    value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    value = fast_crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
     content: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
-    return zlib.crc32(content, value)
+    return fast_crc32(content, value)
 
 
 def _crc32_of_text(header: Mapping[str, str]) -> int:
-    return zlib.crc32(json.dumps(sorted(header.items())).encode())
+    return fast_crc32(json.dumps(sorted(header.items())).encode())
 
 
 def _alone(tensor: Tensor, storages: set[int]) -> Tensor:

@@ -69,7 +69,8 @@ def unshard(content: dict[str, Any]) -> dict[str, Any]:
         local = cast("Any", tensor).to_local() if is_dtensor(tensor) else tensor
         key = (local.device, local.dtype, local.data_ptr(), local.shape, local.stride(), tensor.shape)
         if key not in copies or not local.numel():
-            copies[key] = full.detach().to("cpu", copy=full is tensor)
+            # Where nothing has to be gathered (replicated tensors, meshes of one rank), it is the memory of the run.
+            copies[key] = full.detach().to("cpu", copy=full.data_ptr() == local.data_ptr())
         return copies[key]
 
     return trees.map_tensors(copied, content)

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import warnings
-import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from composer import dist
 from composer.checkpoint import file_format
+from composer.checkpoint.checksum import fast_crc32
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.on_all_ranks import run_on_all_ranks
 from composer.checkpoint.sharded_tensors import is_dtensor, shard_bounds
@@ -218,7 +218,7 @@ def checksum(path: Path) -> dict[str, int]:
     size, value = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
-            size, value = size + len(block), zlib.crc32(block, value)
+            size, value = size + len(block), fast_crc32(block, value)
     return {"size": size, "crc32": value}
 
 

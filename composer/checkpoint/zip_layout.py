@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
+
+from composer.checkpoint.checksum import fast_crc32
 
 __all__ = ["Record", "crc32_of", "records"]
 
@@ -111,7 +112,7 @@ def crc32_of(file: BinaryIO, record: Record, into: memoryview | None = None) -> 
         if not count:
             return -1
         # While it is in the CPU cache.
-        value, done = zlib.crc32(part[:count], value), done + count
+        value, done = fast_crc32(part[:count], value), done + count
     return value
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from composer.checkpoint.sharded_tensors import (
@@ -83,6 +84,24 @@ def test_single_process_gets_a_copy_too() -> None:
     assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
     assert copy["a"].tolist() == [1, 1]
     assert not is_dtensor(weight)
+
+
+def gathered_without_a_collective() -> Any:
+    """Unshard tensors of which each rank holds all elements, then change them in place, as training does."""
+    grid = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replica", "shard"))
+    held: dict[str, Any] = {
+        "replicated": distribute_tensor(torch.ones(3), mesh(), [Replicate()]),
+        "sharded over one rank": distribute_tensor(torch.ones(3), grid, [Replicate(), Shard(0)]),
+    }
+    copy = unshard(held)
+    for tensor in held.values():
+        tensor.to_local().zero_()
+    return {name: tensor.tolist() for name, tensor in copy.items()}
+
+
+def test_tensors_that_need_no_collective_are_copied(two_ranks) -> None:
+    first, _ = two_ranks.run(gathered_without_a_collective)
+    assert first == {"replicated": [1, 1, 1], "sharded over one rank": [1, 1, 1]}
 
 
 def layouts() -> Any:
