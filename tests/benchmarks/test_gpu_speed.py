@@ -292,9 +292,12 @@ def test_each_method_is_timed_or_said_why_not() -> None:
 def test_without_a_library_its_loops_are_left_out_by_name(monkeypatch) -> None:
     monkeypatch.setattr(environment, "has", lambda module: module not in ("accelerate", "lightning"))
     names, missing = contenders.present("gpt2")
-    assert names == list(throughput.NEEDED)
+    assert names == [*throughput.NEEDED, "composer regional", "composer float8"]
     assert missing == ["accelerate", "lightning", "transformers"]
-    assert contenders.present("resnet50")[1] == ["accelerate", "lightning"]
+    assert contenders.present("resnet50") == (list(throughput.NEEDED), ["accelerate", "lightning"])
+    monkeypatch.setattr(environment, "has", lambda module: module != "torchao")
+    names, missing = contenders.present("gpt2")
+    assert "composer regional" in names and "composer float8" not in names and missing == ["torchao"]
 
 
 def test_peak_is_that_of_the_data_sheet_and_of_a_product() -> None:
