@@ -294,7 +294,10 @@ def test_without_a_library_its_loops_are_left_out_by_name(monkeypatch) -> None:
     names, missing = contenders.present("gpt2")
     assert names == [*throughput.NEEDED, "composer regional", "composer float8"]
     assert missing == ["accelerate", "lightning", "transformers"]
-    assert contenders.present("resnet50")[1] == ["accelerate", "lightning"]
+    assert contenders.present("resnet50") == (list(throughput.NEEDED), ["accelerate", "lightning"])
+    monkeypatch.setattr(environment, "has", lambda module: module != "torchao")
+    names, missing = contenders.present("gpt2")
+    assert "composer regional" in names and "composer float8" not in names and missing == ["torchao"]
 
 
 def test_peak_is_that_of_the_data_sheet_and_of_a_product() -> None:
