@@ -52,8 +52,8 @@ def push_tensor(data: Any, position: int, stack: list[Any], memo: dict[int, Any]
     (kind, cls, key_length, key, put_key, location, length, put_id, offset, shape, shape_end, put_shape, strides,
      strides_end, put_strides, requires_grad, hooks, put_hooks, put_args, put_call) = match.groups()
     # fmt: on
-    sizes, steps = _ints(shape, shape_end), _ints(strides, strides_end)
-    if sizes is None or steps is None or key_length[0] != len(key):
+    sizes, steps = _ints(shape), _ints(strides)
+    if not (_are_counted(sizes, shape_end) and _are_counted(steps, strides_end)) or key_length[0] != len(key):
         return -1
     gets = [one[1] if len(one) == 2 else int.from_bytes(one[1:], "little") for one in (kind, cls, location, hooks)]
     # An empty tuple is not put.
@@ -67,9 +67,9 @@ def push_tensor(data: Any, position: int, stack: list[Any], memo: dict[int, Any]
         return -1
     kind, cls, location, hooks = (memo[index] for index in gets)
     key = key.decode()
-    made_id = (kind, cls, key, location, *_ints(length, None))
+    made_id = (kind, cls, key, location, *_ints(length))
     made_hooks = Call(hooks, ())
-    args = (Persistent(made_id), *_ints(offset, None), sizes, steps, requires_grad == b"\x88", made_hooks)
+    args = (Persistent(made_id), *_ints(offset), sizes, steps, requires_grad == b"\x88", made_hooks)
     stack[-1] = call = Call(stack[-1], args)
     memo.update(zip(puts, (key, made_id, sizes, steps, made_hooks, args, call), strict=True))
     memo.pop(-1, None)
@@ -77,15 +77,18 @@ def push_tensor(data: Any, position: int, stack: list[Any], memo: dict[int, Any]
 
 
 @functools.lru_cache(maxsize=1024)  # most shapes and strides of a model occur again and again
-def _ints(instructions: bytes | None, end: bytes | None) -> tuple[int, ...] | None:
-    """Return what instructions push, or None if the instruction after them takes another number of objects."""
-    if instructions is None:
-        return ()
+def _ints(instructions: bytes | None) -> tuple[int, ...]:
+    """Return what instructions push."""
     found: list[int] = []
     position = 0
-    while position < len(instructions):
+    while instructions is not None and position < len(instructions):
         code = instructions[position]
         after = position + 1 + _WIDTHS[code]
         found.append(int.from_bytes(instructions[position + 1 : after], "little", signed=code == _SIGNED))
         position = after
-    return None if end is not None and end[0] - _TUPLE1 + 1 != len(found) else tuple(found)
+    return tuple(found)
+
+
+def _are_counted(found: tuple[int, ...], end: bytes | None) -> bool:
+    """Return whether the instruction that makes a tuple takes all of what was pushed; None if the tuple is empty."""
+    return end is None or end[0] - _TUPLE1 + 1 == len(found)

@@ -120,7 +120,7 @@ def zero_gradients(run: Run) -> None:
     """
     if run.strategy.has_own_optimizer_step:
         return
-    is_profiled = torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateUsage]
+    is_profiled = torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
     for optimizer in run.state.optimizers:
         if is_profiled or getattr(optimizer.zero_grad, "__func__", None) is not _ZERO_GRAD:
             optimizer.zero_grad()

@@ -334,3 +334,59 @@ def test_accuracy_on_separable_data_reaches_one() -> None:
     log = Received()
     trainer_of(classifier(), data, lr=1.0, max_duration="20ep", loggers=log, eval_dataloader=data).fit()
     assert log.series("metrics/eval/MulticlassAccuracy")[-1][1] > 0.95
+
+
+def gradients_during(optimizer_of, make=classifier) -> tuple[list[bool], torch.optim.Optimizer]:
+    """Whether gradients were there in each forward pass of three steps."""
+    seen: list[bool] = []
+    model = make()
+    optimizer = optimizer_of(model)
+    callback = At("before_forward", lambda state: seen.append(any(p.grad is not None for p in model.parameters())))
+    trainer_of(model, labeled_data()[:3], optimizers=optimizer, callbacks=callback, max_duration="1ep").fit()
+    return seen, optimizer
+
+
+class CountsZeroGrad(torch.optim.SGD):
+    """An optimizer with a `zero_grad` of its own."""
+
+    zeroed = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.zeroed += 1
+        super().zero_grad(set_to_none)
+
+
+# Each is called before each step, and once at the end of training.
+
+
+def test_gradients_are_none_before_each_step() -> None:
+    seen, _ = gradients_during(lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    assert seen
+    assert not any(seen)
+
+
+def test_a_zero_grad_of_a_class_is_called() -> None:
+    seen, optimizer = gradients_during(lambda model: CountsZeroGrad(model.parameters(), lr=0.1))
+    assert not any(seen)
+    assert optimizer.zeroed == len(seen) + 1
+
+
+def test_a_zero_grad_of_an_instance_is_called() -> None:
+    calls: list[int] = []
+
+    def make(model) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = optimizer.zero_grad
+        optimizer.zero_grad = lambda *args, **kwargs: (calls.append(1), own(*args, **kwargs))
+        return optimizer
+
+    seen, _ = gradients_during(make)
+    assert not any(seen)
+    assert len(calls) == len(seen) + 1
+
+
+def test_profiles_show_the_span_of_zero_grad() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        seen, _ = gradients_during(lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not any(seen)
+    assert sum(event.name == "Optimizer.zero_grad#SGD.zero_grad" for event in profile.events()) == len(seen) + 1
