@@ -41,6 +41,9 @@ class Source(Protocol):
     @property
     def never_ends(self) -> str | None: ...
 
+    def agree(self) -> None:
+        """Agree with the other ranks on the order; all ranks must call this before the first batch."""
+
     def draw(self, samples: int) -> tuple[Batch] | None:
         """Return the next batch of this rank, in a tuple; None once at the end of each epoch, unless batches span it.
 
@@ -129,6 +132,9 @@ class _PositionedSource:
         self.per_epoch, self.per_step = samples * num_orders, step * num_orders
         self.position = self._mark = 0
 
+    def agree(self) -> None:
+        """The order does not depend on the rank."""
+
     def passes(self) -> int:
         return (self.position - self._mark) // self._samples
 
@@ -162,12 +168,15 @@ class _IndexedSource(_PositionedSource):
     def __init__(self, argument: str, loader: DataLoader[Any], order: SampleOrder, shard: DataShard) -> None:
         first = order.full_order(0)
         assert first is not None
-        self.is_per_rank = order.is_data_sharded
+        self.is_per_rank, self._order = order.is_data_sharded, order
         self._stream = _IndexStream(argument, loader, order, first.n, DataShard() if self.is_per_rank else shard)
         super().__init__(argument, first.n, self._stream.step, shard.size if self.is_per_rank else 1)
         # The copy fetches what is asked for; its workers sample nothing from the default generator.
         self._loader, self._user_loader = resumable_loader(loader, self._stream, order.seed + shard.rank), loader
         self._iterator: Iterator[Batch] | None = None
+
+    def agree(self) -> None:
+        agree_on_seed(self._order)
 
     def draw(self, samples: int) -> tuple[Batch] | None:
         if self._iterator is None:
@@ -195,14 +204,10 @@ class _IndexStream:
         self.step = order.step
         self._start = 0
         self._kept: dict[int, Order] = {}
-        self._is_agreed = False
 
     def begin(self, position: int) -> None:
         """Start at a position."""
         self._start = position
-        if not self._is_agreed:
-            agree_on_seed(self._order)
-            self._is_agreed = True
         self._order_of(position // self._n)
 
     def __iter__(self) -> Iterator[SeededIndices]:
@@ -295,6 +300,9 @@ class _EpochSource:
 
     def _state_of(self, iterator: EpochIterator, samples: int) -> dict[str, Any]:
         return iterator.state_dict(samples - self._first_sample, sized=self._length is not None)
+
+    def agree(self) -> None:
+        """Each epoch begins on all ranks."""
 
     def passes(self) -> int:
         return self._epoch - self._mark

@@ -123,7 +123,7 @@ class Mixture:
         self._epoch_steps = self._steps
         self._spec = DataSpec(None)
         self._followed: State | None = None
-        self._is_iterating = self._is_loaded = False
+        self._is_iterating = self._is_loaded = self._is_agreed = False
         self._reset()
 
     @property
@@ -207,6 +207,7 @@ class Mixture:
         """Start an epoch, at the loaded position if a state was loaded; an epoch that was left early is over."""
         if self._is_iterating:
             self._begin(self.epoch + 1)
+        self._agree()
         followed, self._followed = self._followed, None
         return self._iterate(followed)
 
@@ -250,6 +251,7 @@ class Mixture:
                 f"indices have separate data on each rank: resume with {ranks}."
             )
         self._reset()
+        self._agree()
         for name, source in self._sources.items():
             if name in state["sources"]:
                 source.load_state_dict(state["sources"][name])
@@ -341,6 +343,13 @@ class Mixture:
             counts = table.tolist()
         self._clock = self._clock.to_next_batch(source.per_step or counts[0], counts[1])
         self._tally.settle(self._clock)
+
+    def _agree(self) -> None:
+        """Agree with other ranks on the orders, here where all take part: later some may have no batch to draw."""
+        if not self._is_agreed:
+            for source in self._sources.values():
+                source.agree()
+            self._is_agreed = True
 
     def _begin(self, epoch: int) -> None:
         """Start an epoch, where the sources are."""

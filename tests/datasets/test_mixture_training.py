@@ -16,7 +16,7 @@ from composer.loggers import InMemoryLogger
 from composer.optim import LinearScheduler
 from composer.warnings import ComposerWarning
 from tests.common import At, weights
-from tests.trainer.multi_rank import Numbered, flat, run_of
+from tests.trainer.multi_rank import Numbered, Stream, flat, run_of
 
 SIZES, SHIFT = (20, 13), 1000
 
@@ -196,3 +196,30 @@ def test_ranks_choose_the_same_sources_by_tokens(two_ranks) -> None:
     assert one == other
     assert one[2]["a"] + one[2]["b"] == 60 * 4
     assert one[1]["a"] / sum(one[1].values()) == pytest.approx(0.5, abs=0.05)
+
+
+def _train_streams(folder: str, load: str | None) -> tuple[Any, list[list[int]], list[int]]:
+    """Streams of which the ranks have different numbers of samples, beside map-style data."""
+    sources = [(DataLoader(Stream([11, 6]), 2), 0.5), (DataLoader(Shifted(40, 1), 2, shuffle=True), 0.5)]
+    more: dict[str, Any] = {"save_folder": folder, "save_interval": "1ba", "save_filename": "at{batch}.pt"}
+    more = more if load is None else {"load_path": load}
+    trainer, watch = run_of("double", Mixture(sources), max_duration="2ep", **more)
+    trainer.fit()
+    found = weights(trainer), watch.numbers, watch.samples
+    trainer.close()
+    return found
+
+
+def test_ranks_with_different_numbers_of_batches(two_ranks, tmp_path) -> None:
+    """One continues while the other has no batch; both resume where they were."""
+    straight = two_ranks.run(_train_streams, str(tmp_path), None)
+    assert torch.equal(straight[0][0], straight[1][0])
+    for rank, size in enumerate((11, 6)):
+        streamed = [value for value in flat(straight[rank][1]) if value < SHIFT]
+        assert set(streamed) == set(range(rank * 11, rank * 11 + size)), "of two epochs, each with all samples"
+    steps = len(straight[0][2])
+    for stop in (3, steps // 2, steps - 2):
+        resumed = two_ranks.run(_train_streams, str(tmp_path), str(tmp_path / f"at{stop}.pt"))
+        for one, other in zip(straight, resumed, strict=True):
+            assert other[2] == one[2][stop:]
+            assert torch.equal(one[0], other[0])
