@@ -18,7 +18,7 @@ from composer.core.loader_workers import iterate, lend, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
 from composer.core.types import Batch
 
-__all__ = ["EpochIterators"]
+__all__ = ["EpochIterators", "agree_on_seed", "set_epoch"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class EpochIterators:
     In distributed training, data with indices is sharded among ranks, see :class:`.SampleOrder`; other loaders, and the
     position in them, are separate on each rank. A loader that shards its data itself declares ``shards_data = True``:
     its state is then the same on all ranks and fits any number of ranks, and ``steps_left`` is the number of steps that
-    remain.
+    remain, or None if unknown.
 
     Before each epoch, ``set_epoch`` of sampler, dataset and loader is called, or ``next_epoch`` is set as in streaming
     datasets, so that a resumed run has the same order.
@@ -92,11 +92,7 @@ class EpochIterators:
         if self._sharded is None:
             indices = SampleOrder(self.loader, self.shard, shard_batches=self.shard_batches)
             indices.seed = self.seed
-            if self.shard.size > 1 and not indices.is_data_sharded:
-                # Each rank may have a generator with a different seed.
-                generator_seed = [indices.generator_seed]
-                dist.broadcast_object_list(generator_seed)
-                indices.generator_seed = generator_seed[0]
+            agree_on_seed(indices)
             self._sharded = indices, resumable_loader(self.loader, indices, self.seed + self.shard.rank)
         return self._sharded
 
@@ -122,7 +118,7 @@ class EpochIterators:
             ValueError: The loader is resumed in another way than the saved one, or its position cannot be restored on
                 this number of ranks.
         """
-        self._set_epoch(epoch)
+        set_epoch(self.loader, epoch)
         resume_by = self.resume_by
         if saved is not None and saved["kind"] == "any":
             # Written by a version that saved only the number of batches.
@@ -149,19 +145,12 @@ class EpochIterators:
             return EpochIterator(resume_by, iter(()), stateful=stateful)
         if resume_by == "indices":
             return self._by_indices(epoch, batch, saved, stateful)
-        length = None if saved is None or self.is_per_rank or resume_by != "loader" else batch + self.loader.steps_left
+        is_shared = saved is not None and resume_by == "loader" and not self.is_per_rank
+        left = self.loader.steps_left if is_shared else None
+        length = None if left is None else batch + left
         return EpochIterator(
             resume_by, iterate(self.loader, resumed=saved is not None), stateful=stateful, length=length
         )
-
-    def _set_epoch(self, epoch: int) -> None:
-        # Outer samplers after those that they wrap, whose epoch they may set themselves.
-        objects: list[Any] = [*reversed(samplers_of(self.loader)), getattr(self.loader, "dataset", None)]
-        for each in {id(one): one for one in (*objects, self.loader)}.values():
-            if callable(set_epoch := getattr(each, "set_epoch", None)):
-                set_epoch(epoch)
-            elif type(getattr(each, "next_epoch", None)) is int:
-                each.next_epoch = epoch
 
     def position(self, current: EpochIterator, sample: int, *, sized: bool = True) -> dict[str, Any]:
         """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
@@ -294,6 +283,46 @@ class EpochIterators:
         for _ in itertools.islice(iterator, batch):
             pass
         return EpochIterator("replay", iterator, start=saved["rng"])
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch of a loader, its dataset and its samplers, as far as they take one.
+
+    Args:
+        loader: The loader.
+        epoch: Number of the epoch that begins, from 0.
+
+    >>> from torch.utils.data.distributed import DistributedSampler
+    >>> loader = DataLoader([1, 2], sampler=DistributedSampler([1, 2], num_replicas=1, rank=0))
+    >>> set_epoch(loader, 3)
+    >>> loader.sampler.epoch
+    3
+    """
+    # Outer samplers after those that they wrap, whose epoch they may set themselves.
+    objects: list[Any] = [*reversed(samplers_of(loader)), getattr(loader, "dataset", None)]
+    for each in {id(one): one for one in (*objects, loader)}.values():
+        if callable(method := getattr(each, "set_epoch", None)):
+            method(epoch)
+        elif type(getattr(each, "next_epoch", None)) is int:
+            each.next_epoch = epoch
+
+
+def agree_on_seed(order: SampleOrder) -> None:
+    """Broadcast the seed of the user's generator, which may differ among ranks; all ranks must call this.
+
+    Args:
+        order: The sample order of the loader; its ``generator_seed`` is set.
+
+    >>> loader = DataLoader([1, 2], shuffle=True, generator=torch.Generator().manual_seed(5))
+    >>> order = SampleOrder(loader)
+    >>> agree_on_seed(order)  # on one rank nothing changes
+    >>> order.generator_seed
+    5
+    """
+    if order.num_ranks > 1 and not order.is_data_sharded:
+        generator_seed = [order.generator_seed]
+        dist.broadcast_object_list(generator_seed)
+        order.generator_seed = generator_seed[0]
 
 
 _BY = {

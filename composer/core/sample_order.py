@@ -15,7 +15,7 @@ from composer import rng
 from composer.core.data_sharding import FULL_SHARD, DataShard, index_sampler, is_data_sharded, samplers_of
 from composer.core.random_order import ExplicitOrder, Permutation, mix_seed
 
-__all__ = ["SampleOrder", "SeededIndices", "length_of", "resumable_loader"]
+__all__ = ["Order", "SampleOrder", "SeededIndices", "length_of", "resumable_loader"]
 
 # Values of the generator attribute of a sampler: a generator, or none yet.
 _GENERATOR_TYPES = (torch.Generator, type(None))
@@ -147,6 +147,27 @@ class SampleOrder:
         order._shard = DataShard(rank, self._shard.size)
         return order
 
+    def full_order(self, epoch: int) -> Order | None:
+        """Return the order of an epoch over all ranks, with random access; None if its entries are not single indices.
+
+        The order of a custom sampler is iterated once for it, without fetching samples.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        >>> data = torch.utils.data.TensorDataset(torch.arange(5))
+        >>> order = SampleOrder(torch.utils.data.DataLoader(data, batch_size=2), DataShard(1, 2))
+        >>> order.full_order(epoch=0).slice(1, 4)
+        [1, 2, 3]
+        """
+        if self._size is None:
+            return None
+        seed = mix_seed(self.seed if self.generator_seed is None else self.generator_seed, epoch)
+        order = self._computed_order(seed)
+        if order is not None:
+            return order
+        return None if length_of(self._source) is None else _ListedOrder(list(self._entries(seed)))
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks among which the order is sharded."""
@@ -158,7 +179,7 @@ class SampleOrder:
         is_made = self._size is None and self._batch_sampler is not None
         return self._batch_sampler if is_made else self._sampler
 
-    def _computed_order(self, seed: int) -> _Order | None:
+    def _computed_order(self, seed: int) -> Order | None:
         """Return the order of an epoch if it can be computed without iterating the sampler."""
         sampler: Any = self._sampler
         if self._size is None:
@@ -184,7 +205,7 @@ class SampleOrder:
         end = start + (order.n - start) // self.step * self.step if self._drops_last else order.n
         return self._slices(order, start, end)
 
-    def _slices(self, order: _Order, start: int, end: int) -> Iterator[list[int]]:
+    def _slices(self, order: Order, start: int, end: int) -> Iterator[list[int]]:
         """Yield this rank's batch of each step, from an order with random access."""
         size, shard = cast(int, self._size), self._shard
         if self._shard_batches:
@@ -286,12 +307,12 @@ class SeededIndices(list[int]):
         return SeededIndices, (self[:], self.seed)
 
 
-def resumable_loader(loader: DataLoader[Any], indices: SampleOrder, seed: int) -> DataLoader[Any]:
+def resumable_loader(loader: DataLoader[Any], indices: Iterable[Any], seed: int) -> DataLoader[Any]:
     """Return a copy of a loader that fetches the samples of a :class:`SampleOrder`.
 
     Args:
         loader: The user's loader, over a dataset with indices.
-        indices: The sample order of that loader.
+        indices: The sample order of that loader, or another iterable of batches of indices.
         seed: Base seed of the workers.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(5))
@@ -326,12 +347,32 @@ def resumable_loader(loader: DataLoader[Any], indices: SampleOrder, seed: int) -
     )
 
 
-class _Order(Protocol):
-    """An order of samples with random access."""
+class Order(Protocol):
+    """An order of samples with random access.
+
+    >>> order: Order = ExplicitOrder(10)
+    >>> order.n, order.slice(1, 8, 3)
+    (10, [1, 4, 7])
+    """
 
     @property
-    def n(self) -> int: ...
-    def slice(self, start: int, stop: int, step: int = 1) -> list[int]: ...
+    def n(self) -> int:
+        """Number of entries."""
+        ...
+
+    def slice(self, start: int, stop: int, step: int = 1) -> list[int]:
+        """Return the entries at the positions ``start``, ``start + step``, ... before ``stop``."""
+        ...
+
+
+class _ListedOrder:
+    """The entries of a custom sampler, which may be any keys of a dataset."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.n, self._entries = len(entries), entries
+
+    def slice(self, start: int, stop: int, step: int = 1) -> list[Any]:
+        return self._entries[start:stop:step]
 
 
 def _is_shuffled(sampler: Any) -> bool:

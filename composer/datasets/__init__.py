@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "ADE20k": "composer.datasets.ade20k",
         "DevicePrefetcher": "composer.datasets.prefetch",
+        "Mixture": "composer.datasets.mixture",
         "NormalizationFn": "composer.datasets.utils",
         "SyntheticBatchPairDataset": "composer.datasets.synthetic",
         "SyntheticDataLabelType": "composer.datasets.synthetic",

@@ -11,6 +11,7 @@ from composer.datasets.imagenet import (
     build_streaming_imagenet1k_dataloader,
     build_synthetic_imagenet_dataloader,
 )
+from composer.datasets.mixture import Mixture
 from composer.datasets.mnist import build_mnist_dataloader, build_synthetic_mnist_dataloader
 from composer.datasets.prefetch import DevicePrefetcher
 from composer.datasets.synthetic import (
@@ -26,6 +27,7 @@ from composer.datasets.utils import NormalizationFn, pil_image_collate
 __all__ = [
     "ADE20k",
     "DevicePrefetcher",
+    "Mixture",
     "NormalizationFn",
     "SyntheticBatchPairDataset",
     "SyntheticDataLabelType",

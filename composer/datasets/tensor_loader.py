@@ -89,6 +89,7 @@ class TensorLoader:
         self._tensors = [tensor.to(self.device) for tensor in _checked(tensors)]
         self.epoch = self._position = 0
         self._is_iterating = False
+        self._kept_order: tuple[int, Tensor] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -126,6 +127,27 @@ class TensorLoader:
                 yield batch
         self._begin(self.epoch + 1, 0)
 
+    def batch_at(self, position: int) -> Batch:
+        """Return this rank's batch of a step in the endless sequence of epochs; a batch may span two of them.
+
+        So all batches are full. Neither the current position nor ``drop_last`` matters.
+
+        Args:
+            position: Number of samples before the step, over all ranks and epochs.
+
+        >>> TensorLoader([torch.arange(5)], 4, shuffle=False, device="cpu").batch_at(8)
+        (tensor([3, 4, 0, 1]),)
+        """
+        n, found = self.num_samples, list[Tensor]()
+        stop = position + self.batch_size * self.num_replicas
+        start = position + self.rank
+        while start < stop:
+            epoch, first = divmod(start, n)
+            indices = self._endless_order(epoch)[first : min(n, first + stop - start) : self.num_replicas]
+            found.append(indices)
+            start += len(indices) * self.num_replicas
+        return self._select(torch.cat(found))
+
     def state_dict(self) -> dict[str, int]:
         """Return the position after the last yielded batch."""
         return {"seed": self.seed, "samples": self.num_samples, "epoch": self.epoch, "place": self._position}
@@ -157,20 +179,35 @@ class TensorLoader:
     def _order(self) -> Tensor | None:
         if not self.shuffle:
             return None
-        generator = torch.Generator(self.device).manual_seed(mix_seed(self.seed, self.epoch))
+        return self._permutation(self.epoch)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        generator = torch.Generator(self.device).manual_seed(mix_seed(self.seed, epoch))
         return torch.randperm(self.num_samples, generator=generator, device=self.device)
+
+    def _endless_order(self, epoch: int) -> Tensor:
+        """Return the order of an epoch; the last one is kept, as most batches are within one epoch."""
+        if not self.shuffle:
+            epoch = 0
+        if self._kept_order is None or self._kept_order[0] != epoch:
+            order = self._permutation(epoch) if self.shuffle else torch.arange(self.num_samples, device=self.device)
+            self._kept_order = epoch, order
+        return self._kept_order[1]
 
     def _batch(self, order: Tensor | None, start: int) -> Batch | None:
         """Return this rank's batch of a step, or None if no samples are left for it."""
         indices = slice(start + self.rank, start + self.batch_size * self.num_replicas, self.num_replicas)
         if indices.start >= self.num_samples:
             return None
-        if order is None:
-            # Copies: editing a batch in place must not change the data.
-            found = [tensor[indices].clone() for tensor in self._tensors]
-        else:
-            permuted = order[indices]
-            found = [tensor.index_select(0, permuted) for tensor in self._tensors]
+        if order is not None:
+            return self._select(order[indices])
+        # Copies: editing a batch in place must not change the data.
+        return self._structured([tensor[indices].clone() for tensor in self._tensors])
+
+    def _select(self, indices: Tensor) -> Batch:
+        return self._structured([tensor.index_select(0, indices) for tensor in self._tensors])
+
+    def _structured(self, found: list[Tensor]) -> Batch:
         batch: Any = tuple(found) if self._keys is None else dict(zip(self._keys, found, strict=True))
         return batch if self.transform is None else self.transform(batch)
 

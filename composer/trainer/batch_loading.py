@@ -215,6 +215,8 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
     saved = phase.resume_position
     phase.resume_position = phase.last_epoch = None
     replay_first_batch(run)
+    if (follow := getattr(phase.loader.dataloader, "__follow__", None)) is not None:
+        follow(run.state)  # a mixture, whose weights may depend on the progress of the run
     if not run.options.overfit_batches:
         iterator = epoch_iterators.begin(epoch, 0 if saved is None else done, saved)
         if epoch_iterators.can_prefetch:

@@ -21,6 +21,7 @@ from composer.trainer.progress import (
     advance_iteration,
     check_tokens,
     iteration_is_complete,
+    source_metrics,
     time_metrics,
 )
 from composer.trainer.resume import resume_at
@@ -77,7 +78,7 @@ def _fit(run: Run) -> None:
             train_batch(run)
             step = phase.timestamp.__fields__.batch
             if logger.destinations:
-                logger.enqueue({**time_metrics(run), **state.total_loss_dict}, step)
+                logger.enqueue({**time_metrics(run), **state.total_loss_dict, **source_metrics(run)}, step)
             advance(run)
             # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):

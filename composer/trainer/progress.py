@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from composer import dist
 from composer.core.time import TimeUnit
@@ -16,6 +16,7 @@ __all__ = [
     "advance_iteration",
     "check_tokens",
     "iteration_is_complete",
+    "source_metrics",
     "time_metrics",
 ]
 
@@ -138,3 +139,13 @@ def time_metrics(run: Run) -> dict[str, int | float]:
         metrics["time/token"] = now.token
         metrics["time/token_in_epoch"] = now.token_in_epoch
     return metrics
+
+
+def source_metrics(run: Run) -> dict[str, Any]:
+    """Return what is logged with each batch of data from several sources, such as a :class:`.Mixture`.
+
+    Args:
+        run: The run, after a step; its losses are those of the batch.
+    """
+    metrics = getattr(run.state.train_phase.loader.dataloader, "__step_metrics__", None)
+    return {} if metrics is None else metrics(run.state.total_loss_dict)

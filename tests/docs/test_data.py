@@ -43,13 +43,16 @@ def test_the_blocks_run(tmp_path, monkeypatch, capsys) -> None:
         "to_pair": to_pair,
         "write_tar": write_tar,
     }
-    assert len(blocks("data.md")) == 7
+    assert len(blocks("data.md")) == 8
     for block in blocks("data.md"):
         block.run(known)
         if "loader" in known:
             x, y = next(iter(known["loader"]))
             assert len(x) == len(y) > 1
     assert len(list(known["in_workers"])) == 3
+    assert known["mixture"].tokens["code"] / (200 * 8 * 32) == pytest.approx(150 / 200 * 0.3 + 50 / 200 * 0.6, abs=0.01)
     known.clear()
     gc.collect()
-    assert "7 batches are left of 8" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "7 batches are left of 8" in printed
+    assert "tokens, the last batch from" in printed

@@ -9,6 +9,7 @@ import logging
 import random
 import tarfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer.callbacks import CheckpointSaver
-from composer.datasets import DevicePrefetcher, TensorLoader
+from composer.datasets import DevicePrefetcher, Mixture, TensorLoader
 from composer.warnings import ComposerWarning
 from tests.common import At, weights
 from tests.trainer.resuming import BATCH, CLASSES, SAMPLES, STEPS, Augmented, build
@@ -159,6 +160,24 @@ def on_device(folder: Path) -> Any:
     return TensorLoader((x, y), BATCH, device="cpu", transform=lambda b: (b[0] + 0.1 * torch.randn_like(b[0]), b[1]))
 
 
+def mixed(folder: Path, *sources: Any, **more: Any) -> Mixture:
+    """Sources of which some start a new epoch before the mixture does."""
+    pairs = [(source(folder), weight) for source, weight in zip(sources, (0.5, 0.3, 0.2), strict=False)]
+    return Mixture(pairs, **({"epoch_length": STEPS // 2} | more))
+
+
+def plain_stateful(folder: Path) -> Any:
+    return stateful(folder, num_workers=0)  # without random values: looking whether an epoch ends would sample some
+
+
+def listed(folder: Path) -> Any:
+    return [paired(points()[first : first + BATCH]) for first in range(0, SAMPLES, BATCH)]
+
+
+def indexed(folder: Path, **more: Any) -> Any:
+    return DataLoader(Augmented(), BATCH, shuffle=True, **more)
+
+
 KINDS: dict[str, Any] = {
     "torchdata": stateful,
     "torchdata, workers": lambda folder: stateful(folder, num_workers=2),
@@ -171,6 +190,8 @@ KINDS: dict[str, Any] = {
     "webdataset": tarred,
     "webdataset, a worker": lambda folder: tarred(folder, num_workers=1),
     "tensors": on_device,
+    "mixed": lambda folder: mixed(folder, indexed, on_device, lambda folder: indexed(folder, num_workers=2)),
+    "mixed streams": lambda folder: mixed(folder, stateful, streamed, listed),
     "prefetched": lambda folder: DevicePrefetcher(DataLoader(Augmented(), BATCH, shuffle=True), device="cpu"),
 }
 
@@ -178,7 +199,17 @@ KINDS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_ResumeAnywhere_for_the_data_of_others(kind, tmp_path, caplog) -> None:
     caplog.set_level(logging.ERROR, logger="composer")
-    make, saved = KINDS[kind], tmp_path / "saved"
+    check_resume(KINDS[kind], tmp_path, STOPS)
+
+
+def test_ResumeAnywhere_of_a_mixture_without_length(tmp_path) -> None:
+    """Its epochs end where a source does: resumed after each batch and each epoch."""
+    check_resume(lambda folder: mixed(folder, plain_stateful, iterable, epoch_length=None), tmp_path)
+
+
+def check_resume(make: Any, tmp_path: Path, stops: Sequence[str] = ()) -> None:
+    """Resume a run at checkpoints, or at all of them."""
+    saved = tmp_path / "saved"
     intervals: dict[str, Any] = {"steps": lambda state, event: True, "epochs": "1ep"}
     savers = [CheckpointSaver(str(saved / name), save_interval=interval) for name, interval in intervals.items()]
     straight = build(make(tmp_path), callbacks=savers)
@@ -189,7 +220,9 @@ def test_ResumeAnywhere_for_the_data_of_others(kind, tmp_path, caplog) -> None:
     straight.close()
     assert len(losses.found) == STEPS
     assert len(set(losses.found)) == STEPS
-    for stop in STOPS:
+    every = [str(path.relative_to(saved)).removesuffix("-rank0.pt") for path in saved.rglob("ep*-rank0.pt")]
+    assert any(stop.startswith("epochs/") for stop in every)
+    for stop in stops or sorted(stop for stop in every if not stop.endswith(f"ba{STEPS}")):
         resumed = build(make(tmp_path), load_path=str(saved / f"{stop}-rank0.pt"))
         batch = int(resumed.state.timestamp.batch)
         seen = At("batch_end", lambda state: state.total_loss_dict["loss/train/total"].item())
