@@ -296,34 +296,46 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") 
         found = environment.call("benchmarks.checkpoints:time_all", arguments)
         times: dict[str, list[float]] = found["times"]
         samples[f"{size} MB"] = times
-        for name, taken in times.items():
-            values = [seconds * 1e3 for seconds in taken]
-            theirs = times.get(f"Lightning's {LOAD if name == LOAD_ZLIB else name}")
-            rows.append(
-                [
-                    f"{found['megabytes']:.0f} MB, {name}",
-                    statistics.median(values),
-                    spread(values),
-                    min(values),
-                    _ratio(taken, times[TORCH]),
-                    math.nan if theirs is None else _ratio(taken, theirs),
-                ]
-            )
-        goals.append(
-            Goal(f"{size} MB: asynchronous save, over a plain copy", _ratio(times[STALL], times[COPY]), 1.2, "x")
-        )
-        goals += [
-            Goal(f"{size} MB: {name}, over {theirs}", _ratio(times[name], times[theirs]), 1.0, "x")
-            for name, theirs in zip((SAVE, STALL, LOST, LOAD, FRESH, RESUME), LIGHTNING, strict=True)
-            if theirs in times and name in (STALL, LOST, RESUME)
-        ]
-        if (theirs := f"Lightning's {LOAD}") in times and size <= _MOST_OF_LOAD:
-            goals.append(Goal(f"{size} MB: load, over {theirs}", _ratio(times[LOAD], times[theirs]), 1.2, "x"))
-        if size == 500:
-            goals.append(
-                Goal(f"{size} MB: asynchronous save, over torch.save", _ratio(times[STALL], times[TORCH]), 0.25, "x")
-            )
-    notes = [
+        rows += [_row(f"{found['megabytes']:.0f} MB, {name}", name, times) for name in times]
+        goals += _goals(size, times)
+    columns = ["milliseconds", "median", "spread", "least", "times torch.save", "times Lightning's"]
+    name = "checkpoints" if device == "cpu" else f"checkpoints_{device}"
+    title = "Cost of checkpoints"
+    return Report(name, title, columns, rows, goals, _notes(rounds), samples, environment.describe(device))
+
+
+def _row(label: str, name: str, times: dict[str, list[float]]) -> list[Any]:
+    values = [seconds * 1e3 for seconds in times[name]]
+    theirs = times.get(f"Lightning's {LOAD if name == LOAD_ZLIB else name}")
+    of_lightning = math.nan if theirs is None else _ratio(times[name], theirs)
+    return [
+        label,
+        statistics.median(values),
+        spread(values),
+        min(values),
+        _ratio(times[name], times[TORCH]),
+        of_lightning,
+    ]
+
+
+def _goals(size: int, times: dict[str, list[float]]) -> list[Goal]:
+    """The goals of a size, as far as there are times of Lightning's."""
+    goals = [Goal(f"{size} MB: asynchronous save, over a plain copy", _ratio(times[STALL], times[COPY]), 1.2, "x")]
+    goals += [
+        Goal(f"{size} MB: {name}, over {theirs}", _ratio(times[name], times[theirs]), 1.0, "x")
+        for name, theirs in zip((SAVE, STALL, LOST, LOAD, FRESH, RESUME), LIGHTNING, strict=True)
+        if theirs in times and name in (STALL, LOST, RESUME)
+    ]
+    if (theirs := f"Lightning's {LOAD}") in times and size <= _MOST_OF_LOAD:
+        goals.append(Goal(f"{size} MB: load, over {theirs}", _ratio(times[LOAD], times[theirs]), 1.2, "x"))
+    if size == 500:
+        over = _ratio(times[STALL], times[TORCH])
+        goals.append(Goal(f"{size} MB: asynchronous save, over torch.save", over, 0.25, "x"))
+    return goals
+
+
+def _notes(rounds: int) -> list[str]:
+    return [
         f"{rounds} rounds in turn, after a warm-up round, in one process for each size; median and half the "
         "interquartile range. Ratios are medians over the rounds. Pending writes are flushed to disk before each.",
         "The state is that of a run: weights and the two moments of AdamW in layers of 1 MB, and the small entries.",
@@ -346,9 +358,6 @@ def measure(sizes: Sequence[int] = SIZES, rounds: int = 7, device: str = "cpu") 
         "its asynchronous save uses AsyncCheckpointIO. Its save returns before the file is on disk, and it verifies "
         "no checksums.",
     ]
-    columns = ["milliseconds", "median", "spread", "least", "times torch.save", "times Lightning's"]
-    name = "checkpoints" if device == "cpu" else f"checkpoints_{device}"
-    return Report(name, "Cost of checkpoints", columns, rows, goals, notes, samples, environment.describe(device))
 
 
 def _ratio(times: list[float], reference: list[float]) -> float:
