@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -45,7 +46,7 @@ def find_checkpoint(folder: Path, name: str) -> Path | None:
 
 
 def remove_checkpoint(folder: Path, name: str, template: str) -> None:
-    """Delete a checkpoint file or folder of this run; a partly deleted one never looks complete.
+    """Delete a checkpoint file or folder of this run, if it is there; a partly deleted one never looks complete.
 
     Args:
         folder: The folder that a run saves to.
@@ -58,7 +59,10 @@ def remove_checkpoint(folder: Path, name: str, template: str) -> None:
     >>> list(tmp_path.iterdir())
     []
     """
-    path = find_checkpoint(folder, name) if pattern(template).fullmatch(name) else None
+    is_named_so = is_plain(name) and pattern(template).fullmatch(name) is not None
+    if is_named_so and not os.path.lexists(folder / name):
+        return  # it was deleted before, as by an earlier call of fit or a process that was killed then
+    path = find_checkpoint(folder, name) if is_named_so else None
     if path is None:
         _log.warning("%s is not removed from %s: it is not a checkpoint of this run.", name, folder)
         return

@@ -124,6 +124,17 @@ def test_the_newest_are_kept(tmp_path) -> None:
     assert newest_batch(tmp_path) == 8
 
 
+@both
+def test_several_calls_of_fit_remove_each_checkpoint_once(tmp_path, caplog, asynchronous) -> None:
+    saver = CheckpointSaver(tmp_path, save_interval="1ba", num_checkpoints_to_keep=1, asynchronous=asynchronous)
+    made = trainer(saver, max_duration="1ep")
+    made.fit()
+    made.fit(duration="1ep")
+    made.close()
+    assert names(tmp_path) == ["ep1-ba8-rank0.pt", "latest-rank0.pt"]
+    assert not caplog.records
+
+
 SCORES = [0.5, 0.9, 0.1, 0.8, 0.2, 0.85, 0.3, 0.4]
 
 

@@ -94,3 +94,15 @@ def test_empty_placeholder_folders_are_removed(template, left, tmp_path) -> None
     assert (tmp_path / names[1]).is_file()
     remove_checkpoint(tmp_path, names[1], template)
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == left
+
+
+def test_a_checkpoint_that_is_gone_is_no_warning_and_one_of_others_is(tmp_path, caplog) -> None:
+    remove_checkpoint(tmp_path, "ep1-ba1-rank0.pt", TEMPLATE)
+    remove_checkpoint(tmp_path / "none", "ep1-ba1-rank0.pt", TEMPLATE)
+    assert not caplog.records
+    (tmp_path / "data.pt").touch()
+    (tmp_path / "ep2-ba2-rank0.pt").symlink_to("data.pt")
+    for name in ("data.pt", "ep2-ba2-rank0.pt", "../ep1-ba1-rank0.pt"):
+        remove_checkpoint(tmp_path, name, TEMPLATE)
+    assert [record.args[0] for record in caplog.records] == ["data.pt", "ep2-ba2-rank0.pt", "../ep1-ba1-rank0.pt"]
+    assert (tmp_path / "data.pt").exists()
