@@ -124,10 +124,7 @@ class Timestamp:  # noqa: PLW1641 - not hashable, since a field can be set
             samples = as_count("samples", samples, TimeUnit.SAMPLE)
         if type(tokens) is not int:
             tokens = as_count("tokens", tokens, TimeUnit.TOKEN)
-        if type(duration) is float:
-            elapsed = round(duration * 1_000_000)
-        else:
-            elapsed = 0 if duration is None else as_microseconds(duration)
+        elapsed = 0 if duration is None else as_microseconds(duration)
         now = self.__fields__
         # In the order of the fields: without names, since this runs in each step.
         fields = (

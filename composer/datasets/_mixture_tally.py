@@ -141,7 +141,7 @@ class Tally:
             _log.warning("The sources %s of the saved mixture are not in this one; they end here.", sorted(gone))
         if state["by"] != self._by:
             # Samples and tokens cannot be compared.
-            self.credits = dict.fromkeys(self.credits, 0.0)
+            self.forget_credits()
             self._settled = self._amount = 0
             self._last = None
         elif excess := math.fsum(self.credits.values()):
