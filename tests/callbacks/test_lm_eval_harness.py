@@ -98,11 +98,49 @@ def harness_of(folder: Path, tasks: Any = TASKS, interval: Any = "2ba", **argume
     return LMEvalHarness(tasks, interval, include_path=str(folder), include_defaults=False, **arguments)
 
 
+class Plain(ComposerModel):
+    """A model of a user's own, whose batches are pairs (inputs, targets)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            self.embedding = nn.Embedding(tiny.VOCABULARY, 8)
+            self.head = nn.Linear(8, tiny.VOCABULARY)
+
+    def forward(self, batch):
+        return self.head(self.embedding(batch[0]).cumsum(1).tanh())
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs.flatten(0, 1), batch[1].flatten())
+
+
+class Words:
+    """A tokenizer of a user's own."""
+
+    eos_token_id = 0
+
+    def encode(self, text: str) -> list[int]:
+        return [4 + tiny.WORDS.index(word) for word in text.split()]
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(tiny.WORDS[token - 4] for token in tokens)
+
+
+def pairs() -> list[Any]:
+    return [(ids[:, :-1], ids[:, 1:]) for ids in (batch["input_ids"] for batch in text_batches())]
+
+
+def plain_harness(folder: Path, interval: str = "99ba") -> LMEvalHarness:
+    arguments = {"tokenizer": Words(), "max_length": 16, "create_batch": lambda ids: (ids, None)}
+    return harness_of(folder, ["tiny_choices"], interval, **arguments)
+
+
 CASE = Case(
-    make=lambda folder: harness_of(folder, ["tiny_choices"]),
+    make=lambda folder: plain_harness(folder, "2ba"),
     logs=("metrics/tiny_choices/acc", "metrics/tiny_choices/acc_norm"),
-    model=writer,
-    batches=text_batches,
+    model=Plain,
+    batches=pairs,
 )
 
 
@@ -181,51 +219,10 @@ def test_long_texts_are_scored_in_windows_and_long_contexts_lose_their_beginning
     assert found == pytest.approx(numbers(flat(scores_of(model.model, tmp_path, bootstrap_iters=0))), rel=1e-5)
 
 
-class Plain(ComposerModel):
-    """A model of a user's own, whose batches are pairs (inputs, targets)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(4)
-            self.embedding = nn.Embedding(tiny.VOCABULARY, 8)
-            self.mixer = nn.GRU(8, 8, batch_first=True)
-            self.head = nn.Linear(8, tiny.VOCABULARY)
-
-    def forward(self, batch):
-        return self.head(self.mixer(self.embedding(batch[0]))[0])
-
-    def loss(self, outputs, batch):
-        return F.cross_entropy(outputs.flatten(0, 1), batch[1].flatten())
-
-
-class Words:
-    """A tokenizer of a user's own."""
-
-    eos_token_id = 0
-
-    def encode(self, text: str) -> list[int]:
-        return [4 + tiny.WORDS.index(word) for word in text.split()]
-
-    def decode(self, tokens: list[int]) -> str:
-        return " ".join(tiny.WORDS[token - 4] for token in tokens)
-
-
-def pairs() -> list[Any]:
-    return [(ids[:, :-1], ids[:, 1:]) for ids in (batch["input_ids"] for batch in text_batches())]
-
-
 def test_a_custom_model_and_tokenizer(tmp_path) -> None:
     """The log-likelihoods are sums over the tokens of a choice."""
     model = Plain()
-    callback = harness_of(
-        tmp_path,
-        ["tiny_choices"],
-        "99ba",
-        tokenizer=Words(),
-        max_length=16,
-        create_batch=lambda ids: (ids, None),
-    )
+    callback = plain_harness(tmp_path)
     run = run_with(callback, model=model, data=pairs())
     run.trainer.fit()
     right = 0
