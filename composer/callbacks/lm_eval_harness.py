@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,7 +78,8 @@ class LMEvalHarness(Callback):
 
     Raises:
         ValueError: An argument is invalid; when the trainer is created, also if there is no tokenizer or maximum
-            length, or if the model is an encoder-decoder model; when training starts, if a task does not exist.
+            length, or if the model is an encoder-decoder model; when training starts, if a task does not exist, or
+            generates text and the model has no ``generate`` method.
         TypeError: ``tasks`` or ``evaluate_kwargs`` has the wrong type or an unknown name.
         MissingConditionalImportError: When the trainer is created, if the package is not installed.
 
@@ -97,7 +99,7 @@ class LMEvalHarness(Callback):
         num_fewshot: int | None = None,
         limit: float | None = None,
         gen_kwargs: Mapping[str, Any] | None = None,
-        include_path: str | None = None,
+        include_path: str | Path | None = None,
         include_defaults: bool = True,
         tokenizer: Any = None,
         max_length: int | None = None,
@@ -113,6 +115,8 @@ class LMEvalHarness(Callback):
                 raise TypeError(f"tasks must be names, or configurations as dicts; got {task!r}.")
         self.batch_size = positive("batch_size", batch_size)
         self.num_fewshot = None if num_fewshot is None else non_negative("num_fewshot", num_fewshot)
+        if gen_kwargs is not None and not isinstance(gen_kwargs, Mapping):
+            raise TypeError(f"gen_kwargs must be a mapping such as {{'max_gen_toks': 64}}, but got {gen_kwargs!r}.")
         self.gen_kwargs = dict(gen_kwargs or {})
         self.include_path, self.include_defaults = include_path, include_defaults
         self.tokenizer = tokenizer
@@ -122,8 +126,8 @@ class LMEvalHarness(Callback):
         if reserved:
             raise TypeError(f"{reserved[0]}= cannot be passed on to lm_eval.evaluate: the callback sets it.")
         self.evaluate_kwargs = {
-            "limit": limit,
-            "bootstrap_iters": bootstrap_iters,
+            "limit": None if limit is None else positive("limit", limit),
+            "bootstrap_iters": non_negative("bootstrap_iters", bootstrap_iters),
             "fewshot_as_multiturn": True,
             **evaluate_kwargs,
         }
@@ -147,7 +151,7 @@ class LMEvalHarness(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Load the tasks and their data, so that mistakes are errors before training."""
-        problem = self._model(state).run(lambda _: self._load(), "load the tasks")
+        problem = self._model(state).run(lambda _: self._load() or self._find_problem(state), "load the tasks")
         if problem:
             raise ValueError(problem)
 
@@ -218,6 +222,8 @@ class LMEvalHarness(Callback):
         """Load the tasks unless they are loaded; return what is wrong with them, or ""; on rank 0 only."""
         if self._loaded is not None:
             return ""
+        if self.include_path is not None and not Path(self.include_path).is_dir():
+            return f"include_path must be a folder of YAML files, but there is none at {str(self.include_path)!r}."
         manager = harness("lm_eval.tasks").TaskManager(
             include_path=self.include_path, include_defaults=self.include_defaults
         )
@@ -227,7 +233,7 @@ class LMEvalHarness(Callback):
             if not found:
                 return (
                     f"tasks has {task!r}, which is no task, group or tag of lm-eval or include_path="
-                    f"{self.include_path!r}.{did_you_mean(str(task), manager.all_tasks)}"
+                    f"{str(self.include_path or '')!r}.{did_you_mean(str(task), manager.all_tasks)}"
                 )
             tasks += found
         with rng.preserve_rng_state():
@@ -235,6 +241,18 @@ class LMEvalHarness(Callback):
             self._loaded = manager.load(tasks)
         for task in self._loaded["tasks"].values():
             self._configure(task)
+        return ""
+
+    def _find_problem(self, state: State) -> str:
+        """Return why the model cannot do the tasks, or ""; on rank 0 only."""
+        if callable(getattr(state.model, "generate", None)):
+            return ""
+        for name, task in self._loaded["tasks"].items():
+            if task.get_config("output_type") == "generate_until":
+                return (
+                    f"The task {name!r} generates text, which requires a model with a generate method, like "
+                    f"HuggingFaceModel; got {type(state.model).__name__}. Remove the task, or define the method."
+                )
         return ""
 
     def _configure(self, task: Any) -> None:

@@ -322,6 +322,14 @@ def test_a_mistyped_task_is_an_error_before_training(tmp_path) -> None:
         log_of(tmp_path, callback=harness_of(tmp_path, ["tiny_texts", "tiny_choice"]))
 
 
+def test_tasks_that_cannot_be_done_are_errors_before_training(tmp_path) -> None:
+    callback = harness_of(tmp_path, tokenizer=Words(), max_length=16)
+    with pytest.raises(ValueError, match=r"The task 'tiny_answers' generates text, .* got Plain"):
+        log_of(tmp_path, Plain(), callback)
+    with pytest.raises(ValueError, match="include_path must be a folder"):
+        log_of(tmp_path, callback=LMEvalHarness("tiny_choices", include_path=str(tmp_path / "none")))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -331,6 +339,9 @@ def test_a_mistyped_task_is_an_error_before_training(tmp_path) -> None:
         ({"tasks": "a", "max_length": 0}, ValueError, "max_length"),
         ({"tasks": "a", "interval": "never"}, ValueError, "interval='never'"),
         ({"tasks": "a", "num_fewshot": -1}, ValueError, "num_fewshot"),
+        ({"tasks": "a", "limit": 0}, ValueError, "limit"),
+        ({"tasks": "a", "bootstrap_iters": -1}, ValueError, "bootstrap_iters"),
+        ({"tasks": "a", "gen_kwargs": "max_gen_toks=3"}, TypeError, "gen_kwargs must be a mapping"),
         ({"tasks": "a", "device": "cpu"}, TypeError, "device= cannot be passed on"),
     ],
 )
@@ -355,7 +366,8 @@ def test_refuses_a_model_that_it_cannot_evaluate(make, arguments, error, message
 
 
 def test_outputs_that_are_no_logits_are_an_error(tmp_path) -> None:
-    callback = harness_of(tmp_path, tokenizer=Words(), max_length=16, create_batch=lambda ids: (ids[:, :1], None))
+    callback = plain_harness(tmp_path)
+    callback.create_batch = lambda ids: (ids[:, :1], None)
     run = run_with(callback, model=Plain(), data=pairs())
     with pytest.raises(ValueError, match=r"requires logits of shape \(.*; Plain.eval_forward returned a tensor"):
         run.trainer.fit()
