@@ -68,6 +68,14 @@ WAITS: dict[str, tuple[Declared, ...]] = {
             "The tokens are decoded to text there.",
         ),
     ),
+    "LMEvalHarness": (
+        Declared(
+            "copy to the host",
+            "composer/callbacks/_lm_eval_ranks.py _score",
+            lambda step: step % 2 == 0,
+            "The harness computes its scores on the host, at the end of the step in which an evaluation is due.",
+        ),
+    ),
     "PostHocEMA": (
         Declared(
             "copy to the host",

@@ -83,11 +83,11 @@ NOTICES = (
 # fmt: off
 OPTIONAL = frozenset((
     "accelerate", "adlfs", "alembic", "bitsandbytes", "catalogue", "comet_ml", "datasets", "deepspeed", "fasteners",
-    "flask", "flask_cors", "gcsfs", "huggingface_hub", "isal", "jsonargparse", "libcloud", "lightning", "matplotlib",
-    "mlflow", "mlxtend", "moto", "nbclient", "ocifs", "onnx", "onnxruntime", "onnxscript", "paramiko", "peft", "PIL",
-    "psutil", "pycocotools", "pynvml", "pytorch_lightning", "s3fs", "safetensors", "schedulefree", "sklearn",
-    "slack_sdk", "snappy", "sqlalchemy", "streaming", "tensorboard", "timm", "torchao", "torchdata", "torchvision",
-    "trackio", "transformer_engine", "transformers", "wandb", "webdataset", "yaml", "zstd",
+    "flask", "flask_cors", "gcsfs", "huggingface_hub", "isal", "jsonargparse", "libcloud", "lightning", "lm_eval",
+    "matplotlib", "mlflow", "mlxtend", "moto", "nbclient", "ocifs", "onnx", "onnxruntime", "onnxscript", "paramiko",
+    "peft", "PIL", "psutil", "pycocotools", "pynvml", "pytorch_lightning", "s3fs", "safetensors", "schedulefree",
+    "sklearn", "slack_sdk", "snappy", "sqlalchemy", "streaming", "tensorboard", "timm", "torchao", "torchdata",
+    "torchvision", "trackio", "transformer_engine", "transformers", "wandb", "webdataset", "yaml", "zstd",
 ))
 # fmt: on
 """What a machine with a GPU may lack; without any other module a test fails, and where the package is there, too."""

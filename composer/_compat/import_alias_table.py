@@ -225,7 +225,7 @@ _MOVED: Final[dict[str, str]] = {
         _names("composer.parallel.fsdp", "is_model_fsdp"),
         _names("composer.environment", "is_notebook"),
         _names("composer.precision", "STR_TO_DTYPE"),
-        _names("composer.trainer.eval_mode", "model_eval_mode"),
+        _names("composer.core.eval_mode", "model_eval_mode"),
         _names("composer.trees", "ensure_tuple"),
         "composer.parallel.config",
         "composer.algorithms.utils.vision_datasets",

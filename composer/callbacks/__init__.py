@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = attach(
         "GradientNoiseScale": "composer.callbacks.gradient_noise_scale",
         "HealthChecker": "composer.callbacks.health_checker",
         "ImageVisualizer": "composer.callbacks.image_visualizer",
+        "LMEvalHarness": "composer.callbacks.lm_eval_harness",
         "LRMonitor": "composer.callbacks.lr_monitor",
         "LoadCheckpoint": "composer.callbacks.load_checkpoint",
         "MLPerfCallback": "composer.callbacks.mlperf",

@@ -12,6 +12,7 @@ from composer.callbacks.generate import Generate
 from composer.callbacks.gradient_noise_scale import GradientNoiseScale
 from composer.callbacks.health_checker import HealthChecker
 from composer.callbacks.image_visualizer import ImageVisualizer
+from composer.callbacks.lm_eval_harness import LMEvalHarness
 from composer.callbacks.load_checkpoint import LoadCheckpoint
 from composer.callbacks.lr_monitor import LRMonitor
 from composer.callbacks.memory_monitor import MemoryMonitor
@@ -41,6 +42,7 @@ __all__ = [
     "GradientNoiseScale",
     "HealthChecker",
     "ImageVisualizer",
+    "LMEvalHarness",
     "LRMonitor",
     "LoadCheckpoint",
     "MLPerfCallback",

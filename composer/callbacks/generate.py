@@ -5,11 +5,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Union, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from composer import dist, rng
 from composer._text import positive
 from composer.core.callback import Callback
+from composer.core.eval_mode import model_eval_mode
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
 from composer.core.time import Time
@@ -95,7 +96,7 @@ class Generate(Callback):
         rows: list[list[str]] = []
         with ExitStack() as stack:
             stack.enter_context(rng.seed_context(state.rank_zero_seed))
-            stack.enter_context(_evaluating(state.model))
+            stack.enter_context(model_eval_mode(state.model))
             stack.enter_context(torch.no_grad())
             stack.enter_context(_padding_left(cast(Any, state.model).tokenizer))
             stack.enter_context(state.precision_context())
@@ -124,18 +125,6 @@ class Generate(Callback):
 def _is_encoder_decoder(model: Any) -> bool:
     """Return whether the model returns the generated text without the prompt."""
     return bool(getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Generator[None]:
-    """Set a model to evaluation mode, then restore the mode of each module."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager

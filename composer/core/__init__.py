@@ -23,6 +23,7 @@ The modules in reading order:
   ``sample_order`` shard samples among ranks, ``random_order`` shuffles, ``sample_indices`` names the samples of a
   batch, ``first_batch_rng`` restores random state, ``loader_workers`` starts and stops DataLoader workers,
   ``infinite_data`` detects data without an end.
+- ``eval_mode``: puts a model into evaluation mode, and restores the mode of each module.
 - ``name_placeholders``, ``file_names``, ``run_files``, ``run_log_file``, ``checkpoint_folders``: file names such as
   "ep{epoch}.pt", files of earlier runs, and sharded checkpoint folders; ``parameter_size`` counts elements and bytes.
 """

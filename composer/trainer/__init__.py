@@ -15,7 +15,7 @@
 - ``progress``, ``schedules``: advance the training time; learning rate schedules.
 - ``train_metrics``: metrics of the training data.
 - ``step_sync``, ``uneven_data``: per-step all-reduce of counts; uneven inputs of ranks.
-- ``evaluate``, ``evaluation_pass``, ``eval_mode``: the evaluation loop.
+- ``evaluate``, ``evaluation_pass``: the evaluation loop.
 - ``predict``: the prediction loop.
 - ``find_lr``, ``dry_run``: learning rate finder; short test run.
 - ``resume``, ``autoresume``: resume from a checkpoint, or from the newest one.

@@ -16,6 +16,7 @@ import torch
 from composer import rng
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
+from composer.core.eval_mode import model_eval_mode
 from composer.core.infinite_data import LongEpochWatch, raise_if_infinite
 from composer.core.loader_workers import iterate
 from composer.core.phase import Phase
@@ -23,7 +24,6 @@ from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
 from composer.trainer.batch_loading import load
-from composer.trainer.eval_mode import model_eval_mode
 from composer.trainer.run import Run
 from composer.trainer.step_sync import StepSync
 from composer.trainer.uneven_data import END, UnevenInputs

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from composer import trees
 from composer.core.array_axes import is_array
+from composer.core.eval_mode import model_eval_mode
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
@@ -17,7 +18,6 @@ from composer.core.types import Batch
 from composer.metrics.across_ranks import compute_across_ranks
 from composer.metrics.class_names import array_axes
 from composer.precision import widest_dtype
-from composer.trainer.eval_mode import model_eval_mode
 from composer.trainer.run import Run
 
 if TYPE_CHECKING:

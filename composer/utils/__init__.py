@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from composer.checkpoint.load import safe_torch_load as safe_torch_load
     from composer.checkpoint.save import get_save_filename as get_save_filename
     from composer.checkpoint.save import save_checkpoint as save_checkpoint
+    from composer.core.eval_mode import model_eval_mode as model_eval_mode
     from composer.core.file_names import FORMAT_NAME_WITH_DIST_AND_TIME_TABLE as FORMAT_NAME_WITH_DIST_AND_TIME_TABLE
     from composer.core.file_names import FORMAT_NAME_WITH_DIST_TABLE as FORMAT_NAME_WITH_DIST_TABLE
     from composer.core.file_names import PartialFilePath as PartialFilePath
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from composer.storage.remote_uploader import RemoteUploader as RemoteUploader
     from composer.storage.retrying import retry as retry
     from composer.storage.uris import parse_uri as parse_uri
-    from composer.trainer.eval_mode import model_eval_mode as model_eval_mode
     from composer.trainer.extract_hparams import extract_hparams as extract_hparams
     from composer.trees import batch_get as batch_get
     from composer.trees import batch_set as batch_set
@@ -171,7 +171,7 @@ else:
             "maybe_create_object_store_from_uri": "composer.storage.object_store",
             "maybe_create_remote_uploader_downloader_from_uri": "composer.loggers.remote_uploader_downloader",
             "misc": "composer.utils.misc",
-            "model_eval_mode": "composer.trainer.eval_mode",
+            "model_eval_mode": "composer.core.eval_mode",
             "model_summary": "composer.model_summary",
             "module_surgery": "composer.utils.module_surgery",
             "object_store": "composer.utils.object_store",
