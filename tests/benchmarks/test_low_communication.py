@@ -40,15 +40,15 @@ def on_two_ranks(*arguments: object) -> object:
 def test_low_communication(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_communication, "ask", lambda *given: two_ranks.run(on_two_ranks, *given)[0])
     report = low_communication.measure(
-        seeds=(0, 1), steps=2, contenders=(low_communication.BASELINE, low_communication.GOAL)
+        seeds=(0, 1), steps=2, contenders=(low_communication.BASELINE, low_communication.DILOCO)
     )
     (_, *plain), (_, *own) = report.rows
     weights = sum(weight.numel() for weight in low_communication.LanguageModel().parameters())
     assert plain[4] == pytest.approx(4 * weights, rel=1e-3)  # two ranks send all gradients once a step
-    # Two steps are one round, in which a rank sends half of the differences and half of their averages, in int8.
-    assert own[4] == pytest.approx(weights * (1 + 4 / 256) / 2, rel=0.02)
+    # In a round, a rank sends half of the differences and half of their averages, in int8.
+    assert own[4] == pytest.approx(weights * (1 + 4 / 256) / low_communication.SYNC_EVERY, rel=0.02)
     assert plain[5] == own[5] < 400
     assert plain[6] == 1 < own[6]
     assert plain[2] == 1
     assert [goal.limit for goal in report.goals] == [1.02, 1 / 50]
-    assert set(report.samples[low_communication.GOAL]["sent"]) >= {PARAMETERS, STEP}
+    assert set(report.samples[low_communication.DILOCO]["sent"]) >= {PARAMETERS, STEP}

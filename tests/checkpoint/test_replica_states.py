@@ -145,8 +145,7 @@ def test_other_numbers_of_replicas_resume_from_the_average(four_ranks: Ranks, tw
 def continue_elsewhere(path: str) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = trainer_with(DiLoCo(3), load_path=path, max_duration="8ba", callbacks=(seen := Seen()))
-    fitted(trainer)
+        fitted(trainer_with(DiLoCo(3), load_path=path, max_duration="8ba", callbacks=(seen := Seen())))
     return seen.after_batch
 
 
