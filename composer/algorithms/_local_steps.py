@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from composer import dist
 from composer._text import one_of
@@ -16,6 +16,7 @@ from composer.algorithms._weight_averaging import weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.replicas import Replicas
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.dist.dtensor import is_dtensor
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -74,7 +75,16 @@ class LocalSteps(Algorithm, ABC):
             self._share(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take the weights as synchronized, unless training resumes in the middle of a round."""
+        """Take the weights as synchronized, unless training resumes in the middle of a round.
+
+        Raises:
+            NotImplementedError: The parameters are sharded.
+        """
+        if any(map(is_dtensor, state.model.parameters())):
+            raise NotImplementedError(
+                f"{type(self).__name__} averages full weights, and these are sharded. Train with DDP "
+                f"(parallelism_config=None), and use replica_size for replicas of several ranks."
+            )
         replicas = self._replicas(state)
         weights = weights_of(state.model)
         if self._local_steps:
@@ -159,8 +169,9 @@ class LocalSteps(Algorithm, ABC):
         tables = (weights, values, self._momenta)
         self._outer_step(*([table[name] for name in trained if name in table] for table in tables), replicas)
         # Buffers have no gradient that a momentum could be of.
-        rest = [name for name in weights if name not in self._trained and _is_averaged(weights[name])]
-        rest = _changed(weights, values, rest)
+        buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
+        frozen = [name for name in weights if name not in self._trained and name not in buffers]
+        rest = [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
         average_weights_of_replicas(*([table[name] for name in rest] for table in tables[:2]), replicas)
         for name in weights:
             if not _is_averaged(weights[name]):
@@ -184,7 +195,7 @@ def _is_averaged(tensor: Tensor) -> bool:
 
 
 def _changed(weights: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-    """Return the names of the weights that have changed on any rank: frozen ones need not be sent."""
+    """Return the names of the frozen parameters that have changed on any rank; most have not, and are not sent."""
     if not names:
         return []
     moved = [not torch.equal(weights[name].to(values[name].dtype), values[name]) for name in names]
