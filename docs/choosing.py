@@ -53,11 +53,13 @@ CHOICES: dict[str, Choice] = {
     "SeqLengthWarmup": Choice("language", "faster early in the run", "unchanged, more stable", "unstable starts"),
     "SequencePacking": Choice("language", "faster (less padding)", "unchanged", "documents of different lengths"),
     # ------------------------------------------------------------------------------------------------- any
+    "DiLoCo": Choice("any", "faster on slow networks", "about the same", "ranks or nodes with a slow connection"),
     "EMA": Choice("any", "slightly slower steps", "higher", "almost always"),
     "Factorize": Choice("any", "faster steps for wide layers", "lower", "wide layers, model compression"),
     "GradientClipping": Choice("any", "slightly slower steps", "more stable", "high learning rates, long sequences"),
     "GyroDropout": Choice("any", "unchanged", "higher", "models with dropout that overfit"),
     "LabelSmoothing": Choice("any", "unchanged", "higher", "overconfident classifiers"),
+    "LocalSGD": Choice("any", "faster on slow networks", "slightly lower", "slow connections, as a baseline of DiLoCo"),
     "MixUp": Choice("any", "unchanged", "higher in long runs", "classifiers that overfit"),
     "NoOpModel": Choice("any", "no model computation", "none: nothing is trained", "finding a data bottleneck"),
     "PostHocEMA": Choice("any", "slightly slower steps", "higher", "choosing the averaging length after training"),

@@ -7,6 +7,7 @@ from composer.algorithms.channels_last import ChannelsLast, apply_channels_last 
 from composer.algorithms.colout import ColOut, ColOutTransform, colout_batch as colout_batch
 from composer.algorithms.cutmix import CutMix, cutmix_batch as cutmix_batch
 from composer.algorithms.cutout import CutOut, cutout_batch as cutout_batch
+from composer.algorithms.diloco import DiLoCo, apply_outer_step as apply_outer_step
 from composer.algorithms.ema import EMA, compute_ema as compute_ema
 from composer.algorithms.factorize import Factorize, apply_factorization as apply_factorization
 from composer.algorithms.gated_linear_units import (
@@ -18,6 +19,7 @@ from composer.algorithms.gradient_clipping import GradientClipping, apply_gradie
 from composer.algorithms.gyro_dropout import GyroDropout, apply_gyro_dropout as apply_gyro_dropout
 from composer.algorithms.label_smoothing import LabelSmoothing, smooth_labels as smooth_labels
 from composer.algorithms.layer_freezing import LayerFreezing, freeze_layers as freeze_layers
+from composer.algorithms.local_sgd import LocalSGD, average_weights as average_weights
 from composer.algorithms.low_precision_groupnorm import (
     LowPrecisionGroupNorm,
     apply_low_precision_groupnorm as apply_low_precision_groupnorm,
@@ -89,6 +91,7 @@ __all__ = [
     "ColOutTransform",
     "CutMix",
     "CutOut",
+    "DiLoCo",
     "EMASnapshot",
     "Factorize",
     "GatedLinearUnits",
@@ -97,6 +100,7 @@ __all__ = [
     "GyroDropout",
     "LabelSmoothing",
     "LayerFreezing",
+    "LocalSGD",
     "LowPrecisionGroupNorm",
     "LowPrecisionLayerNorm",
     "MixUp",

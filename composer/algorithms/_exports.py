@@ -12,6 +12,7 @@ MODULES: dict[str, str] = {
     **dict.fromkeys(("ColOut", "ColOutTransform", "colout_batch"), "composer.algorithms.colout"),
     **dict.fromkeys(("CutMix", "cutmix_batch"), "composer.algorithms.cutmix"),
     **dict.fromkeys(("CutOut", "cutout_batch"), "composer.algorithms.cutout"),
+    **dict.fromkeys(("DiLoCo", "apply_outer_step"), "composer.algorithms.diloco"),
     **dict.fromkeys(("EMA", "compute_ema"), "composer.algorithms.ema"),
     **dict.fromkeys(("Factorize", "apply_factorization"), "composer.algorithms.factorize"),
     **dict.fromkeys(("GatedLinearUnits", "apply_gated_linear_units"), "composer.algorithms.gated_linear_units"),
@@ -20,6 +21,7 @@ MODULES: dict[str, str] = {
     **dict.fromkeys(("GyroDropout", "apply_gyro_dropout"), "composer.algorithms.gyro_dropout"),
     **dict.fromkeys(("LabelSmoothing", "smooth_labels"), "composer.algorithms.label_smoothing"),
     **dict.fromkeys(("LayerFreezing", "freeze_layers"), "composer.algorithms.layer_freezing"),
+    **dict.fromkeys(("LocalSGD", "average_weights"), "composer.algorithms.local_sgd"),
     **dict.fromkeys(
         ("LowPrecisionGroupNorm", "apply_low_precision_groupnorm"), "composer.algorithms.low_precision_groupnorm"
     ),

@@ -79,7 +79,8 @@ class GradientNoiseScale(Callback):
         ValueError: An argument is invalid.
         RuntimeError: In training: a single rank does not split its batch into microbatches, or gradients are
             averaged only after the backward passes, as with ``ddp_sync_strategy="forced_sync"``.
-        NotImplementedError: When training starts: parameters are sharded, so that no rank has a local gradient.
+        NotImplementedError: When training starts: parameters are sharded, so that no rank has a local gradient, or
+            gradients are not averaged over all ranks (``DiLoCo``, ``LocalSGD``).
 
     >>> GradientNoiseScale("10ba", decay=0.9).interval
     Time(10, TimeUnit.BATCH)
@@ -107,7 +108,12 @@ class GradientNoiseScale(Callback):
         return self._cadence.interval
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Raise if parameters are sharded: their gradients are reduced before a rank has its full local gradient."""
+        """Raise if no rank ever has its full local gradient (sharded parameters), or not all ranks average theirs."""
+        if state.replicas is not None and state.replicas.count > 1:
+            raise NotImplementedError(
+                "GradientNoiseScale compares the gradient of each rank's first microbatch with that of the batch of "
+                "all ranks, which is not computed while replicas train apart (DiLoCo, LocalSGD). Measure without them."
+            )
         if any(map(is_dtensor, state.model.parameters())):
             raise NotImplementedError(
                 "GradientNoiseScale compares the gradient of each rank's first microbatch with that of the batch. "

@@ -6,6 +6,7 @@ What is saved:
     contents: The table of the entries of a checkpoint; how each is read from the state and restored.
     program: The program that started the run.
     named_states: States of optimizers, schedulers, algorithms and callbacks by class name.
+    replica_states: What differs between the replicas of low-communication training.
     optimizer_states: The optimizer state by parameter name.
     metric_values: The last computed values of metrics.
     plain_values: Converts state to plain values that ``torch.load(weights_only=True)`` reads.

@@ -16,6 +16,7 @@ from composer.checkpoint.metric_values import get_metric_values, set_metric_valu
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizer_states import class_name, optimizer_state, set_optimizer_state
 from composer.checkpoint.program import program_of_process
+from composer.checkpoint.replica_states import gather_replicas, model_state, of_replica, warn_of_other_replicas
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
 from composer.ledger.segment import Position
@@ -53,10 +54,6 @@ class StateEntry:
     set: Callable[..., None] | None = None
     in_weights_only: bool = False
     on_request: bool = False
-
-
-def _get_model(state: State) -> dict[str, Any]:
-    return dict(state.model.state_dict())
 
 
 def _get_optimizers(state: State) -> dict[str, Any]:
@@ -132,6 +129,28 @@ def _get_callbacks(state: State) -> dict[str, Any]:
 
 def _set_callbacks(state: State, saved: Any) -> None:
     load_each("callbacks", state.callbacks, as_named(saved), warn=False)
+
+
+def _get_replicas(state: State) -> list[dict[str, Any]] | None:
+    return gather_replicas(state, _states_of_replica)
+
+
+def _states_of_replica(state: State) -> dict[str, Any]:
+    """Return the states that depend on the gradients of this replica, by the names of their entries."""
+    own = [one.replica_size is None for one in state.algorithms]  # the state of the others is that of all replicas
+    algorithms = [named for named, differs in zip(_get_algorithms(state), own, strict=True) if differs]
+    found = {"optimizers": _get_optimizers(state), "scaler": _get_scaler(state), "algorithms": algorithms}
+    return {name: value for name, value in found.items() if value}
+
+
+def _set_replicas(state: State, saved: Any) -> None:
+    warn_of_other_replicas(state, saved)
+    own = of_replica(state, saved)
+    for name, set_value in (("optimizers", _set_optimizers), ("scaler", _set_scaler), ("algorithms", _set_algorithms)):
+        if name in own:
+            set_value(state, own[name])
+    if "model" in own:
+        state.model.load_state_dict(own["model"], strict=False)  # the names were checked with the entry "model"
 
 
 def _get_timestamp(state: State) -> dict[str, Any]:
@@ -286,7 +305,7 @@ def _set_origin(state: State, saved: Any) -> None:
 
 # In the order in which they are restored: an entry comes after those that it needs.
 STATE_ENTRIES: tuple[StateEntry, ...] = (
-    StateEntry("model", _get_model, None, in_weights_only=True),  # loading it has further options
+    StateEntry("model", model_state, None, in_weights_only=True),  # loading it has further options
     StateEntry("optimizers", _get_optimizers, _set_optimizers),
     StateEntry("schedulers", _get_schedulers, _set_schedulers),
     StateEntry("scaler", _get_scaler, _set_scaler),
@@ -296,6 +315,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),
+    StateEntry("replicas", _get_replicas, _set_replicas),  # once the states of the first replica are restored
     StateEntry("metrics", _get_metrics, _set_metrics, on_request=True),
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),

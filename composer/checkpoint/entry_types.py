@@ -132,6 +132,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedulers": _STATES,
     "algorithms": _STATES,
     "callbacks": _STATES,
+    "replicas": (lambda value: _are_ranks(value) and len(value) > 0, "a list of the states of each replica"),
     "timestamp": _NAMED,
     "dataset_state": (_is_dict, "a dict"),
     "metrics": (_is_dict, "a dict"),

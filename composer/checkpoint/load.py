@@ -273,6 +273,8 @@ def restore(
         load_weights(state.model, load("model"), strict=strict, excluded=absent)
     if weights_only:
         return ResumeInfo(metadata=saved.get("metadata", {}))
+    if "replicas" in saved:
+        _exclude_replicas(saved, ignore_keys, is_unsharded=layout.is_unsharded)
     for entry in STATE_ENTRIES:
         if entry.set is not None and entry.name in saved:
             _load_entry(entry, state, load(entry.name), source, excluded, ignore_keys)
@@ -335,6 +337,23 @@ def _check_ignored(ignore: IgnoreKeys, engine: str) -> None:
             f"files that its engine can only read as one unit. Use load_weights_only=True to skip the optimizers; to "
             f"skip weights, save with save_weights_only=True and load that checkpoint."
         )
+
+
+def _exclude_replicas(saved: dict[str, Any], ignore: IgnoreKeys, *, is_unsharded: bool) -> None:
+    """Exclude the states of replicas that train apart if they cannot be loaded, or what they hold is excluded."""
+    held = ("state/model", "state/optimizers", "state/scaler", "state/algorithms")
+    if callable(ignore) or any(patterns_reaching(ignore, entry) for entry in held):
+        why = "load_ignore_keys excludes some of them"
+    elif not is_unsharded:
+        why = "the weights are sharded"
+    else:
+        return
+    del saved["replicas"]
+    message = (
+        f"The states of single replicas are not loaded, since {why}: all start from the last synchronized weights and "
+        f"the optimizer states of the first."
+    )
+    warnings.warn(message, ComposerWarning, stacklevel=4)
 
 
 def _check_engine(

@@ -8,7 +8,8 @@ The modules in reading order:
   ``state_html`` hold the data, the old attribute names, the ``state_dict`` and the notebook view; ``phase`` holds what
   differs between training, evaluation and prediction; ``stop_reason`` records why a run stopped early.
 - ``algorithm``, ``callback``, ``logger_destination``, ``model``: base classes for extensions; ``serializable`` is the
-  checkpoint interface, ``traits`` and ``distributed_support`` declare order, conflicts and support for sharded weights.
+  checkpoint interface, ``traits`` and ``distributed_support`` declare order, conflicts and support for sharded weights;
+  ``replicas`` says which ranks train apart in low-communication training.
 - ``engine``: calls the hooks at each event. ``event_plan`` selects them, ``algorithm_order`` sorts algorithms,
   ``match_and_apply`` calls user-defined ``match`` and ``apply``, ``handler_owner`` marks who a handler belongs to,
   ``listener_check``, ``hook_names``, ``unused_methods`` and ``unused_overrides`` detect misspelled hooks,

@@ -27,6 +27,8 @@ class Algorithm(Hooks, Serializable):
     Attributes:
         find_unused_parameters: Whether some parameters may receive no gradient in a step.
         backwards_create_graph: Whether gradients must be differentiable themselves.
+        replica_size: Number of ranks among which gradients are averaged in each step, if the algorithm synchronizes
+            the weights of these replicas; None averages gradients over all ranks.
 
     >>> class ScaleLoss(Algorithm):
     ...     def __init__(self, factor):
@@ -40,6 +42,7 @@ class Algorithm(Hooks, Serializable):
 
     find_unused_parameters: bool = False
     backwards_create_graph: bool = False
+    replica_size: int | None = None
 
     @staticmethod
     def required_on_load() -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from composer.core.callback import Callback
     from composer.core.checkpoint_folders import CheckpointFolders
+    from composer.core.replicas import Replicas
 
 __all__ = ["State"]
 
@@ -87,6 +88,8 @@ class State(StateData, StateNames, StateSaved):
         data_shard: The data shard of this rank.
         seed_rank: Offset of this rank's seed from the seed of the run: its rank, equal on ranks with the same data.
         checkpoint_folders: How sharded checkpoints are written, or None if each checkpoint is a single file.
+        replicas: The replicas that train apart between synchronizations, as with DiLoCo; None if gradients are averaged
+            over all ranks in each step.
         find_algorithm: Returns the class of an algorithm by name, for checkpoints that require one, or None.
         profiler: The :class:`.Profiler` of the run, with which custom code can add spans to traces, or None.
         sync_stop_requests: Whether a stop request (``stop_requested``, or None) waits until all ranks know of it.
@@ -109,6 +112,7 @@ class State(StateData, StateNames, StateSaved):
     fingerprint: dict[str, Any] | None = None
     run_name_given: bool = False
     checkpoint_folders: CheckpointFolders | None = None
+    replicas: Replicas | None = None
     sync_stop_requests: bool = False
     stop_requested: Stop | None = None
     stop: Stop | None = None

@@ -95,6 +95,9 @@ METHODS = MappingProxyType(
         "ColOut": MethodRow(("ColOut()", "ColOut(p_row=0.05, p_col=0.05)"), _images),
         "CutMix": MethodRow(("CutMix()", "CutMix(alpha=0.2)"), _mixed_images),
         "CutOut": MethodRow(("CutOut()", "CutOut(length=0.25)"), _images),
+        "DiLoCo": MethodRow(
+            ("DiLoCo()",), excluded="it saves communication, and does not reach a target in fewer steps"
+        ),
         "EMA": MethodRow(("EMA(half_life='{half_life}ba', update_interval='1ba')",), late=True),
         "Factorize": MethodRow(("Factorize()", "Factorize(min_channels=64, min_features=64, latent_features=0.25)")),
         "GatedLinearUnits": MethodRow(("GatedLinearUnits()",)),
@@ -109,6 +112,9 @@ METHODS = MappingProxyType(
         "GyroDropout": MethodRow(("GyroDropout()",)),
         "LabelSmoothing": MethodRow(("LabelSmoothing(0.1)", "LabelSmoothing(0.05)"), _classes),
         "LayerFreezing": MethodRow(("LayerFreezing()", "LayerFreezing(freeze_start=0.3)"), late=True),
+        "LocalSGD": MethodRow(
+            ("LocalSGD()",), excluded="it saves communication, and does not reach a target in fewer steps"
+        ),
         "LowPrecisionGroupNorm": MethodRow(("LowPrecisionGroupNorm()",)),
         "LowPrecisionLayerNorm": MethodRow(("LowPrecisionLayerNorm()",)),
         "MixUp": MethodRow(("MixUp(0.2)", "MixUp(0.05)", "MixUp(1.0)"), _mixed),

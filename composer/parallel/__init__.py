@@ -19,6 +19,7 @@ The modules, in reading order:
 - ``activation_checkpointing``: activation checkpointing and activation offloading.
 - ``tensor_parallel``: tensor parallelism with ``parallelize_module``.
 - ``grad_scaler``: fp16 loss scaling of sharded gradients.
+- ``replicas``: process groups of low-communication training (DiLoCo, local SGD).
 - ``buffer_sync``: synchronize BatchNorm statistics across ranks.
 - ``unfinished_collectives``: complete the collectives of an interrupted batch after an OOM.
 - ``deepspeed``, ``deepspeed_config``: the DeepSpeed engine (ZeRO) and its configuration.

@@ -19,10 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from composer import dist
 from composer._text import one_of
 from composer.dist.group_exit import release_at_exit
+from composer.parallel.replicas import broadcast_model, make_replicas, requested_replica_size
 from composer.parallel.strategy import Strategy
 from composer.parallel.unfinished_collectives import BucketCounter
 
 if TYPE_CHECKING:
+    from composer.core.replicas import Replicas
     from composer.core.state import State
 
 # The default bucket size of DistributedDataParallel.
@@ -53,6 +55,9 @@ class DDPSyncStrategy(StrEnum):
 class DDPStrategy(Strategy):
     """Averages gradients with ``DistributedDataParallel``.
 
+    If an algorithm synchronizes replicas itself (``Algorithm.replica_size``), gradients are averaged only among the
+    ranks of each replica, and ``state.replicas`` is set. The model of a replica of one rank is not wrapped.
+
     Args:
         sync: When gradients are averaged. None is with every microbatch if parameters may be unused, else with the
             last.
@@ -71,6 +76,7 @@ class DDPStrategy(Strategy):
         self.find_unused_parameters = find_unused_parameters
         self._parameters: list[nn.Parameter] = []
         self._find_unused = False
+        self._replicas: Replicas | None = None
         self._buckets: BucketCounter | None = None
 
     def prepare(self, state: State) -> None:
@@ -78,7 +84,14 @@ class DDPStrategy(Strategy):
 
         Args:
             state: The state of the run.
+
+        Raises:
+            ValueError: The size of the replicas that an algorithm requests does not divide the world size.
         """
+        size = requested_replica_size(state.algorithms)
+        if size is not None:
+            state.replicas = self._replicas = make_replicas(size, state.device.torch_device.type)
+            broadcast_model(state.model)  # as the wrapper does in its group, whose ranks are only those of a replica
         unused = self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms)
         if self.sync is None:
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
@@ -158,7 +171,10 @@ class DDPStrategy(Strategy):
         self._wrap(state.model)
 
     def _wrap(self, model: nn.Module) -> None:
-        wrapped = prepare_ddp_module(model, self._find_unused)
+        if self._replicas is not None and self._replicas.size == 1:
+            return
+        group = None if self._replicas is None else self._replicas.group
+        wrapped = prepare_ddp_module(model, self._find_unused, group)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
         if self.module is not None:
             release_at_exit(self.close)
@@ -172,20 +188,27 @@ class DDPStrategy(Strategy):
 
     def reduce(self) -> None:
         """Average the gradients with ``FORCED_SYNC``."""
-        if self.sync is DDPSyncStrategy.FORCED_SYNC:
+        if self.sync is not DDPSyncStrategy.FORCED_SYNC:
+            return
+        if self._replicas is None:
             average_gradients(self._parameters)
+        elif self._replicas.size > 1:
+            average_gradients(self._parameters, self._replicas.group)
 
     def close(self) -> None:
         """Release the wrapper and its hooks."""
         self.module, self._parameters = None, []
 
 
-def prepare_ddp_module(module: nn.Module, find_unused_parameters: bool) -> nn.Module:
+def prepare_ddp_module(
+    module: nn.Module, find_unused_parameters: bool, group: torch_dist.ProcessGroup | None = None
+) -> nn.Module:
     """Wrap a module in ``DistributedDataParallel``, unless it has no trainable parameters.
 
     Args:
         module: A module on its device, with the same layers on each rank.
         find_unused_parameters: Whether parameters may get no gradient in a step.
+        group: The process group among whose ranks gradients are averaged; all ranks if None.
 
     Raises:
         RuntimeError: The process group is not initialized.
@@ -199,7 +222,9 @@ def prepare_ddp_module(module: nn.Module, find_unused_parameters: bool) -> nn.Mo
     if not dist.is_initialized():
         raise RuntimeError("The process group is not initialized; call composer.dist.initialize_dist() first.")
     # Gradients as views of the buckets need no second copy.
-    return DistributedDataParallel(module, find_unused_parameters=find_unused_parameters, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        module, process_group=group, find_unused_parameters=find_unused_parameters, gradient_as_bucket_view=True
+    )
 
 
 def ddp_sync_context(

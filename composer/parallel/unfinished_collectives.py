@@ -39,7 +39,7 @@ class BucketCounter:
             module: A ``DistributedDataParallel`` without another communication hook.
         """
         # A lambda, since torch requires annotations to be classes or absent, and ours are strings.
-        module.register_comm_hook(torch_dist.group.WORLD, lambda group, bucket: self._send(group, bucket))  # noqa: PLW0108
+        module.register_comm_hook(module.process_group, lambda group, bucket: self._send(group, bucket))  # noqa: PLW0108
 
     def reduce_remaining(self, module: nn.Module, *, after: int) -> None:
         """All-reduce zeros for the buckets that a full backward pass would have sent.

@@ -124,6 +124,8 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
 
     Ranks take turns with the batches of a ``DataLoader``, so each batch is the same as with a single process.
 
+    If replicas train apart (:class:`.Replicas`), the model has the last synchronized weights meanwhile.
+
     On exit, restores the state's phase, batch, outputs and loss, the mode of each module and the random state, so that
     training does not depend on how often it is evaluated.
 
@@ -142,8 +144,9 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     if subset == -1:
         raise_if_infinite(f"Iterating over the data {label!r}", spec.dataloader, _REMEDY)
     state.phase = phase
+    weights = contextlib.nullcontext() if state.replicas is None else state.replicas.evaluation_weights()
     try:
-        with model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
+        with weights, model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
             yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before

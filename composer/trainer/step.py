@@ -137,6 +137,9 @@ def _compute_gradients(run: Run) -> Tensor:
     fire(BEFORE_TRAIN_BATCH)
     zero_gradients(run)
     loss = accumulate_gradients(run) if run.auto_microbatch is None else run.auto_microbatch.accumulate_gradients(run)
+    uneven, replicas = run.uneven_inputs, state.replicas
+    if uneven is not None and replicas is not None and uneven.is_idle_replica(replicas):
+        zero_gradients(run)  # gradients of zero would still move the weights, by momentum and weight decay
     scaler: Any = state.scaler
     if scaler is not None:
         for optimizer in state.optimizers:

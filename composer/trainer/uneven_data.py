@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer.core.types import Batch
 from composer.trainer.step_sync import StepCounts, StepSync
+
+if TYPE_CHECKING:
+    from composer.core.replicas import Replicas
 
 __all__ = ["END", "UnevenInputs"]
 
@@ -44,6 +47,15 @@ class UnevenInputs:
     def set_batch(self, batch: Batch) -> None:
         """Set the batch that the loader of this rank yielded."""
         self._last_batch, self.is_idle = batch, False
+
+    def is_idle_replica(self, replicas: Replicas) -> bool:
+        """Return whether no rank of this rank's replica has a batch in this step, so that it must not step.
+
+        Args:
+            replicas: The replicas of the run.
+        """
+        # An idle rank has the counts of the step already.
+        return self.is_idle and not any(self._step_sync.counts().has_batch[rank] for rank in replicas.ranks)
 
     def join_first_step(self) -> None:
         """In the first step, broadcast a batch to ranks that have none; call after the counts were sent."""

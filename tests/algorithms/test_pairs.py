@@ -101,6 +101,7 @@ RANGE = (-6.0, 6.0)
 
 # Each with a setting that acts in two steps. ``input_key`` and ``target_key`` are given to those that take them.
 ANYWHERE: dict[str, Make] = {
+    "DiLoCo": lambda: methods.DiLoCo(1),
     "EMA": lambda: methods.EMA("1ba"),
     "Factorize": lambda: methods.Factorize(min_channels=8, min_features=16, latent_features=0.25),
     "GatedLinearUnits": methods.GatedLinearUnits,
@@ -109,6 +110,7 @@ ANYWHERE: dict[str, Make] = {
     "LabelSmoothing": lambda target_key: methods.LabelSmoothing(0.1, target_key),
     # Up to the max-pooling: torch 2.13 crashes on CPUs in a channels-last group norm whose input needs no gradient.
     "LayerFreezing": lambda: methods.LayerFreezing(0.0, 0.3, "1ba"),
+    "LocalSGD": lambda: methods.LocalSGD(1),
     "LowPrecisionLayerNorm": methods.LowPrecisionLayerNorm,
     "NoOpModel": methods.NoOpModel,
     "PostHocEMA": lambda: methods.PostHocEMA(snapshot_interval="1ba"),

@@ -1,4 +1,4 @@
-"""The block of the page on several processes runs, in one."""
+"""The blocks of the page on several processes run, in one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ def make_model() -> ComposerClassifier:
     return ComposerClassifier(nn.Sequential(Block(), Block(), nn.Linear(4, 3)), num_classes=3)
 
 
-def test_the_block_runs(tmp_path, monkeypatch) -> None:
+def test_the_blocks_run(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     known = {
         "make_model": make_model,
         "make_dataloader": make_dataloader,
         "make_optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
     }
-    (block,) = blocks("distributed.md")
+    sharded, low_communication = blocks("distributed.md")
+    low_communication.run(known)
+    assert known["trainer"].state.timestamp.batch == 12
     try:
-        block.run(known)
+        sharded.run(known)
     finally:
         if torch_dist.is_initialized():
             torch_dist.destroy_process_group()

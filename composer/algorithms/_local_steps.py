@@ -1,0 +1,243 @@
+"""Local steps: replicas train without communication, and synchronize their weights once every many steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from composer import dist
+from composer._text import one_of
+from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas
+from composer.algorithms._weight_averaging import weights_of
+from composer.core.algorithm import Algorithm
+from composer.core.replicas import Replicas
+from composer.core.time import Time, TimeUnit, ensure_time
+from composer.dist.dtensor import is_dtensor
+
+if TYPE_CHECKING:
+    from composer.core.logger import Logger
+    from composer.core.state import State
+
+__all__ = ["LocalSteps"]
+
+
+class LocalSteps(Algorithm, ABC):
+    """Base of the algorithms that synchronize replicas only at the end of each round of local steps.
+
+    Args:
+        sync_every: Length of a round, in batches or epochs.
+        compression: The dtype in which differences are sent, or None.
+        replica_size: Number of ranks that form a replica.
+    """
+
+    has_outer_momentum = True
+
+    def __init__(self, sync_every: int | str | Time, compression: str | None, replica_size: int) -> None:
+        self.sync_every = ensure_time(sync_every, TimeUnit.BATCH, "sync_every")
+        if self.sync_every.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or self.sync_every.value < 1:
+            raise ValueError(
+                f"sync_every must be at least one batch or epoch, such as '100ba' or '1ep'; got {sync_every!r}."
+            )
+        self.compression = None if compression is None else one_of("compression", compression, COMPRESSIONS)
+        if isinstance(replica_size, bool) or not isinstance(replica_size, int) or replica_size < 1:
+            raise ValueError(f"replica_size must be a positive number of ranks; got {replica_size!r}.")
+        self.replica_size = replica_size
+        self._synchronized: dict[str, Tensor] = {}
+        self._momenta: dict[str, Tensor] = {}
+        # The parameters that are trained in this round, among them those that were frozen after it began.
+        self._trained: set[str] = set()
+        self._local_steps = 0
+
+    @abstractmethod
+    def _outer_step(
+        self, weights: Sequence[Tensor], synchronized: Sequence[Tensor], momenta: Sequence[Tensor], replicas: Replicas
+    ) -> None:
+        """Update the synchronized parameters and their momenta in place, and load the former into the model."""
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Let a single process be the only replica; reject averages of weights that replicas do not share."""
+        if dist.get_world_size() == 1:
+            if self.replica_size > 1:
+                raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")
+            state.replicas = Replicas()
+            return
+        for algorithm in state.algorithms:
+            if type(algorithm).__name__ == "EMA":
+                self._check_average(algorithm)
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Evaluate with the loaded synchronized weights."""
+        if self._local_steps:
+            self._share(state)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Take the weights as synchronized, unless training resumes in the middle of a round.
+
+        Raises:
+            NotImplementedError: The parameters are sharded.
+        """
+        if any(map(is_dtensor, state.model.parameters())):
+            raise NotImplementedError(
+                f"{type(self).__name__} averages full weights, and these are sharded. Train with DDP "
+                f"(parallelism_config=None), and use replica_size for replicas of several ranks."
+            )
+        replicas = self._replicas(state)
+        weights = weights_of(state.model)
+        if self._local_steps:
+            self._momenta = _on_devices(weights, self._momenta, partial=True)
+            self._share(state)
+            return
+        self._synchronized = {name: _wide(weight, self._synchronized.get(name)) for name, weight in weights.items()}
+        self._momenta = _on_devices(weights, self._momenta, partial=True)
+        self._trained = _trained(weights)
+        replicas.synchronized = None
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """End the round if it is due, and in the last batch of training."""
+        self._local_steps += 1
+        count = state.timestamp.count(TimeUnit.BATCH)
+        is_due = self.sync_every.unit is TimeUnit.BATCH and count % int(self.sync_every.value) == 0
+        if is_due or state.finished:
+            self._synchronize(state)
+        elif self._replicas(state).synchronized is None:
+            self._share(state)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """End the round if it is due, and in the last epoch of training."""
+        count = state.timestamp.count(TimeUnit.EPOCH)
+        if (self.sync_every.unit is TimeUnit.EPOCH and count % int(self.sync_every.value) == 0) or state.finished:
+            self._synchronize(state)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """End the round, if training was stopped in the middle of it."""
+        self._synchronize(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the synchronized weights, the outer momenta and the position in the round."""
+        return {
+            **super().state_dict(),
+            "synchronized": dict(self._synchronized),
+            "momenta": dict(self._momenta),
+            "trained": sorted(self._trained),
+            "local_steps": self._local_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a saved state; the tensors move to the device when they are used.
+
+        Args:
+            state: A result of :meth:`state_dict`.
+        """
+        self._synchronized = {name: tensor.clone() for name, tensor in state["synchronized"].items()}
+        self._momenta = {name: tensor.clone() for name, tensor in state["momenta"].items()}
+        self._trained = set(state["trained"])
+        self._local_steps = state["local_steps"]
+
+    def _replicas(self, state: State) -> Replicas:
+        if state.replicas is None:
+            raise ValueError(
+                f"{type(self).__name__} requires a parallelism strategy that can leave out the synchronization of "
+                f"gradients between replicas. Train with DDP (parallelism_config=None)."
+            )
+        return state.replicas
+
+    def _share(self, state: State) -> None:
+        """Make the synchronized weights those that are evaluated and saved as the model."""
+        weights = weights_of(state.model)
+        self._synchronized = _on_devices(weights, self._synchronized)
+        self._replicas(state).synchronized = [(weights[name], value) for name, value in self._synchronized.items()]
+
+    @torch.no_grad()
+    def _synchronize(self, state: State) -> None:
+        """End the round: the outer step for the parameters, and averages of the buffers."""
+        replicas = self._replicas(state)
+        if not self._local_steps:
+            return
+        weights = weights_of(state.model)
+        self._synchronized = values = _on_devices(weights, self._synchronized)
+        self._momenta = _on_devices(weights, self._momenta, partial=True)
+        self._local_steps, replicas.synchronized = 0, None
+        self._trained |= _trained(weights)
+        trained = [name for name in weights if name in self._trained]
+        for name in trained if self.has_outer_momentum else ():
+            if name not in self._momenta:
+                self._momenta[name] = torch.zeros_like(values[name])
+        tables = (weights, values, self._momenta)
+        self._outer_step(*([table[name] for name in trained if name in table] for table in tables), replicas)
+        # Buffers have no gradient that a momentum could be of.
+        buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
+        frozen = [name for name in weights if name not in self._trained and name not in buffers]
+        rest = [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
+        average_weights_of_replicas(*([table[name] for name in rest] for table in tables[:2]), replicas)
+        for name in weights:
+            if not _is_averaged(weights[name]):
+                _use_first(weights[name], values[name], replicas)
+        self._trained = _trained(weights)
+
+    def _check_average(self, ema: Any) -> None:
+        """Raise if an average would be updated while the weights of the replicas differ."""
+        times = {"update_interval": ema.update_interval, "ema_start": ema.ema_start}
+        for name, time in times.items():
+            if time.unit is not self.sync_every.unit or time.value < 1 or time.value % self.sync_every.value:
+                raise ValueError(
+                    f"{name}={time} of EMA would average the weights of single replicas. {type(self).__name__} "
+                    f"synchronizes them every {self.sync_every}; use a multiple of it for update_interval and "
+                    f"ema_start, such as EMA(update_interval='{self.sync_every}', ema_start='{self.sync_every}')."
+                )
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _changed(weights: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
+    """Return the names of the frozen parameters that have changed on any rank; most have not, and are not sent."""
+    if not names:
+        return []
+    moved = [not torch.equal(weights[name].to(values[name].dtype), values[name]) for name in names]
+    flags = torch.tensor(moved, dtype=torch.uint8)
+    dist.all_reduce(flags, "MAX")
+    return [name for name, has_moved in zip(names, flags.tolist(), strict=True) if has_moved]
+
+
+def _trained(weights: Mapping[str, Tensor]) -> set[str]:
+    return {name for name, weight in weights.items() if weight.requires_grad}
+
+
+def _wide(weight: Tensor, known: Tensor | None) -> Tensor:
+    """Return a copy of a weight, in float32 if it has half precision; the known one if it is of these values."""
+    if known is not None and known.shape == weight.shape:
+        known = known.to(weight.device)
+        if torch.equal(known.to(weight.dtype), weight.detach()):
+            return known
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    return weight.detach().to(torch.float32 if half else weight.dtype, copy=True)
+
+
+def _on_devices(
+    weights: Mapping[str, Tensor], values: Mapping[str, Tensor], *, partial: bool = False
+) -> dict[str, Tensor]:
+    """Return values on the devices of the weights they belong to.
+
+    Raises:
+        ValueError: The names or shapes differ, since layers were replaced in the middle of a round.
+    """
+    unlike = values.keys() - weights.keys() if partial else values.keys() ^ weights.keys()
+    unlike |= {name for name in values.keys() & weights.keys() if values[name].shape != weights[name].shape}
+    if unlike:
+        raise ValueError(
+            f"The synchronized weights do not match the model in {min(unlike)!r}: layers cannot be replaced while "
+            f"replicas train apart. Replace them before training starts."
+        )
+    return {name: value.to(weights[name].device) for name, value in values.items()}
+
+
+def _use_first(count: Tensor, value: Tensor, replicas: Replicas) -> None:
+    """Set an integer buffer, such as the number of batches that batch normalization has tracked, to that of rank 0."""
+    if replicas.count > 1:
+        dist.broadcast(count, src=0)
+    value.copy_(count)

@@ -1,0 +1,106 @@
+"""Local SGD: replicas train on their own for many steps, then their weights are averaged.
+
+    w <- mean_r(w_r)        w_r: weights of replica r after H steps
+
+Paper: Stich 2018, https://arxiv.org/abs/1805.09767
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from composer.algorithms._local_steps import LocalSteps
+from composer.algorithms._pseudo_gradients import average_over_replicas, average_weights_of_replicas, replicas_of
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
+from composer.core.replicas import Replicas
+from composer.core.time import Time
+from composer.core.traits import Traits
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["LocalSGD", "average_weights"]
+
+
+@torch.no_grad()
+def average_weights(weights: Sequence[Tensor], group: ProcessGroup | None = None) -> None:
+    """Replace weights by their averages over all ranks of a process group, in place.
+
+        w <- mean_r(w_r)
+
+    Args:
+        weights: Floating-point tensors of any shapes, the same on each rank, such as ``list(model.parameters())``.
+        group: The process group; all ranks if None.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> average_weights(list(model.parameters()))  # after every 100th step of a custom loop
+
+    Paper: https://arxiv.org/abs/1805.09767 (Stich 2018)
+    """
+    average_over_replicas(weights, replicas_of(group), None)
+
+
+class LocalSGD(LocalSteps):
+    """Trains replicas without gradient communication, and averages their weights once a round.
+
+    It is :class:`.DiLoCo` with an outer learning rate of 1 and without an outer momentum; see there for what is
+    evaluated, logged and saved, for uneven data, and for resuming. The state of the optimizers is not averaged.
+
+    When to use it:
+        If the connection between ranks or nodes is slow, and rounds are short; and as the simplest baseline for DiLoCo.
+
+    When not to:
+        With long rounds, where the outer momentum of DiLoCo reaches a lower loss; and on a fast network.
+
+    How to choose:
+        ``sync_every`` from 4 to 32. The longer the rounds, the lower the traffic, and the higher the loss.
+
+    Cost:
+        A copy of the weights in memory. While the replicas synchronize, two buffers of at most 64 MiB, and the
+        difference of all parameters. A checkpoint contains each replica's optimizer states and weights.
+
+    Args:
+        sync_every: Number of steps of a round; or a time in batches or epochs. Counted from the start of training.
+        compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` (with a scale for each
+            256 values), or None for float32. Sums are computed in float32.
+        replica_size: Number of adjacent ranks that form a replica, which average their gradients in each step (DDP).
+            Must divide the world size.
+
+    Raises:
+        ValueError: An argument is out of range. When training starts: ``replica_size`` does not divide the world size,
+            or ``EMA`` would average the weights of single replicas.
+
+    >>> LocalSGD(8)
+    LocalSGD(sync_every=Time(8, TimeUnit.BATCH), compression=None, replica_size=1)
+
+    Paper: https://arxiv.org/abs/1805.09767 (Stich 2018)
+    """
+
+    # First at BATCH_END, so that others see the synchronized weights.
+    __traits__ = Traits(
+        slot=Slot.SELECT,
+        conflicts_with={
+            "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
+            "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
+            "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",
+        },
+        sharding=Sharding.FULL_WEIGHTS,
+        sharding_reason="Each replica trains its own weights, all of which its ranks hold.",
+        engine_conflict="It trains without the synchronization of gradients.",
+        why_not_neutral="it averages the replicas of any run with several ranks",
+    )
+
+    has_outer_momentum = False
+
+    def __init__(self, sync_every: int | str | Time = 8, compression: str | None = None, replica_size: int = 1) -> None:
+        super().__init__(sync_every, compression, replica_size)
+
+    def _outer_step(
+        self, weights: Sequence[Tensor], synchronized: Sequence[Tensor], momenta: Sequence[Tensor], replicas: Replicas
+    ) -> None:
+        average_weights_of_replicas(weights, synchronized, replicas, self.compression)
