@@ -58,7 +58,7 @@ class UnevenInputs:
         """
         send_counts()
         counts = self._step_sync.counts()
-        if not any(counts.has_batch):
+        if not counts.num_with_batch:
             return END
         if not self._all_have_batch:
             self._broadcast_first_batch(counts)
@@ -68,10 +68,11 @@ class UnevenInputs:
     def _broadcast_first_batch(self, counts: StepCounts) -> None:
         """Broadcast the batch of one rank to the ranks that never had one."""
         self._all_have_batch = True
-        if all(counts.has_batch):
+        if counts.num_with_batch == counts.num_ranks:
             return
-        source = counts.has_batch.index(True)
-        box = [self._last_batch if dist.get_global_rank() == source else None]
+        rank, has_batch = dist.get_global_rank(), self._last_batch is not END
+        source = -dist.largest(-rank if has_batch else -counts.num_ranks)
+        box = [self._last_batch if rank == source else None]
         dist.broadcast_object_list(box, source)
         if self._last_batch is END:
             self._last_batch = box[0]
