@@ -38,7 +38,11 @@ _MAX_AXIS: Final = 8
 
 
 class PendingWork(Protocol):
-    """A pending collective."""
+    """A pending collective.
+
+    >>> hasattr(PendingWork, "wait")
+    True
+    """
 
     def wait(self) -> Any:
         """Wait for the result."""
@@ -105,6 +109,9 @@ def has_grid(tensor: Tensor, group: torch_dist.ProcessGroup | None) -> bool:
     Args:
         tensor: A tensor. Those on accelerators are left to the backend, which has trees.
         group: Its process group; only collectives of all ranks have a grid.
+
+    >>> has_grid(torch.ones(2), None)  # in a single process
+    False
     """
     return group is None and tensor.is_cpu and tensor.nbytes <= _SHORT and get_world_size() > _MAX_RING
 
