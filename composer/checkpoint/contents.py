@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
+__all__ = ["STATE_ENTRIES", "StateEntry", "gathered_on_every_rank", "timestamp_state", "values_of_ranks"]
 
 # The name in saved checkpoints.
 _FIRST_BATCH_RNG = "first_draws"
@@ -54,6 +56,36 @@ class StateEntry:
     set: Callable[..., None] | None = None
     in_weights_only: bool = False
     on_request: bool = False
+
+
+_everywhere: ContextVar[bool] = ContextVar("everywhere", default=False)
+
+
+@contextlib.contextmanager
+def gathered_on_every_rank() -> Generator[None]:
+    """Let every rank collect the values of all ranks, rather than only rank 0, which writes them into checkpoints.
+
+    >>> with gathered_on_every_rank():
+    ...     values_of_ranks("a")
+    ['a']
+    """
+    token = _everywhere.set(True)
+    try:
+        yield
+    finally:
+        _everywhere.reset(token)
+
+
+def values_of_ranks(value: Any) -> list[Any]:
+    """Return what each rank has, on rank 0; an empty list on others. All ranks must call this.
+
+    Args:
+        value: Of this rank.
+
+    >>> values_of_ranks("a")
+    ['a']
+    """
+    return (dist.all_gather_object(value) if _everywhere.get() else dist.gather_object(value)) or []
 
 
 def _get_optimizers(state: State) -> dict[str, Any]:
@@ -169,10 +201,12 @@ def _get_data_position(state: State) -> dict[str, Any]:
     iterators = phase.epoch_iterators
     if iterators is not None and isinstance(phase.iterator, EpochIterator):
         done = int(phase.timestamp.sample_in_epoch)
-        position = iterators.position(phase.iterator, done, sized=phase.length is not None)
+        sized, everywhere = phase.length is not None, _everywhere.get()
+        position = iterators.position(phase.iterator, done, sized=sized, everywhere=everywhere)
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
-        position = iterators.position_after(*phase.last_epoch, sized=phase.length is not None)
-    return {"train": position, "eval": {}, _FIRST_BATCH_RNG: dist.all_gather_object(_first_batch_rng(state))}
+        sized, everywhere = phase.length is not None, _everywhere.get()
+        position = iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
+    return {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
 
 
 def _first_batch_rng(state: State) -> dict[str, Any]:
@@ -224,7 +258,7 @@ def _get_metrics(state: State) -> dict[str, Any]:
     if dist.get_world_size() == 1:
         return found
     # Each rank has counted its shard of the data.
-    return {"ranks": dist.all_gather_object(trees.map_tensors(lambda tensor: tensor.cpu(), found))}
+    return {"ranks": values_of_ranks(trees.map_tensors(lambda tensor: tensor.cpu(), found))}
 
 
 def _set_metrics(state: State, saved: Any) -> None:

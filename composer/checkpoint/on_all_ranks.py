@@ -15,7 +15,14 @@ from torch import Tensor
 
 from composer import dist
 
-__all__ = ["BroadcastTensor", "map_nodes", "read_on_rank_zero", "run_on_all_ranks", "run_on_rank_zero"]
+__all__ = [
+    "BroadcastTensor",
+    "gather_from_all_ranks",
+    "map_nodes",
+    "read_on_rank_zero",
+    "run_on_all_ranks",
+    "run_on_rank_zero",
+]
 
 Value = TypeVar("Value")
 
@@ -91,11 +98,13 @@ def run_on_rank_zero(act: Callable[[], Value], what: str) -> Value:
     return value
 
 
-def run_on_all_ranks(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> list[Value]:
-    """Call a function on every rank, all-gather the results, and return them on all ranks.
+def run_on_all_ranks(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> Value:
+    """Call a function on every rank, and return its result on this rank.
+
+    All ranks exchange one number, and texts only if it failed.
 
     Args:
-        act: Returns a value that can be pickled.
+        act: The function.
         what: What it does, for the error message: "write its shards of the checkpoint".
         group: Process group; None is the default group.
 
@@ -103,10 +112,32 @@ def run_on_all_ranks(act: Callable[[], Value], what: str, group: torch_dist.Proc
         OSError: It failed on another rank. A rank on which it failed raises the original error.
 
     >>> run_on_all_ranks(lambda: 1, "count")
-    [1]
+    1
     """
     attempt = _Attempt(act)
-    return attempt.values(dist.all_gather_object(attempt.result, group), what, OSError)
+    value, text = attempt.result
+    if dist.largest(int(text is not None), group):
+        attempt.values(dist.all_gather_object((None, text), group), what, OSError)
+    return cast(Value, value)
+
+
+def gather_from_all_ranks(
+    act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None
+) -> list[Value]:
+    """Call a function on every rank, and return the results of all ranks on the first one; an empty list on others.
+
+    Args:
+        act: Returns a value that can be pickled.
+        what: As for :func:`run_on_all_ranks`.
+        group: As for :func:`run_on_all_ranks`.
+
+    Raises:
+        OSError: As for :func:`run_on_all_ranks`.
+
+    >>> gather_from_all_ranks(lambda: 1, "count")
+    [1]
+    """
+    return dist.gather_object(run_on_all_ranks(act, what, group), group) or []
 
 
 class _Attempt:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.checkpoint import file_format
-from composer.checkpoint.contents import STATE_ENTRIES
+from composer.checkpoint.contents import STATE_ENTRIES, values_of_ranks
 from composer.checkpoint.excluded_weights import exclude_and_record
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folder_conflicts import MANIFEST
@@ -35,7 +35,7 @@ def collect(
 ) -> dict[str, Any]:
     """Return the content of a checkpoint; its tensors are those of the run, not copies.
 
-    All ranks must call this.
+    All ranks must call this. Only rank 0, which writes them, gets the random states, positions and metrics of all.
 
     Args:
         state: The state of the run.
@@ -51,7 +51,7 @@ def collect(
     ['integrations', 'metadata', 'model']
     """
     # First, since finding the position in the data may fetch the next batch.
-    rng_state = None if weights_only else rng.get_rng_state()
+    rng_state = None if weights_only else values_of_ranks(rng.get_local_rng_state())
     entries = [entry for entry in STATE_ENTRIES if entry.in_weights_only or not weights_only]
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     if engine is not None:

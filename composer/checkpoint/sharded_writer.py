@@ -7,7 +7,9 @@ manifest, with the checksums of the other files; it is written last.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import importlib
+import math
 import os
 import secrets
 import shutil
@@ -25,7 +27,7 @@ from composer import dist
 from composer.checkpoint import file_format
 from composer.checkpoint.checksum import fast_crc32
 from composer.checkpoint.folder_conflicts import MANIFEST
-from composer.checkpoint.on_all_ranks import run_on_all_ranks
+from composer.checkpoint.on_all_ranks import gather_from_all_ranks, run_on_all_ranks
 from composer.checkpoint.sharded_tensors import is_dtensor, shard_bounds
 from composer.checkpoint.swap import swap_paths
 
@@ -102,6 +104,7 @@ def shard_checkpoint(content: dict[str, Any]) -> ShardedCheckpoint:
     is_first = dist.get_global_rank() == 0
     checkpoint = ShardedCheckpoint({}, {}, {})
     names: dict[Any, str] = {}
+    replicas = _Replicas()
 
     def walk(node: Any, path: tuple[str, ...]) -> Any:
         if isinstance(node, dict):
@@ -115,8 +118,9 @@ def shard_checkpoint(content: dict[str, Any]) -> ShardedCheckpoint:
         metadata = ShardMetadata(path, tuple(node.shape), shard_bounds(held)[0])
         dims = [getattr(one, "dim", None) for one in held.placements] if is_dtensor(held) else None
         local: Tensor = held.to_local() if dims is not None else held
-        # Rank 0 writes replicated tensors. A rank may have an empty shard.
-        if is_first or (dims is not None and local.numel()):
+        # Rank 0 writes tensors that are not sharded. A rank may have an empty shard.
+        is_mine = is_first if dims is None else replicas.writes_next(held)
+        if is_mine and (dims is None or local.numel()):
             checkpoint.tensors[metadata.name], checkpoint.metadata[metadata.name] = local, metadata
         # Tied weights are written under each name for other programs; this library reads the first.
         memory = (local.device, local.dtype, local.data_ptr(), local.shape, local.stride(), node.shape)
@@ -178,7 +182,7 @@ def write_sharded(
             _write_tensors(checkpoint, begun, group, planner)
         else:
             engine.save(begun)
-        tables = run_on_all_ranks(described, _ACTION, group)
+        tables = gather_from_all_ranks(described, _ACTION, group)
         run_on_all_ranks(completed, _ACTION, group)
     except BaseException:
         if is_first or per_rank_folder:
@@ -278,6 +282,33 @@ def _as_shard(tensor: Tensor, metadata: ShardMetadata) -> Tensor:
     shard = tensor.as_subclass(_Shard)
     shard.full_shape, shard.offsets = torch.Size(metadata.shape), torch.Size(metadata.offsets)
     return shard
+
+
+class _Replicas:
+    """Chooses which of the ranks with the same shard writes it (HSDP, tensor parallelism).
+
+    All ranks make the same choice without communication: the replica that has the fewest elements so far. So the plan
+    of a checkpoint, which rank 0 makes, has each shard once, and not once from each replica.
+    """
+
+    def __init__(self) -> None:
+        self._loads: dict[Any, list[tuple[int, int]]] = {}
+
+    def writes_next(self, tensor: Any) -> bool:
+        """Return whether this rank writes the next tensor; all ranks must go through the same tensors."""
+        mesh = tensor.device_mesh
+        dims = tuple(index for index, placement in enumerate(tensor.placements) if placement.is_replicate())
+        sizes = [mesh.size(index) for index in dims]
+        if math.prod(sizes) == 1:
+            return True
+        # Ascending, and thus a heap.
+        loads = self._loads.setdefault((mesh, dims), [(0, replica) for replica in range(math.prod(sizes))])
+        load, replica = loads[0]
+        heapq.heapreplace(loads, (load + tensor.numel(), replica))
+        mine = 0
+        for index, size in zip(dims, sizes, strict=True):
+            mine = mine * size + mesh.get_local_rank(index)
+        return replica == mine
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from composer.checkpoint.contents import gathered_on_every_rank
 from composer.checkpoint.load import restore
 from composer.checkpoint.save import collect
 from composer.core.algorithm_order import AlgorithmPass
@@ -29,7 +30,8 @@ class CheckpointSerializer:
         Args:
             state: The state of the run.
         """
-        return collect(state)["state"]
+        with gathered_on_every_rank():  # each rank may save the result, and load it
+            return collect(state)["state"]
 
     def restore(
         self,

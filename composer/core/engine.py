@@ -144,6 +144,17 @@ class Engine:
         found = self._planner.custom.get(event)
         return self._planner.is_custom(event) if found is None else found
 
+    def may_edit(self, event: Event) -> bool:
+        """Return whether anything that listens to an event may edit the state: any but callbacks that only watch.
+
+        Args:
+            event: The event.
+        """
+        if not self._plans.get(event, True):
+            return False  # the usual case: nothing listens
+        found = self._planner.editing.get(event)
+        return self._planner.may_edit(event) if found is None else found
+
     @contextlib.contextmanager
     def looping(self) -> Generator[None]:
         """Cache plans inside this context, for a loop that fires the same events repeatedly.

@@ -152,21 +152,24 @@ class EpochIterators:
             resume_by, iterate(self.loader, resumed=saved is not None), stateful=stateful, length=length
         )
 
-    def position(self, current: EpochIterator, sample: int, *, sized: bool = True) -> dict[str, Any]:
+    def position(
+        self, current: EpochIterator, sample: int, *, sized: bool = True, everywhere: bool = True
+    ) -> dict[str, Any]:
         """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
 
         Args:
             current: The iterator of this rank.
             sample: Number of samples of the epoch that are done on all ranks.
             sized: Whether the number of batches determines where the epoch ends.
+            everywhere: Whether all ranks get the positions of all, or only rank 0, which saves them.
         """
         if self.shard.size == 1 or not self.is_per_rank:
             return current.state_dict(sample, sized=sized)
         # Other ranks may have more batches than this one.
-        return self.all_gather(current.state_dict(sample, sized=False))
+        return self.all_gather(current.state_dict(sample, sized=False), everywhere=everywhere)
 
     def position_after(
-        self, ended: EpochIterator, sample: int, batch: int, *, sized: bool = True
+        self, ended: EpochIterator, sample: int, batch: int, *, sized: bool = True, everywhere: bool = True
     ) -> dict[str, Any] | None:
         """Return the state to begin the epoch after a finished one, or None; all ranks must call this.
 
@@ -178,11 +181,14 @@ class EpochIterators:
             sample: Number of samples on all ranks.
             batch: Number of batches.
             sized: Whether the number of batches determined where the epoch ended.
+            everywhere: As for :meth:`position`.
         """
         if not ended.has_state_dict:
             return None
         position = ended.state_dict(sample, sized=sized)
-        return {**(self.all_gather(position) if self.shard.size > 1 and self.is_per_rank else position), "ended": batch}
+        if self.shard.size > 1 and self.is_per_rank:
+            position = self.all_gather(position, everywhere=everywhere)
+        return {**position, "ended": batch}
 
     def restore_after(self, epoch: int, saved: Mapping[str, Any]) -> None:
         """Restore the data to the end of an epoch; data other than the saved one starts from the beginning.
@@ -198,14 +204,16 @@ class EpochIterators:
             return
         self.begin(epoch, saved["ended"], saved)
 
-    def all_gather(self, mine: Mapping[str, Any]) -> dict[str, Any]:
-        """All-gather the positions of all ranks; all ranks must call this.
+    def all_gather(self, mine: Mapping[str, Any], *, everywhere: bool = True) -> dict[str, Any]:
+        """Gather the positions of all ranks; all ranks must call this.
 
         Args:
             mine: The position of this rank.
+            everywhere: Whether all ranks get the positions, or only rank 0; on others there are none then.
         """
-        ranks = dict(dist.all_gather_object((self.shard.rank, mine)))
-        return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.shard.size)]}
+        gather = dist.all_gather_object if everywhere else dist.gather_object
+        ranks = dict(gather((self.shard.rank, mine)) or ())
+        return {"kind": mine["kind"], "ranks": [ranks[rank] for rank in range(self.shard.size)] if ranks else []}
 
     @property
     def can_prefetch(self) -> bool:

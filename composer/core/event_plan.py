@@ -55,6 +55,7 @@ class Planner:
     Attributes:
         plans: The handlers by event; only cached entries.
         custom: Whether code from outside this package listens, by event; only cached entries.
+        editing: Whether anything that listens may edit the state, by event; only cached entries.
         passes: The user's reorderings of the algorithms.
         traces: The records of the current event.
         changes: Changes of the model by algorithms before the first batch: name and description.
@@ -75,6 +76,7 @@ class Planner:
         self._logs_traces = logs_traces
         self._caches = False
         self.custom: dict[Event, bool] = {}
+        self.editing: dict[Event, bool] = {}
         self._hooks: list[Any] = []
 
     def handlers(self, event: Event) -> tuple[Handler, ...]:
@@ -97,6 +99,7 @@ class Planner:
         # Cleared in place, since the engine references the dictionaries too.
         self.plans.clear()
         self.custom.clear()
+        self.editing.clear()
         if self._caches:
             self._record_hooks()
 
@@ -132,11 +135,26 @@ class Planner:
         """
         found = self.custom.get(event)
         if found is None:
-            watching = [c for c in self._state.callbacks if listens(c, event) or replaces(c, Callback, "run_event")]
-            found = any(_is_custom(one, event) for one in (*self._algorithms(event)[1], *watching))
+            found = any(_is_custom(one, event) for one in self._listening(event))
             if self._caches:
                 self.custom[event] = found
         return found
+
+    def may_edit(self, event: Event) -> bool:
+        """Return whether anything that listens to an event may edit the state.
+
+        Args:
+            event: The event.
+        """
+        found = any(not _only_watches(one, event) for one in self._listening(event))
+        if self._caches:
+            self.editing[event] = found
+        return found
+
+    def _listening(self, event: Event) -> list[Any]:
+        """Return the algorithms and callbacks that are called at an event."""
+        watching = [c for c in self._state.callbacks if listens(c, event) or replaces(c, Callback, "run_event")]
+        return [*self._algorithms(event)[1], *watching]
 
     def _record_hooks(self) -> None:
         listeners = (*self._state.algorithms, *self._state.callbacks)
@@ -266,6 +284,12 @@ def _package(cls: type) -> str:
 def _is_custom(listener: Any, event: Event) -> bool:
     """Return whether the hook of a listener at an event is defined, or partly defined, outside this package."""
     return event.value in getattr(listener, "__dict__", {}) or _package(type(listener)) != "composer"
+
+
+def _only_watches(listener: Any, event: Event) -> bool:
+    """Return whether a listener is a callback or logger that a run of this package only watches with."""
+    watches = type(listener).__module__.startswith(("composer.callbacks.", "composer.loggers."))
+    return watches and not _is_custom(listener, event)
 
 
 def _hook(listener: Any, event: Event) -> Handler:

@@ -11,6 +11,7 @@ The modules, in reading order:
 - ``setup``: :func:`initialize_dist`, and the distributed sampler.
 - ``rendezvous``: how ranks find each other when a run starts (TCP store, network interface, keep-alive).
 - ``collectives``: barrier, all-reduce, broadcast and all-gather.
+- ``grid_collectives``: collectives of short tensors over many ranks in few messages.
 - ``same_on_all_ranks``: check that a value is equal on all ranks.
 - ``local_rank_zero``: run something once per node, such as a download.
 - ``local_gpu``: the index of the GPU that belongs to this rank.
@@ -31,6 +32,7 @@ from composer.dist.collectives import (
     barrier,
     broadcast,
     broadcast_object_list,
+    gather_object,
     largest,
 )
 from composer.dist.hang_report import MissingRankError, name_missing_ranks, note_step
@@ -65,6 +67,7 @@ __all__ = [
     "broadcast_object_list",
     "busy_wait_for_local_rank_zero",
     "check_same",
+    "gather_object",
     "get_global_rank",
     "get_local_rank",
     "get_local_world_size",

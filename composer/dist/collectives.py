@@ -6,13 +6,15 @@ If a rank does not join, for example because it hangs or has exited, the error n
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import pickle
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer._text import one_of
+from composer.dist.grid_collectives import all_gather_rows, gather_rows, has_grid, start_all_reduce
 from composer.dist.hang_report import InCollective
 from composer.dist.ranks import get_world_size, is_initialized
 from composer.dist.simulation import is_simulated
@@ -25,11 +27,13 @@ __all__ = [
     "broadcast",
     "broadcast_object_list",
     "communicates",
+    "gather_object",
     "largest",
 ]
 
 Object = TypeVar("Object")
 
+_NOTHING: Final = torch.empty(0)
 _REDUCE_OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -71,8 +75,12 @@ def all_reduce(tensor: Tensor, reduce_operation: str = "SUM", group: torch_dist.
     """
     name = one_of("reduce_operation", reduce_operation.upper(), _REDUCE_OPERATIONS)
     if communicates():
+        operation = getattr(torch_dist.ReduceOp, name)
         with InCollective(group):
-            torch_dist.all_reduce(tensor, op=getattr(torch_dist.ReduceOp, name), group=group)
+            if has_grid(tensor, group) and name != "AVG":
+                start_all_reduce(tensor, operation).wait()
+            else:
+                torch_dist.all_reduce(tensor, op=operation, group=group)
 
 
 def broadcast(tensor: Tensor, src: int, group: torch_dist.ProcessGroup | None = None) -> None:
@@ -132,8 +140,10 @@ def all_gather(tensor: Tensor, group: torch_dist.ProcessGroup | None = None) -> 
     """
     if not communicates():
         return [tensor]
-    gathered = [torch.empty_like(tensor) for _ in range(torch_dist.get_world_size(group))]
     with InCollective(group):
+        if has_grid(tensor, group):
+            return list(all_gather_rows(tensor).unbind())
+        gathered = [torch.empty_like(tensor) for _ in range(torch_dist.get_world_size(group))]
         torch_dist.all_gather(gathered, tensor.contiguous(), group)
     return gathered
 
@@ -158,8 +168,54 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
         return [obj] * torch_dist.get_world_size(group)
     gathered: list[Any] = [None] * torch_dist.get_world_size(group)
     with InCollective(group):
+        if has_grid(_NOTHING, group):
+            rows, sizes = _as_rows(obj)
+            return _objects(all_gather_rows(rows), sizes)
         torch_dist.all_gather_object(gathered, obj, group)
     return gathered
+
+
+def gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None) -> list[Object] | None:
+    """Return the objects of all ranks on the first rank of a group, in rank order, and None on the others.
+
+    For what only one rank writes: with :func:`all_gather_object`, every rank would receive and unpickle all objects.
+
+    Args:
+        obj: Any picklable object.
+        group: The process group; all ranks if ``None``.
+
+    Raises:
+        RuntimeError: The world size is above 1 and the process group is not initialized.
+        MissingRankError: Other ranks did not join before the timeout.
+
+    >>> gather_object("node-a")
+    ['node-a']
+    """
+    if not communicates():
+        return [obj]
+    is_first = torch_dist.get_rank(group) == 0
+    if is_simulated():
+        return [obj] * torch_dist.get_world_size(group) if is_first else None
+    gathered: list[Any] | None = [None] * torch_dist.get_world_size(group) if is_first else None
+    with InCollective(group):
+        if has_grid(_NOTHING, group):
+            row, sizes = _as_rows(obj)
+            rows = gather_rows(row)
+            return None if rows is None else _objects(rows, sizes)
+        torch_dist.gather_object(obj, gathered, group=group, group_dst=0)
+    return gathered
+
+
+def _as_rows(obj: Any) -> tuple[Tensor, list[int]]:
+    """Return a pickled object, padded to the longest of all ranks, and the sizes on all ranks in bytes."""
+    row = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    sizes: list[int] = all_gather_rows(torch.tensor(len(row))).tolist()
+    return torch.nn.functional.pad(row, (0, max(sizes) - len(row))), sizes
+
+
+def _objects(rows: Tensor, sizes: list[int]) -> list[Any]:
+    """Unpickle the objects of all ranks."""
+    return [pickle.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
 def largest(number: int, group: torch_dist.ProcessGroup | None = None) -> int:

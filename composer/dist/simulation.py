@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch.distributed as torch_dist
-from torch import Tensor
 
 from composer._text import positive
-from composer.dist._simulated_group import BACKEND, Completed, Observer, observers, register_backend
+from composer.dist._simulated_group import BACKEND, Observer, observers, register_backend
 from composer.dist.ranks import is_initialized
 
-__all__ = ["is_simulated", "observed_collectives", "simulated_ranks", "sum_rows"]
+__all__ = ["is_simulated", "observed_collectives", "simulated_ranks"]
 
 _RANKS_PER_NODE: Final = 8
 
@@ -95,30 +94,6 @@ def observed_collectives(observer: Observer) -> Generator[None]:
         yield
     finally:
         observers.remove(observer)
-
-
-def sum_rows(table: Tensor, group: torch_dist.ProcessGroup | None = None) -> Any:
-    """Start the all-reduce of a table in which each rank has written its own row, and the others are zero.
-
-    Args:
-        table: Shape (ranks, ...); overwritten with the rows of all ranks.
-        group: The process group; all ranks if None.
-
-    Returns:
-        The work, whose ``wait()`` waits for the result.
-
-    >>> with simulated_ranks(2):
-    ...     table = torch.tensor([[5], [0]])
-    ...     sum_rows(table).wait()
-    ...     table.tolist()
-    True
-    [[5], [5]]
-    """
-    if not is_simulated():
-        return torch_dist.all_reduce(table, group=group, async_op=True)
-    # A simulated rank has this rank's values in its own row.
-    table.copy_(table[torch_dist.get_rank(group)].expand_as(table))
-    return Completed(table)
 
 
 @contextmanager

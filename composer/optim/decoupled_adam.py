@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from composer import dist
 from composer._text import non_negative
+from composer.dist.same_on_all_ranks import have_same_digest
 from composer.optim._decoupled import Parameters, adamw_, bias_correction, decay_fraction, run_closure, set_initial_lr
 
 __all__ = ["DecoupledAdamW"]
@@ -254,8 +255,9 @@ class DecoupledAdamW(Optimizer):
         for name in sharded:
             full = cast("Any", optimizer_metrics[name]).full_tensor()
             optimizer_metrics[name] = full.sqrt() if name.startswith("l2_norm") else full
-        present = [name for name in optimizer_metrics if name not in sharded]
-        names = sorted({name for rank_names in dist.all_gather_object(present) for name in rank_names})
+        names = sorted(name for name in optimizer_metrics if name not in sharded)
+        if not have_same_digest(names):  # names of other parameters on other ranks
+            names = sorted({name for rank_names in dist.all_gather_object(names) for name in rank_names})
         if not names:
             return optimizer_metrics
         device = self.param_groups[0]["params"][0].device

@@ -11,7 +11,7 @@ from torch import nn
 
 from composer import dist
 from composer._version import __version__
-from composer.dist.same_on_all_ranks import disagreements
+from composer.dist.same_on_all_ranks import disagreements, have_same_digest
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -26,8 +26,8 @@ def check_agreement(state: State) -> None:
 
     Compared are the names, shapes and dtypes of the parameters, which of them are trained, the optimizers and their
     parameter groups, the algorithms in their order, ``max_duration``, the precision, the seed, and the versions of
-    composer, torch and Python. All ranks call this once; it costs one all-gather of objects. In a single process it
-    does nothing.
+    composer, torch and Python. All ranks call this once; it costs an all-reduce of two numbers, and all-gathers only if
+    ranks differ. In a single process it does nothing.
 
     Args:
         state: The state of the run, with its final model and optimizers.
@@ -41,7 +41,10 @@ def check_agreement(state: State) -> None:
     """
     if dist.get_world_size() == 1:
         return
-    found = disagreements(dist.all_gather_object(_describe_state(state)))
+    described = _describe_state(state)
+    if have_same_digest(described):
+        return
+    found = disagreements(dist.all_gather_object(described))
     if not found:
         return
     if "parameters" in found:

@@ -53,9 +53,13 @@ class Materializer:
         self._tied = {key for key, count in owners.items() if count > 1}
         self._allocated: dict[int, tuple[Tensor, Tensor]] = {}
         self._done: set[nn.Module] = set()
-        everywhere = dist.all_gather_object({name for name, tensor in _named_tensors(model) if tensor.is_meta})
-        self._uninitialized = everywhere[0]
-        if wrong := sorted(set[str]().union(*(everywhere[0] - there for there in everywhere))):
+        here = {name for name, tensor in _named_tensors(model) if tensor.is_meta}
+        of_rank_zero = [sorted(here)]
+        dist.broadcast_object_list(of_rank_zero)
+        self._uninitialized = set(of_rank_zero[0])
+        wrong = sorted(self._uninitialized - here)[:1]
+        if dist.largest(len(wrong)):  # one name of each rank, rather than all names
+            wrong = sorted(name for names in dist.all_gather_object(wrong) for name in names)
             raise ValueError(
                 f"{wrong[0]} is on the meta device on rank 0 but has values on other ranks, although weights are "
                 f"broadcast from rank 0. Create the model on meta on all ranks, or on all ranks but rank 0."

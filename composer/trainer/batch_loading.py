@@ -24,7 +24,9 @@ from composer.core.user_counts import as_tokens
 from composer.devices import Device
 from composer.ledger.category import Category
 from composer.trainer.failed_step import copy_containers
+from composer.trainer.microbatch_weights import batch_weight, count_loaded
 from composer.trainer.run import Run
+from composer.trainer.step import may_read_losses
 from composer.trainer.uneven_data import END, UnevenInputs
 
 __all__ = [
@@ -163,15 +165,17 @@ def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batc
         return batch
     if is_at_end(run.state.train_phase):
         return END  # on all ranks
-    run.samples = run.tokens = 0
+    run.samples, run.tokens, run.batch_counts = 0, 0, None
     return uneven_inputs.dummy_batch(lambda: _send_counts(run, has_batch=False))
 
 
 def _set_counts(run: Run, spec: DataSpec, batch: Batch) -> None:
-    """Set the numbers of samples and tokens of the current batch."""
+    """Set the numbers of samples and tokens of the current batch, and what its loss averages over."""
     run.samples = spec.__num_samples__(batch)
     run.user_token_count = spec.__tokens__(batch)
     run.tokens = as_tokens(run.user_token_count)
+    if run.step_sync is not None:
+        run.batch_counts = count_loaded(run, batch)
 
 
 def _send_counts(run: Run, *, has_batch: bool = True) -> None:
@@ -187,6 +191,8 @@ def _send_counts(run: Run, *, has_batch: bool = True) -> None:
         run.state.stop_requested is not None,
         has_batch=has_batch,
         metrics_due=_metrics_due(run),
+        reads_losses=may_read_losses(run),
+        weight=batch_weight(run, has_batch=has_batch),
     )
     phase.batch_start_time = now
 

@@ -26,7 +26,7 @@ from composer.trainer.progress import (
 )
 from composer.trainer.resume import resume_at
 from composer.trainer.run import Run
-from composer.trainer.step import train_batch, zero_gradients
+from composer.trainer.step import average_unread_losses, train_batch, zero_gradients
 from composer.trainer.train_metrics import (
     keep_last_train_values,
     log_last_train_metrics,
@@ -90,6 +90,7 @@ def _fit(run: Run) -> None:
                 break
         if phase.iterator is None or is_at_end(phase):
             _end_epoch(run)
+    average_unread_losses(run)
     if state.timestamp.batch != first_batch:  # otherwise the values loaded from a checkpoint stay
         if run.step_sync is not None or logger.destinations:
             log_last_train_metrics(run)
@@ -142,6 +143,8 @@ def _stop_if_interrupted(run: Run) -> None:
     """
     if run.interruption is not None:
         signum = None if run.step_sync is None or run.step_sync.last is None else run.step_sync.last.signum
+        if signum is not None:
+            average_unread_losses(run)
         run.interruption.check(signum)
 
 
@@ -168,6 +171,7 @@ def _end_epoch(run: Run) -> None:
     """
     state, fire = run.state, run.engine.run_event
     state.train_phase.iterator = None
+    average_unread_losses(run)
     log_last_train_metrics(run)
     check_tokens(run, in_epoch=True)
     advance_epoch(run)

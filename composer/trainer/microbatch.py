@@ -64,7 +64,10 @@ def run_microbatches(run: Run, max_microbatches: int | None = None) -> dict[str,
         state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
-    weights = reduce_loss_weights(run, count(run, microbatches))
+    counted = run.batch_counts
+    weights = reduce_loss_weights(
+        run, count(run, microbatches) if counted is None or len(microbatches) > 1 else counted
+    )
     num_microbatches = cast(int, run.microbatches_left)
     losses: dict[str, Tensor] = {}
     for index in range(num_microbatches):
@@ -78,7 +81,7 @@ def run_microbatches(run: Run, max_microbatches: int | None = None) -> dict[str,
 
 
 def finish_accumulation(run: Run, losses: dict[str, Tensor]) -> Tensor:
-    """All-reduce the gradients and start averaging the losses over the ranks; return the loss of the batch.
+    """All-reduce the gradients, and start averaging the losses over the ranks if any may read them; return the loss.
 
     Args:
         run: The run, after all microbatches of the batch.
@@ -87,7 +90,10 @@ def finish_accumulation(run: Run, losses: dict[str, Tensor]) -> Tensor:
     run.strategy.reduce()
     run.state.total_loss_dict = losses
     if run.step_sync is not None:
-        run.step_sync.send_losses(losses)
+        if run.step_sync.counts().losses_read:
+            run.step_sync.send_losses(losses)
+        else:
+            run.step_sync.keep_losses(losses)
     return losses["loss/train/total"]
 
 

@@ -1,26 +1,42 @@
-"""Loss weights of microbatches under gradient accumulation, by samples or tokens, normalized over all ranks."""
+"""Loss weights of microbatches under gradient accumulation, by samples or tokens, normalized over all ranks.
+
+A batch that nothing can edit is counted when it is loaded, and its count travels with the other counts of the step.
+Otherwise it is counted in the step, and a further all-reduce sums the counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import torch
-import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
 from composer._containers import is_mapping
 from composer.core.data_spec import DataSpec
-from composer.core.microbatches import count_samples
+from composer.core.event import AFTER_DATALOADER, BATCH_START, BEFORE_TRAIN_BATCH
+from composer.core.microbatches import as_microbatch, count_samples
 from composer.core.types import Batch
 from composer.core.user_counts import as_quantity, count_targets, entry_of
+from composer.dist.grid_collectives import start_all_reduce
 from composer.precision import widest_dtype
 from composer.trainer.run import Run
+from composer.trainer.step_sync import BatchWeight, StepSync
 
-__all__ = ["Counts", "LossWeights", "averages_over_tokens", "count", "reduce_loss_weights"]
+__all__ = [
+    "Counts",
+    "LossWeights",
+    "averages_over_tokens",
+    "batch_weight",
+    "count",
+    "count_loaded",
+    "reduce_loss_weights",
+]
 
 _LOSS = "loss_generating"
+# The events between the loading of a batch and its first microbatch.
+_BEFORE_MICROBATCHES: Final = (AFTER_DATALOADER, BATCH_START, BEFORE_TRAIN_BATCH)
 
 
 class Counts(NamedTuple):
@@ -43,8 +59,9 @@ class Counts(NamedTuple):
 class LossWeights:
     """Weight of each microbatch in the loss of the global batch: its count divided by the count of the global batch.
 
-    With multiple ranks, the all-reduce of the counts overlaps the first forward pass. Gradients are averaged over W
-    ranks rather than summed, so the weights are multiplied by W.
+    With multiple ranks, the all-reduce of the counts overlaps the first forward pass: that of the step, or a further
+    one if a rank may have edited its batch after it was loaded. Gradients are averaged over W ranks rather than summed,
+    so the weights are multiplied by W.
 
     Args:
         run: The run.
@@ -61,15 +78,17 @@ class LossWeights:
         self._is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         self._counts, self._fallback = counts.per_microbatch, counts.fallback
         self._on_device = any(isinstance(count, Tensor) for count in (*counts.per_microbatch, *(counts.fallback or ())))
+        self._run, self._counted = run, counts
         self._work: Any = None
+        self._is_pending = run.step_sync is not None
         self._world_size = 1
         self._total: int | float | Tensor = 0
         self._is_single = run.step_sync is None and len(counts.per_microbatch) == 1
         if run.step_sync is not None:
             self._world_size = dist.get_world_size()
-            # The same shape and dtype on all ranks, including ranks that failed before counting.
-            self._totals = _sums(run, counts) * int(not self._is_idle)
-            self._work = torch_dist.all_reduce(self._totals, async_op=True)
+            # A rank that runs out of memory before it has counted joins here, and not at the first weight.
+            if run.step_sync.weights_late or run.auto_microbatch is not None:
+                self._start_sum()
         elif counts.fallback is None:
             if not self._is_single:
                 counted = counts.per_microbatch
@@ -80,6 +99,25 @@ class LossWeights:
             self._set_total(
                 sum(cast("Sequence[float]", counts.per_microbatch)), sum(cast("Sequence[float]", counts.fallback))
             )
+
+    def _start_sum(self) -> None:
+        """Start a further all-reduce of the counts of all ranks."""
+        # The same shape and dtype on all ranks, including ranks that failed before counting.
+        self._totals = _sums(self._run, self._counted) * int(not self._is_idle)
+        self._work = start_all_reduce(self._totals)
+
+    def _wait(self) -> None:
+        """Wait for the totals over all ranks."""
+        if self._work is None:
+            counts = cast(StepSync, self._run.step_sync).counts()
+            if not counts.weights_late:
+                self._set_total(counts.weight, counts.fallback)
+                return
+            self._start_sum()  # since this step, something may edit the batch of a rank
+        work, self._work = cast(Any, self._work), None
+        work.wait()
+        on_host = not self._on_device and self._totals.device.type == "cpu"
+        self._set_total(*(self._totals.tolist() if on_host else self._totals.unbind()))
 
     def _set_total(self, total: float | Tensor, fallback: float | Tensor) -> None:
         """Set the total over all microbatches, or the total of the fallback counts if it is 0."""
@@ -116,11 +154,9 @@ class LossWeights:
         Args:
             index: Index from 0.
         """
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
-            on_host = not self._on_device and self._totals.device.type == "cpu"
-            self._set_total(*(self._totals.tolist() if on_host else self._totals.unbind()))
+        if self._is_pending:
+            self._is_pending = False
+            self._wait()
         count = self.count(index)
         if not self.has_microbatch(index):
             return 0.0
@@ -153,6 +189,55 @@ def count(run: Run, microbatches: Sequence[Batch]) -> Counts:
     return Counts([_count_tokens(run.state.model, spec, microbatch) for microbatch in microbatches], by_tokens=True)
 
 
+def count_loaded(run: Run, batch: Batch) -> Counts | None:
+    """Count the samples or tokens that the loss of a batch averages over, when it is loaded.
+
+    Args:
+        run: The run; ``run.samples`` is that of the batch.
+        batch: The batch, on the host.
+
+    Returns:
+        Numbers; or None if the batch must be counted in the step: its microbatches may count differently than the
+        batch, something may edit it before, or its count is on a device.
+    """
+    state, spec = run.state, run.state.train_phase.loader
+    if run.auto_microbatch is not None or spec.__splits_itself__ or _may_be_edited(run):
+        return None
+    counts_rows = spec.get_num_samples_in_batch is count_samples
+    by_tokens = averages_over_tokens(run, batch)
+    if counts_rows and not by_tokens:
+        return Counts([run.samples], by_tokens=False)
+    is_one = state.microbatch_size is None or state.microbatch_size >= run.samples
+    if not is_one and not (counts_rows and by_tokens and _counts_targets_by_row(run)):
+        return None
+    found = count(run, [as_microbatch(batch)])
+    values = (*found.per_microbatch, *(found.fallback or ()))
+    if any(isinstance(value, Tensor) and not value.is_cpu for value in values):
+        return None  # reading it would synchronize with the device
+    counted, *fallback = (value.item() if isinstance(value, Tensor) else value for value in values)
+    return Counts([counted], by_tokens=by_tokens, fallback=fallback or None)
+
+
+def batch_weight(run: Run, *, has_batch: bool = True) -> BatchWeight | None:
+    """Return what the all-reduce of the step sends for the loss weight of the current batch.
+
+    Args:
+        run: The run; ``run.batch_counts`` and ``run.samples`` are those of the batch.
+        has_batch: Whether this rank has a batch (uneven inputs).
+
+    Returns:
+        None if the batch is counted in the step.
+    """
+    counts, size = run.batch_counts, run.state.microbatch_size
+    if not has_batch:
+        return None if _may_be_edited(run) else BatchWeight(0)
+    if counts is None:
+        return None
+    microbatches = 1 if size is None or size >= run.samples else -(-run.samples // size)
+    (counted,), (fallback,) = counts.per_microbatch, counts.fallback or (0,)
+    return BatchWeight(cast(float, counted), cast(float, fallback), microbatches)
+
+
 def averages_over_tokens(run: Run, batch: Batch) -> bool:
     """Return whether the loss of a batch averages over tokens, rather than samples.
 
@@ -178,7 +263,10 @@ def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
     weights, num_microbatches = LossWeights(run, known), len(known.per_microbatch)
     is_synced = run.step_sync is not None and run.strategy.has_collectives_per_microbatch
     may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.__splits_itself__
-    run.microbatches_left = dist.largest(num_microbatches) if is_synced and may_differ else num_microbatches
+    if is_synced and may_differ:
+        same = cast(StepSync, run.step_sync).counts().microbatches
+        num_microbatches = dist.largest(num_microbatches) if same is None else same
+    run.microbatches_left = num_microbatches
     return weights
 
 
@@ -267,6 +355,20 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
             "accumulate_train_batch_on_tokens=False."
         )
     return count
+
+
+def _may_be_edited(run: Run) -> bool:
+    """Return whether anything on this rank may edit a batch between its loading and its first microbatch."""
+    return any(run.engine.may_edit(event) for event in _BEFORE_MICROBATCHES)
+
+
+def _counts_targets_by_row(run: Run) -> bool:
+    """Return whether the targets of a batch are those of its rows, so that microbatches have as many together."""
+    spec, model = run.state.train_phase.loader, run.state.model
+    if run.options.weight_by_tokens and spec.__counts_tokens__:
+        return False
+    by_model = getattr(type(model), "__count_targets__", None)
+    return by_model is None or by_model.__module__.startswith("composer.")
 
 
 def _has_label_per_token(batch: Batch) -> bool:

@@ -38,7 +38,7 @@ def advance(run: Run) -> None:
         phase.timestamp = phase.timestamp.to_next_batch(run.samples, run.tokens, now - phase.batch_start_time)
         phase.batch_start_time = now
     else:
-        counts = run.step_sync.counts()
+        counts = run.step_sync.end_step()
         dist.note_step(phase.timestamp.__fields__.batch + 1)
         phase.timestamp = phase.timestamp.to_next_batch(counts.samples, counts.tokens, counts.seconds)
         if counts.stop:

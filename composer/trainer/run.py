@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from composer.parallel.float8_layers import Float8Settings
     from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
     from composer.trainer.auto_microbatch.retry import AutoMicrobatch
+    from composer.trainer.microbatch_weights import Counts
     from composer.trainer.run_ledger import RunLedger
     from composer.trainer.run_summary import Summary
 
@@ -81,6 +82,8 @@ class Run:
         tokens: Number of tokens in the current batch of this rank.
         user_token_count: Result of ``get_num_tokens_in_batch`` before algorithms edited the batch: a number or a
             mapping.
+        batch_counts: What the loss of the current batch averages over, if it could be counted when the batch was
+            loaded; None in a single process.
         auto_microbatch: Finds the microbatch size, or None if it is fixed.
         auto_evaluations: The same for evaluators, by label.
         microbatches_left: Number of microbatches of the current batch left to run on this rank; None before the loss
@@ -122,6 +125,7 @@ class Run:
     samples: int = 0
     tokens: int = 0
     user_token_count: Any = None
+    batch_counts: Counts | None = None
     auto_microbatch: AutoMicrobatch | None = None
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None

@@ -10,11 +10,19 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from composer._class_cache import cached_by_class
-from composer.core.event import AFTER_TRAIN_BATCH, BEFORE_TRAIN_BATCH
+from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
-__all__ = ["may_use_closure", "needs_closure", "step_with_scaler", "train_batch", "zero_gradients"]
+__all__ = [
+    "average_unread_losses",
+    "may_read_losses",
+    "may_use_closure",
+    "needs_closure",
+    "step_with_scaler",
+    "train_batch",
+    "zero_gradients",
+]
 
 
 _ZERO_GRAD = Optimizer.zero_grad
@@ -75,6 +83,31 @@ def _average_losses(run: Run) -> None:
     """Replace the losses of this rank by their averages over all ranks."""
     if run.step_sync is not None:
         run.state.total_loss_dict = run.step_sync.averages(run.state.total_loss_dict)
+
+
+def may_read_losses(run: Run) -> bool:
+    """Return whether anything on this rank may read the losses of the next step before training ends.
+
+    These are loggers, listeners to the events after the step, schedules and intervals of evaluations, which may be
+    functions of the user, and optimizers that compute the loss within their step.
+
+    Args:
+        run: The run.
+    """
+    state, engine = run.state, run.engine
+    if run.logger.destinations or state.schedulers or state.evaluators or _closure_optimizers(run):
+        return True
+    return engine.listens(BATCH_END) or engine.listens(BATCH_CHECKPOINT)
+
+
+def average_unread_losses(run: Run) -> None:
+    """Average the losses of the last step over all ranks if that was put off; all ranks must call this.
+
+    Args:
+        run: The run.
+    """
+    if run.step_sync is not None:
+        run.state.total_loss_dict = run.step_sync.averages_of_unread(run.state.total_loss_dict)
 
 
 def _closure(run: Run) -> Tensor:

@@ -1,67 +1,102 @@
-"""Per-step all-reduces between ranks, overlapped with computation: counts, stop requests, signals and losses."""
+"""Per-step all-reduce between ranks, overlapped with computation: counts, loss weights, stop requests and signals.
+
+One vector of a few numbers is summed in each step. Losses are all-reduced as well if anything may read them.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
-import torch.distributed as torch_dist
 from torch import Tensor
 
 from composer import dist
+from composer.dist.grid_collectives import PendingWork, start_all_reduce
 from composer.dist.hang_report import InCollective
-from composer.dist.simulation import sum_rows
 
-__all__ = ["StepCounts", "StepSync"]
+__all__ = ["BatchWeight", "StepCounts", "StepSync"]
+
+# A signal s is sent as 2 ** (15 s): the sum over fewer than 2 ** 15 ranks has the exponent of the largest. Signals are
+# below 65, and the largest float64 is about 2 ** 1024.
+_SIGNAL_BITS: Final = 15
+
+
+@dataclass(frozen=True)
+class BatchWeight:
+    """What the loss of a batch averages over, counted when it was loaded; nothing can edit it before it is trained.
+
+    Attributes:
+        count: Number of samples or tokens.
+        fallback: Count to use if ``count`` is 0 on all ranks, because the data does not count tokens.
+        microbatches: Number of microbatches; 0 if unknown.
+
+    >>> BatchWeight(8).microbatches
+    0
+    """
+
+    count: float
+    fallback: float = 0.0
+    microbatches: int = 0
 
 
 class StepCounts:
-    """Counts and flags of one step, reduced over all ranks.
+    """Counts and flags of one step, summed over all ranks.
 
     Args:
-        table: int64 of shape (ranks, 7): samples, tokens, microseconds of the previous batch, signal number, and flags:
-            the rank requests to stop, has a batch, computes metrics after the batch.
+        sums: float64 of shape (13,), the sum over all ranks of: samples; tokens; microseconds of the previous batch; 2
+            to the power of 15 times the signal number; whether the rank requests to stop, has a batch, computes metrics
+            after the batch, may read the losses after it, and counts its loss weight only in the step; the count and
+            the fallback count of :class:`BatchWeight`; the number of microbatches, and its square.
+        num_ranks: World size.
         ranks_per_batch: Number of ranks that get the same batch, all of which count it.
 
-    >>> counts = StepCounts(torch.tensor([[8, 0, 2_000_000, 0, 1, 1, 0], [4, 0, 1_000_000, 15, 0, 1, 0]]))
-    >>> (
-    ...     counts.samples,
-    ...     counts.tokens,
-    ...     counts.seconds,
-    ...     counts.signum,
-    ...     counts.stop,
-    ...     counts.has_batch,
-    ...     counts.metrics_due,
-    ... )
-    (12, 0, 1.5, 15, True, [True, True], False)
+    >>> first = [8, 0, 2e6, 0, 1, 1, 0, 1, 0, 8, 0, 2, 4]
+    >>> second = [4, 0, 1e6, 2.0 ** (15 * 15), 0, 1, 0, 0, 0, 4, 0, 1, 1]
+    >>> counts = StepCounts(torch.tensor([first, second], dtype=torch.float64).sum(0), num_ranks=2)
+    >>> counts.samples, counts.tokens, counts.seconds, counts.signum, counts.stop
+    (12, 0, 1.5, 15, True)
+    >>> counts.num_with_batch, counts.metrics_due, counts.losses_read, counts.weight, counts.microbatches
+    (2, False, True, 12.0, None)
     """
 
-    def __init__(self, table: Tensor, ranks_per_batch: int = 1) -> None:
-        # One sum per step; rarer values are read from the table only if the sum shows that they are set.
-        samples, tokens, microseconds, signals, stop, batches, metrics_due = table.sum(0).tolist()
-        self.samples: int = samples // ranks_per_batch
-        self.tokens: int = tokens // ranks_per_batch
+    def __init__(self, sums: Tensor, num_ranks: int, ranks_per_batch: int = 1) -> None:
+        samples, tokens, microseconds, signals, stop, batches, metrics, read, late, *weights = sums.tolist()
+        self.samples = int(samples) // ranks_per_batch
+        self.tokens = int(tokens) // ranks_per_batch
         # The mean, so that all ranks count the same time and agree on which intervals are due.
-        self.seconds = microseconds / len(table) / 1e6
-        self.signum = int(table[:, 3].max()) if signals else None
+        self.seconds: float = microseconds / num_ranks / 1e6
+        # Any one of several signals, the same on all ranks: the largest.
+        self.signum = (math.frexp(signals)[1] - 1) // _SIGNAL_BITS if signals else None
         self.stop = stop > 0
-        have_all = batches == len(table)
-        self.has_batch = [True] * len(table) if have_all else [has > 0 for has in table[:, 5].tolist()]
-        self.metrics_due = metrics_due > 0
+        self.num_ranks, self.num_with_batch = num_ranks, int(batches)
+        self.metrics_due = metrics > 0
+        self.losses_read = read > 0
+        self.weights_late = late > 0
+        self.weight: float = weights[0]
+        self.fallback: float = weights[1]
+        # sum(n)^2 = N sum(n^2) only if all N numbers are the same (Cauchy-Schwarz).
+        total, squares = weights[2], weights[3]
+        same = total > 0 and total * total == batches * squares
+        self.microbatches = int(total / batches) if same else None
 
 
 class StepSync:
-    """All-reduces counts and losses of each step over all ranks, asynchronously.
+    """All-reduces counts, loss weights and losses of each step over all ranks, asynchronously.
 
     The all-reduce of the counts runs while the batch computes, in a CPU group, so it does not synchronize with the
-    device. That of the losses runs while the optimizers step.
+    device. It also has the loss weights, if no rank may edit its batch after it was loaded. That of the losses runs
+    while the optimizers step; where nothing on any rank may read them, it is put off until the end of training.
 
     Args:
         ranks_per_batch: Number of ranks that get the same batch.
 
     Attributes:
         last: The counts of the last completed all-reduce, or None.
+        weights_late: Whether any rank counted the loss weight of its previous batch only in the step, because something
+            may edit its batches: then all ranks all-reduce the weights of this step at its begin.
 
     >>> StepSync().last is None
     True
@@ -70,11 +105,12 @@ class StepSync:
     def __init__(self, ranks_per_batch: int = 1) -> None:
         self.last: StepCounts | None = None
         self.ranks_per_batch = ranks_per_batch
+        self.weights_late = True
         self._size = dist.get_world_size()
-        self._table = torch.zeros(self._size, 7, dtype=torch.int64)
-        self._row = self._table[dist.get_global_rank()]
-        self._counts_work: Any = None
+        self._sums: Tensor | None = None
+        self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, dict[str, Tensor]] | None = None
+        self._unread: dict[str, Tensor] | None = None
 
     def send_counts(
         self,
@@ -86,6 +122,8 @@ class StepSync:
         *,
         has_batch: bool = True,
         metrics_due: bool = False,
+        reads_losses: bool = True,
+        weight: BatchWeight | None = None,
     ) -> None:
         """Start the all-reduce of the counts of a batch.
 
@@ -97,32 +135,48 @@ class StepSync:
             stop: Whether this rank requests to end training.
             has_batch: Whether this rank has a batch, rather than exhausted data (uneven inputs).
             metrics_due: Whether a logger of this rank reads the metrics after the batch.
+            reads_losses: Whether anything on this rank may read the losses after the batch.
+            weight: What the loss averages over; None if it is counted only in the step.
         """
-        self._table.zero_()
-        values = (samples, tokens, round(seconds * 1e6), signum or 0, int(stop), int(has_batch), int(metrics_due))
-        self._row.copy_(torch.tensor(values))
-        self._counts_work = sum_rows(self._table)
+        signals = 0.0 if signum is None else 2.0 ** (_SIGNAL_BITS * signum)
+        flags = (stop, has_batch, metrics_due, reads_losses, weight is None)
+        known = (0.0, 0.0, 0, 0)
+        if weight is not None and has_batch:
+            # An unknown number of microbatches equals no number of other ranks.
+            squared = weight.microbatches**2 or 1
+            known = (weight.count, weight.fallback, weight.microbatches, squared)
+        values = (samples, tokens, round(seconds * 1e6), signals, *flags, *known)
+        # float64 is exact for integers below 2 ** 53.
+        self._sums = torch.tensor(values, dtype=torch.float64)
+        self._counts_work = start_all_reduce(self._sums)
 
     def counts(self) -> StepCounts:
         """Wait for the all-reduce of the counts, and return the result."""
         if self._counts_work is not None:
+            assert self._sums is not None
             with InCollective():
                 self._counts_work.wait()
             self._counts_work = None
-            self.last = StepCounts(self._table, self.ranks_per_batch)
+            self.last = StepCounts(self._sums, self._size, self.ranks_per_batch)
         assert self.last is not None
         return self.last
 
-    def discard(self) -> None:
-        """Wait for the all-reduces of a step that an exception ended, and drop their results.
+    def end_step(self) -> StepCounts:
+        """Return the counts of the step, after which the next one begins."""
+        counts = self.counts()
+        self.weights_late = counts.weights_late
+        return counts
 
-        The buffer of a pending all-reduce cannot be reused for the next batch.
-        """
+    def discard(self) -> None:
+        """Wait for the all-reduces of a step that an exception ended, and drop their results."""
         if self._counts_work is not None:
             self.counts()
         if self._losses_work is not None:
             (work, _, _), self._losses_work = self._losses_work, None
             work.wait()
+        self._unread = None
+        # Some ranks may have completed the step, and others not.
+        self.weights_late = True
 
     def send_losses(self, losses: dict[str, Tensor]) -> None:
         """Start the all-reduce that averages the losses of a batch over the ranks.
@@ -132,7 +186,16 @@ class StepSync:
         """
         dtype = functools.reduce(torch.promote_types, [loss.dtype for loss in losses.values()], torch.float32)
         stacked = torch.stack([loss.to(dtype) for loss in losses.values()]).div_(self._size)
-        self._losses_work = torch_dist.all_reduce(stacked, async_op=True), stacked, losses
+        self._losses_work = start_all_reduce(stacked), stacked, losses
+        self._unread = None
+
+    def keep_losses(self, losses: dict[str, Tensor]) -> None:
+        """Keep the losses of a batch that nothing reads, until the next ones or :meth:`averages_of_unread`.
+
+        Args:
+            losses: As for :meth:`send_losses`.
+        """
+        self._unread = losses
 
     def averages(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages of the losses passed to :meth:`send_losses`; if none are pending, the argument unchanged.
@@ -145,3 +208,14 @@ class StepSync:
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
         return dict(zip(sent, stacked.unbind(), strict=True)) if losses is sent else losses
+
+    def averages_of_unread(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the averages of losses passed to :meth:`keep_losses`, else the argument; all ranks must call this.
+
+        Args:
+            losses: Losses of this rank.
+        """
+        if self._unread is None:
+            return losses
+        self.send_losses(self._unread)
+        return self.averages(losses)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from composer import dist
 from composer.core.types import Batch
 from composer.trainer.step_sync import StepCounts, StepSync
@@ -52,10 +54,14 @@ class UnevenInputs:
         """Return whether no rank of this rank's replica has a batch in this step, so that it must not step.
 
         Args:
-            replicas: The replicas of the run.
+            replicas: The replicas of the run; all ranks of a replica call this.
         """
-        # An idle rank has the counts of the step already.
-        return self.is_idle and not any(self._step_sync.counts().has_batch[rank] for rank in replicas.ranks)
+        counts = self._step_sync.counts()
+        if replicas.group is None or counts.num_with_batch == counts.num_ranks:
+            return self.is_idle
+        idle = torch.tensor(int(self.is_idle))
+        dist.all_reduce(idle, "MIN", replicas.group)
+        return bool(idle)
 
     def join_first_step(self) -> None:
         """In the first step, broadcast a batch to ranks that have none; call after the counts were sent."""
@@ -70,7 +76,7 @@ class UnevenInputs:
         """
         send_counts()
         counts = self._step_sync.counts()
-        if not any(counts.has_batch):
+        if not counts.num_with_batch:
             return END
         if not self._all_have_batch:
             self._broadcast_first_batch(counts)
@@ -80,10 +86,11 @@ class UnevenInputs:
     def _broadcast_first_batch(self, counts: StepCounts) -> None:
         """Broadcast the batch of one rank to the ranks that never had one."""
         self._all_have_batch = True
-        if all(counts.has_batch):
+        if counts.num_with_batch == counts.num_ranks:
             return
-        source = counts.has_batch.index(True)
-        box = [self._last_batch if dist.get_global_rank() == source else None]
+        rank, has_batch = dist.get_global_rank(), self._last_batch is not END
+        source = -dist.largest(-rank if has_batch else -counts.num_ranks)
+        box = [self._last_batch if rank == source else None]
         dist.broadcast_object_list(box, source)
         if self._last_batch is END:
             self._last_batch = box[0]

@@ -9,7 +9,13 @@ import torch
 
 from composer import Logger, dist
 from composer.checkpoint.load import read_checkpoint, restore
-from composer.checkpoint.on_all_ranks import BroadcastTensor, map_nodes, read_on_rank_zero
+from composer.checkpoint.on_all_ranks import (
+    BroadcastTensor,
+    gather_from_all_ranks,
+    map_nodes,
+    read_on_rank_zero,
+    run_on_all_ranks,
+)
 from composer.checkpoint.save import save_checkpoint
 from tests.checkpoint.sharding import equal, moments, run, weights
 
@@ -46,6 +52,30 @@ def test_all_ranks_fail_if_rank_zero_does(two_ranks) -> None:
     first, other = two_ranks.run(failed)
     assert first == "FileNotFoundError: There is no checkpoint 'absent.pt'."
     assert other == f"RuntimeError: Rank 0 could not read the checkpoint: {first}"
+
+
+def acted(fails: int | None) -> tuple[str, str]:
+    """What each rank gets, or raises, if one of them fails."""
+    rank = dist.get_global_rank()
+
+    def act() -> str:
+        if rank == fails:
+            raise ValueError("no space")
+        return f"from {rank}"
+
+    found = []
+    for call in (run_on_all_ranks, gather_from_all_ranks):
+        try:
+            found.append(str(call(act, "count")))
+        except (ValueError, OSError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found[0], found[1]
+
+
+def test_results_are_gathered_on_rank_zero_and_failures_raised_on_all(two_ranks) -> None:
+    assert two_ranks.run(acted, None) == [("from 0", "['from 0', 'from 1']"), ("from 1", "[]")]
+    other = "OSError: Rank 1 could not count: ValueError: no space"
+    assert two_ranks.run(acted, 1) == [(other, other), ("ValueError: no space",) * 2]
 
 
 def test_single_process() -> None:

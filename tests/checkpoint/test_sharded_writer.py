@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from composer import Logger, dist
 from composer.checkpoint import file_format
 from composer.checkpoint.load import load_checkpoint, read_checkpoint
-from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.save import collect, save_checkpoint
 from composer.checkpoint.sharded_writer import TENSOR_KEY, checksum, shard_checkpoint, write_sharded
 from tests.checkpoint.content import same
 from tests.checkpoint.sharding import equal, moments, placements, run, weights
@@ -71,6 +71,21 @@ def test_replicated_shards_are_written_once(tmp_path, four_ranks, two_ranks) -> 
     assert len(sizes) == 4
     assert sum(sizes) == sum(one.length for one in told.storage_data.values())
     assert all(equal(model, kept) for model, *_ in two_ranks.run(loaded, path, "fsdp"))
+
+
+def written(how: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Which shards this rank writes."""
+    state = run(how=how, folders=True)
+    checkpoint = shard_checkpoint(collect(state))
+    return [(name, one.offsets) for name, one in checkpoint.metadata.items()]
+
+
+@pytest.mark.parametrize("how", ["hybrid", "tensor"])
+def test_replicas_take_turns_so_that_the_plan_has_each_shard_once(four_ranks, how) -> None:
+    everywhere = [set(found) for found in four_ranks.run(written, how)]
+    assert len(set().union(*everywhere)) == sum(map(len, everywhere)), "no shard is written twice"
+    if how == "hybrid":
+        assert min(map(len, everywhere)) >= 5, "the replicas write about as much"
 
 
 def test_plain_torch_reads_the_weights(tmp_path, two_ranks) -> None:

@@ -1,12 +1,16 @@
-"""Per-step all-reduce of counts and losses."""
+"""Per-step all-reduce of counts, loss weights and losses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from composer import dist
-from composer.trainer.step_sync import StepCounts, StepSync
+from composer.trainer.step_sync import BatchWeight, StepCounts, StepSync
 from tests.ranks import Ranks
 
 
@@ -31,7 +35,78 @@ def test_all_ranks_get_the_same_counts(two_ranks: Ranks) -> None:
     assert two_ranks.run(reduce_counts) == [((13, 100, 1.0, 15), {"a": 0.5, "b": 2.0}, True)] * 2
 
 
-@pytest.mark.parametrize("signals", [(0, 0), (2, 15), (15, 2)])
-def test_one_of_multiple_signals(signals) -> None:
-    counts = StepCounts(torch.tensor([[1, 0, 0, signals[0], 0, 1, 0], [1, 0, 0, signals[1], 0, 1, 0]]))
-    assert counts.signum == (max(signals) or None)
+def unread_losses() -> tuple[dict[str, float], bool, bool]:
+    rank, step_sync = dist.get_global_rank(), StepSync()
+    kept = {"a": torch.tensor(float(rank))}
+    step_sync.keep_losses({"a": torch.tensor(7.0)})
+    step_sync.keep_losses(kept)
+    found = step_sync.averages_of_unread(kept)
+    again = step_sync.averages_of_unread(found) is found
+    step_sync.keep_losses(kept)
+    step_sync.discard()
+    return {name: loss.item() for name, loss in found.items()}, again, step_sync.averages_of_unread(kept) is kept
+
+
+def test_losses_that_nothing_reads_are_averaged_once_at_the_end(two_ranks: Ranks) -> None:
+    assert two_ranks.run(unread_losses) == [({"a": 0.5}, True, True)] * 2
+
+
+def summed(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> StepCounts:
+    """The counts of ranks that send these arguments of :meth:`.StepSync.send_counts`."""
+    sums: list[torch.Tensor] = []
+    monkeypatch.setattr("composer.trainer.step_sync.start_all_reduce", sums.append)
+    for row in rows:
+        StepSync().send_counts(**{"samples": 1, "tokens": 0, "seconds": 0.0, "signum": None, **row})
+    return StepCounts(torch.stack(sums).sum(0), len(rows))
+
+
+SIGNALS = st.none() | st.integers(1, 64)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "samples": st.integers(0, 2**20),
+            "tokens": st.integers(0, 2**30),
+            "signum": SIGNALS,
+            "stop": st.booleans(),
+            "has_batch": st.booleans(),
+            "metrics_due": st.booleans(),
+            "reads_losses": st.booleans(),
+            "weight": st.none() | st.builds(BatchWeight, st.integers(0, 2**30), st.just(0), st.integers(0, 5)),
+        }
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ROWS)
+@settings(max_examples=60, deadline=None)
+def test_one_vector_has_all_sums_flags_and_the_largest_signal(rows) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        counts = summed(rows, patch)
+    assert counts.samples == sum(row["samples"] for row in rows)
+    assert counts.tokens == sum(row["tokens"] for row in rows)
+    assert counts.signum == max((row["signum"] for row in rows if row["signum"]), default=None)
+    assert counts.stop == any(row["stop"] for row in rows)
+    assert counts.num_with_batch == sum(row["has_batch"] for row in rows)
+    assert counts.metrics_due == any(row["metrics_due"] for row in rows)
+    assert counts.losses_read == any(row["reads_losses"] for row in rows)
+    assert counts.weights_late == any(row["weight"] is None for row in rows)
+    busy = [row["weight"] for row in rows if row["has_batch"]]
+    assert counts.weight == sum(weight.count for weight in busy if weight)
+    numbers = {weight.microbatches if weight else 0 for weight in busy}
+    # Known only if every rank with a batch knows its number, and all are the same.
+    assert counts.microbatches == (numbers.pop() if len(numbers) == 1 and numbers != {0} else None)
+
+
+@given(st.lists(SIGNALS, min_size=1, max_size=8), st.sampled_from([1, 2, 1024, 2**14, 2**15 - 8]))
+@settings(deadline=None)
+def test_the_signal_of_up_to_32_thousand_ranks(signals, copies) -> None:
+    """The largest, however many ranks received it."""
+    sums = torch.zeros(13, dtype=torch.float64)
+    largest = max((signal for signal in signals if signal), default=None)
+    for signal in signals:
+        sums[3] += 0.0 if signal is None else 2.0 ** (15 * signal)
+    if largest is not None:
+        sums[3] += (copies - 1) * 2.0 ** (15 * largest)
+    assert StepCounts(sums, copies).signum == largest

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Final
 
 import torch.distributed as torch_dist
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -17,6 +18,13 @@ from composer.dist.rendezvous.interfaces import choose_interface, choose_loopbac
 from composer.dist.rendezvous.loopback import LOOPBACK, is_one_node, loopback_store
 
 __all__ = ["join_rendezvous"]
+
+_NUM_JOINED: Final = "composer/rendezvous/joined"
+_ALL_JOINED: Final = "composer/rendezvous/all"
+_REPORTERS: Final = "composer/rendezvous/reporters"
+_REPORT: Final = "composer/rendezvous/report"
+# Seconds that other ranks wait for the report of the first one, which looks for the keys of all ranks.
+_REPORT_TIMEOUT: Final = 10.0
 
 
 def join_rendezvous(rank: int, world_size: int, timeout: float) -> Store:
@@ -56,16 +64,27 @@ def join_rendezvous(rank: int, world_size: int, timeout: float) -> Store:
     except (OSError, torch_dist.DistError) as error:
         raise RuntimeError(_explain_store_failure(rank, address, port, timeout)) from error
     keys = [f"composer/rendezvous/{one}" for one in range(world_size)]
-    store.set(keys[rank], socket.gethostname())
     try:
-        store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
+        _join(store, keys[rank], world_size)
+        store.wait([_ALL_JOINED], timedelta(seconds=max(end - time.monotonic(), 0.001)))
     except torch_dist.DistError as error:
-        raise RuntimeError(_describe_missing_ranks(store, keys, timeout)) from error
+        raise RuntimeError(_report_missing_ranks(store, keys, timeout)) from error
     if is_one_node(world_size):
         choose_loopback()
     else:
         choose_interface(_other_hosts(address, store, keys))
     return store
+
+
+def _join(store: Store, key: str, world_size: int) -> None:
+    """Set the key of this rank; the last rank to join sets the one key that all wait for.
+
+    If each rank waited for the keys of all ranks, the store would look for as many keys as there are pairs of ranks.
+    """
+    has_joined = store.check([key])  # before it was restarted
+    store.set(key, socket.gethostname())
+    if not has_joined and store.add(_NUM_JOINED, 1) == world_size:
+        store.set(_ALL_JOINED, "")
 
 
 def _store(rank: int, address: str, port: int, timeout: float) -> Store:
@@ -141,6 +160,20 @@ def _explain_store_failure(rank: int, address: str, port: int, timeout: float) -
                 f"port."
             )
     return f"{where}: rank {rank} connected to a program that is not rank 0 of this run."
+
+
+def _report_missing_ranks(store: Store, keys: list[str], timeout: float) -> str:
+    """Return a message with the missing ranks, from the first rank that looked for them."""
+    with contextlib.suppress(torch_dist.DistError):
+        if store.add(_REPORTERS, 1) > 1:
+            store.wait([_REPORT], timedelta(seconds=_REPORT_TIMEOUT))
+            joined, _, report = store.get(_REPORT).decode().partition(" ")
+            if joined == str(store.add(_NUM_JOINED, 0)):  # otherwise it is the report of an earlier attempt
+                return report
+    report = _describe_missing_ranks(store, keys, timeout)
+    with contextlib.suppress(torch_dist.DistError):
+        store.set(_REPORT, f"{store.add(_NUM_JOINED, 0)} {report}")
+    return report
 
 
 def _describe_missing_ranks(store: Store, keys: list[str], timeout: float) -> str:
