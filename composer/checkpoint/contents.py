@@ -30,6 +30,7 @@ __all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
 
 # The name in saved checkpoints.
 _FIRST_BATCH_RNG = "first_draws"
+_EXTRA_BATCHES = "extra_batches"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _get_timestamp(state: State) -> dict[str, Any]:
 def _set_timestamp(state: State, saved: Any) -> None:
     timestamp = Timestamp()
     timestamp.load_state_dict(saved["Timestamp"])
-    state.timestamp = timestamp
+    state.timestamp, state.train_phase.extra_batches = timestamp, 0
 
 
 def _get_data_position(state: State) -> dict[str, Any]:
@@ -153,7 +154,8 @@ def _get_data_position(state: State) -> dict[str, Any]:
         position = iterators.position(phase.iterator, done, sized=phase.length is not None)
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
         position = iterators.position_after(*phase.last_epoch, sized=phase.length is not None)
-    return {"train": position, "eval": {}, _FIRST_BATCH_RNG: dist.all_gather_object(_first_batch_rng(state))}
+    found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: dist.all_gather_object(_first_batch_rng(state))}
+    return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
 
 
 def _first_batch_rng(state: State) -> dict[str, Any]:
@@ -172,6 +174,7 @@ def _set_data_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
     phase.last_epoch = None
+    phase.extra_batches = int(saved.get(_EXTRA_BATCHES, 0))
     ranks = saved.get(_FIRST_BATCH_RNG, [])
     if dist.get_global_rank() < len(ranks):
         mine = ranks[dist.get_global_rank()]
