@@ -279,6 +279,11 @@ def _set_fingerprint(state: State, saved: Any) -> None:
     state.fingerprint = saved
 
 
+def _get_position_in_ledger(state: State) -> Any:
+    state.clock.exchange()
+    return state.clock.position().to_saved()
+
+
 def _set_position_in_ledger(state: State, saved: Any) -> None:
     state.clock.resumed = Position.of_saved(saved)
 
@@ -307,7 +312,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
     StateEntry("fingerprint", lambda state: state.fingerprint, _set_fingerprint),  # likewise
-    StateEntry("ledger", lambda state: state.clock.position().to_saved(), _set_position_in_ledger),
+    StateEntry("ledger", _get_position_in_ledger, _set_position_in_ledger),
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )
