@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import (
     auto_microbatch,
+    batch_size_warmup,
     callback_cost,
     checkpoints,
     data_loading,
@@ -54,6 +55,7 @@ BENCHMARKS = (
     "doctor_tools",
     "methods",
     "packing",
+    "batch_size_warmup",
     "time_to_target",
 )
 ONLY_CPU = (
@@ -65,6 +67,7 @@ ONLY_CPU = (
     "many_ranks",
     "methods",
     "packing",
+    "batch_size_warmup",
     "time_to_target",
 )  # their cases and tasks are of a size for it
 QUICK_PROGRAMS = ("sleeping_dataset", "slow_callback", "plain")
@@ -102,6 +105,7 @@ def reports(names: list[str], quick: bool, device: str, failed: list[str]) -> It
         "doctor_tools": lambda: doctor_tools.measure(doctor_tools.cases(names=QUICK_PROGRAMS if quick else ())),
         "methods": lambda: methods.measure(processes=1 if quick else 3),
         "packing": lambda: packing.measure(rounds=3 if quick else 15),
+        "batch_size_warmup": lambda: batch_size_warmup.measure(seeds=2 if quick else batch_size_warmup.SEEDS),
         "time_to_target": lambda: time_to_target.measure(
             ("vision",) if quick else tuple(TASKS), 6 if quick else time_to_target.PAIRS, is_tuned=not quick
         ),

@@ -53,6 +53,9 @@ CHOICES: dict[str, Choice] = {
     "SeqLengthWarmup": Choice("language", "faster early in the run", "unchanged, more stable", "unstable starts"),
     "SequencePacking": Choice("language", "faster (less padding)", "unchanged", "documents of different lengths"),
     # ------------------------------------------------------------------------------------------------- any
+    "BatchSizeWarmup": Choice(
+        "any", "fewer, larger steps", "unchanged", "several ranks, accelerators that small batches do not fill"
+    ),
     "DiLoCo": Choice("any", "faster on slow networks", "about the same", "ranks or nodes with a slow connection"),
     "EMA": Choice("any", "slightly slower steps", "higher", "almost always"),
     "Factorize": Choice("any", "faster steps for wide layers", "lower", "wide layers, model compression"),

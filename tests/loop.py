@@ -10,6 +10,7 @@ from torch import nn
 
 from composer.core.algorithm import Algorithm
 from composer.core.engine import Engine
+from composer.core.microbatches import join
 from composer.core.state import State
 from composer.precision import get_precision_context
 from composer.trainer.step import needs_closure
@@ -45,18 +46,21 @@ def _fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any]) -> Non
     fire("fit_start")
     if state.timestamp.batch_in_epoch == 0:
         fire("epoch_start")
-    for batch in batches:
+    rest, phase = list(batches), state.train_phase
+    while rest:
         fire("before_dataloader")
-        state.batch = batch
+        group, rest = rest[: phase.batches_per_step], rest[phase.batches_per_step :]
+        state.batch = join(group)
         fire("after_dataloader")
         fire("batch_start")
         step(engine)
         state.timestamp = state.timestamp.to_next_batch(samples=1)
+        phase.batches_in_step, phase.extra_batches = len(group), phase.extra_batches + len(group) - 1
         fire("batch_end")
         if evaluate:
             evaluation(engine, evaluate)
         fire("batch_checkpoint")
-    state.timestamp = state.timestamp.to_next_epoch()
+    state.timestamp, phase.extra_batches = state.timestamp.to_next_epoch(), 0
     for event in ("epoch_end", "epoch_checkpoint", "fit_end"):
         fire(event)
 

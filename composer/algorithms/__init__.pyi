@@ -2,6 +2,7 @@
 
 from composer.algorithms.alibi import Alibi, apply_alibi as apply_alibi
 from composer.algorithms.augmix import AugMix, AugmentAndMixTransform, augmix_image as augmix_image
+from composer.algorithms.batch_size_warmup import BatchSizeWarmup, grow_batches as grow_batches
 from composer.algorithms.blurpool import BlurPool, apply_blurpool as apply_blurpool
 from composer.algorithms.channels_last import ChannelsLast, apply_channels_last as apply_channels_last
 from composer.algorithms.colout import ColOut, ColOutTransform, colout_batch as colout_batch
@@ -85,6 +86,7 @@ __all__ = [
     "Alibi",
     "AugMix",
     "AugmentAndMixTransform",
+    "BatchSizeWarmup",
     "BlurPool",
     "ChannelsLast",
     "ColOut",

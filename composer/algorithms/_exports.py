@@ -7,6 +7,7 @@ __all__ = ["MODULES"]
 MODULES: dict[str, str] = {
     **dict.fromkeys(("Alibi", "apply_alibi"), "composer.algorithms.alibi"),
     **dict.fromkeys(("AugMix", "AugmentAndMixTransform", "augmix_image"), "composer.algorithms.augmix"),
+    **dict.fromkeys(("BatchSizeWarmup", "grow_batches"), "composer.algorithms.batch_size_warmup"),
     **dict.fromkeys(("BlurPool", "apply_blurpool"), "composer.algorithms.blurpool"),
     **dict.fromkeys(("ChannelsLast", "apply_channels_last"), "composer.algorithms.channels_last"),
     **dict.fromkeys(("ColOut", "ColOutTransform", "colout_batch"), "composer.algorithms.colout"),

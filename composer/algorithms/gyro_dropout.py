@@ -147,14 +147,14 @@ def _period(iterations: int, sigma: int, tau: int) -> int:
 
 def _num_batches(state: State) -> int:
     """Return the duration of the run in batches."""
-    total, length = state.max_duration, state.train_phase.length
+    total, length = state.max_duration, state.train_phase.steps_per_epoch
     if total is not None:
         if total.unit is TimeUnit.BATCH:
             return int(total.value)
         if total.unit is TimeUnit.EPOCH and length is not None:
             return int(total.value) * length
         size = None if state.train_phase.loader is None else state.train_phase.loader.__batch_size__
-        if total.unit is TimeUnit.SAMPLE and size:
+        if total.unit is TimeUnit.SAMPLE and size and not state.train_phase.joins_batches:
             return -(-int(total.value) // size)
     raise ValueError(
         f"GyroDropout distributes its masks over the run and must know the number of batches, which max_duration "

@@ -186,12 +186,11 @@ class SeqLengthWarmup(Algorithm):
 
 def _elapsed(state: State) -> float:
     """Return the fraction of the run completed, including fractions of an epoch if the unit is epochs."""
-    maximum, time = state.max_duration, state.timestamp
+    maximum = state.max_duration
     if maximum is None:
         raise ValueError("SeqLengthWarmup increases the sequence length over the run, so max_duration must be set.")
-    if maximum.unit is TimeUnit.EPOCH and state.dataloader_len is not None and maximum.value:
-        within = time.batch_in_epoch.value / max(state.dataloader_len.value, 1)
-        return (time.epoch.value + min(within, 1.0)) / maximum.value
+    if maximum.unit is TimeUnit.EPOCH and maximum.value:
+        return state.train_phase.epochs_trained / maximum.value
     return float(cast(Any, state.get_elapsed_duration()))
 
 

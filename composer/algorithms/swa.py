@@ -122,7 +122,7 @@ class SWA(Algorithm):
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the average if the interval is in batches; end when it is time."""
         by_batches, length = self.update_interval.unit is TimeUnit.BATCH, state.train_phase.length
-        if by_batches or length is None or state.timestamp.batch_in_epoch.value < length:
+        if by_batches or length is None or state.train_phase.batches_loaded < length:
             self._advance(state, by_batches)
         # Otherwise the end of the epoch follows, whose weights are averaged before the end time is checked.
 
@@ -232,10 +232,7 @@ def _parameters(model: nn.Module) -> dict[str, Tensor]:
 
 def _elapsed(state: State, unit: TimeUnit) -> float:
     """Return the time in epochs, or as a fraction of the run; fractions of an epoch count if its length is known."""
-    timestamp, length = state.timestamp, state.train_phase.length
-    epochs = float(timestamp.epoch.value)
-    if length:
-        epochs += timestamp.batch_in_epoch.value / length
+    epochs = state.train_phase.epochs_trained
     if unit is TimeUnit.EPOCH:
         return epochs
     total, elapsed = state.max_duration, state.get_elapsed_duration()

@@ -69,6 +69,7 @@ class GradientNoiseScale(Callback):
 
     Logs ``gradient_noise_scale/noise_scale`` in samples, ``gradient_noise_scale/squared_gradient_norm`` and
     ``gradient_noise_scale/gradient_variance``. Everything is computed on the device.
+    :class:`.BatchSizeWarmup` can increase the batch when the scale exceeds it.
 
     Args:
         interval: How often to measure: a number of batches, or a time in batches or epochs. A measurement reads all
@@ -106,6 +107,11 @@ class GradientNoiseScale(Callback):
     def interval(self) -> Time:
         """How often the scale is measured."""
         return self._cadence.interval
+
+    @property
+    def noise_scale(self) -> Tensor | None:
+        """The last estimate of the noise scale in samples, a scalar on the device; None before the first."""
+        return None if self._averages is None else self._averages[1] / self._averages[0]
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Raise if no rank ever has its full local gradient (sharded parameters), or not all ranks average theirs."""
@@ -170,7 +176,7 @@ class GradientNoiseScale(Callback):
         self._averages = average
         logger.enqueue(
             {
-                "gradient_noise_scale/noise_scale": average[1] / average[0],
+                "gradient_noise_scale/noise_scale": self.noise_scale,
                 "gradient_noise_scale/squared_gradient_norm": average[0] / average[2],
                 "gradient_noise_scale/gradient_variance": average[1] / average[2],
             }

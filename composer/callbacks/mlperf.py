@@ -188,13 +188,13 @@ class MLPerfCallback(Callback):
     def eval_start(self, state: State, logger: Logger) -> None:
         """Log the start of an evaluation."""
         if state.dataloader_label == self.metric_label:
-            self._start("eval_start", epoch_num=_trained_epochs(state))
+            self._start("eval_start", epoch_num=state.train_phase.epochs_trained)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Log the end of an evaluation and its accuracy, and check whether the target is reached."""
         if state.dataloader_label != self.metric_label:
             return
-        epochs = _trained_epochs(state)
+        epochs = state.train_phase.epochs_trained
         self._end("eval_stop", epoch_num=epochs)
         value = float(state.eval_metrics[self.metric_label][self.metric_name].compute())
         self._event("eval_accuracy", value, epoch_num=epochs)
@@ -211,7 +211,7 @@ class MLPerfCallback(Callback):
 
     def close(self, state: State, logger: Logger) -> None:
         """Stop the clock of a run that did not succeed, and upload the files."""
-        self._stop_clock("aborted", _trained_epochs(state))
+        self._stop_clock("aborted", state.train_phase.epochs_trained)
         if self._log is None:
             return
         self._log.close()
@@ -268,9 +268,3 @@ def _sizes(argument: str, spec: DataSpec | None) -> tuple[int, int]:
             f"dataset with a length, or DataSpec(..., num_samples=...)."
         )
     return spec.num_samples, spec.__batch_size__
-
-
-def _trained_epochs(state: State) -> float:
-    """Return the number of trained epochs, fractional if the length of an epoch is known."""
-    now, length = state.timestamp, state.train_phase.length
-    return now.epoch.value + (now.batch_in_epoch.value / length if length else 0)

@@ -86,6 +86,7 @@ class RuntimeEstimator(Callback):
         self._start: tuple[float, float] | None = None
         self._evaluations: dict[str, _Evaluations] = {}
         self._batches_in_epoch: int | None = None
+        self._loaded: int | None = None  # in the current epoch
 
     def init(self, state: State, logger: Logger) -> None:
         self._batches_in_epoch = None
@@ -105,6 +106,7 @@ class RuntimeEstimator(Callback):
             self._skipped += 1
 
     def batch_end(self, state: State, logger: Logger) -> None:
+        self._loaded = state.train_phase.batches_loaded
         end = state.max_duration
         if self._start is None or end is None or not logger.destinations:
             return
@@ -117,9 +119,8 @@ class RuntimeEstimator(Callback):
             logger.enqueue({"time/remaining_estimate": seconds / self.divider})
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        before = state.previous_timestamp
-        if before is not None:
-            self._batches_in_epoch = int(before.batch_in_epoch)
+        if self._loaded is not None:
+            self._batches_in_epoch = self._loaded
 
     def eval_end(self, state: State, logger: Logger) -> None:
         if self._start is None:
@@ -142,5 +143,5 @@ class RuntimeEstimator(Callback):
         done = state.timestamp.count(end.unit)
         if end.unit is TimeUnit.EPOCH:
             length = state.train_phase.length or self._batches_in_epoch
-            return done + state.timestamp.batch_in_epoch.value / length if length else done
+            return done + state.train_phase.batches_loaded / length if length else done
         return done

@@ -22,7 +22,6 @@ from composer.dist.dtensor import joint_norm, norms
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
-    from composer.core.sample_order import SampleOrder
     from composer.core.state import State
 
 __all__ = ["SpikeRecorder"]
@@ -52,7 +51,7 @@ class SpikeRecorder(Callback):
     losses and gradient norms change fast when training begins. Consecutive spikes are one spike: the first of
     them is recorded.
 
-    Only positions in the data are kept, four integers for each of the last ``num_batches`` batches; the indices are
+    Only positions in the data are kept, five integers for each of the last ``num_batches`` batches; the indices are
     computed from them when there is a spike. They are known for a torch ``DataLoader`` over a dataset with indices and
     a sampler of torch. The values are copied to the host asynchronously, so that no step waits for the device; on an
     accelerator a spike is noticed a few steps later. ``composer blame RUN --step N`` then ranks the samples.
@@ -147,14 +146,16 @@ class SpikeRecorder(Callback):
         now, iterator = state.previous_timestamp, state.train_phase.iterator
         if loss is None or now is None:
             return
-        position, step_size = None, None
+        position, step_size, loader_batches = None, None, 1
         if isinstance(iterator, EpochIterator) and iterator.resume_by == "indices":
-            position, step_size = iterator.last_position, iterator.step
+            step_size, loader_batches = iterator.step, state.train_phase.num_fetched
+            position = iterator.position_before(loader_batches)
         entry = {
             "batch": now.count(TimeUnit.BATCH),
             "epoch": now.count(TimeUnit.EPOCH),
             "position": position,
             "step_size": step_size,
+            "loader_batches": loader_batches,
         }
         norm, self._norm = self._norm, None
         self._readback.put((_LOSS, entry, norm is None), loss)
@@ -260,7 +261,8 @@ class SpikeRecorder(Callback):
         if order.custom_sampler is not None:  # iterating it again may change its state
             return {"indices": None}
         ranks = [order] if order.is_data_sharded else [order.of_rank(rank) for rank in range(order.num_ranks)]
-        return {"indices": [_batch_at(one, entry) for one in ranks if one is not None]}
+        where = entry["epoch"], entry["position"], entry.get("loader_batches", 1)
+        return {"indices": [one.indices_at(*where) for one in ranks if one is not None]}
 
     def _write(self, state: State, line: str) -> None:
         """Append a line; a resumed file is truncated to its size when the checkpoint was saved."""
@@ -331,11 +333,6 @@ class _Curve:
         self._values = deque(state["values"], maxlen=self._values.maxlen)
         self._num_added = state["num_added"]
         self._center, self._deviation, self._is_log = state["statistics"]
-
-
-def _batch_at(order: SampleOrder, entry: Mapping[str, Any]) -> list[int]:
-    batch = order.batch_at(entry["epoch"], entry["position"])
-    return [batch] if isinstance(batch, int) else list(batch)
 
 
 def _strict(value: Any) -> Any:

@@ -33,6 +33,7 @@ __all__ = ["STATE_ENTRIES", "StateEntry", "gathered_on_every_rank", "timestamp_s
 
 # The name in saved checkpoints.
 _FIRST_BATCH_RNG = "first_draws"
+_EXTRA_BATCHES = "extra_batches"
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _get_timestamp(state: State) -> dict[str, Any]:
 def _set_timestamp(state: State, saved: Any) -> None:
     timestamp = Timestamp()
     timestamp.load_state_dict(saved["Timestamp"])
-    state.timestamp = timestamp
+    state.timestamp, state.train_phase.extra_batches = timestamp, 0
 
 
 def _get_data_position(state: State) -> dict[str, Any]:
@@ -206,7 +207,8 @@ def _get_data_position(state: State) -> dict[str, Any]:
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
         sized, everywhere = phase.length is not None, _everywhere.get()
         position = iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
-    return {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
+    found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
+    return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
 
 
 def _first_batch_rng(state: State) -> dict[str, Any]:
@@ -225,6 +227,7 @@ def _set_data_position(state: State, saved: Any) -> None:
     phase = state.train_phase
     phase.iterator = None
     phase.last_epoch = None
+    phase.extra_batches = int(saved.get(_EXTRA_BATCHES, 0))
     ranks = saved.get(_FIRST_BATCH_RNG, [])
     if dist.get_global_rank() < len(ranks):
         mine = ranks[dist.get_global_rank()]
@@ -329,6 +332,11 @@ def _set_fingerprint(state: State, saved: Any) -> None:
     state.fingerprint = saved
 
 
+def _get_position_in_ledger(state: State) -> Any:
+    state.clock.exchange()
+    return state.clock.position().to_saved()
+
+
 def _set_position_in_ledger(state: State, saved: Any) -> None:
     state.clock.resumed = Position.of_saved(saved)
 
@@ -358,7 +366,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
     StateEntry("fingerprint", lambda state: state.fingerprint, _set_fingerprint),  # likewise
-    StateEntry("ledger", lambda state: state.clock.position().to_saved(), _set_position_in_ledger),
+    StateEntry("ledger", _get_position_in_ledger, _set_position_in_ledger),
     StateEntry("integrations", _get_integrations, None, in_weights_only=True),
     StateEntry("metadata", _get_metadata, _set_metadata, in_weights_only=True),
 )

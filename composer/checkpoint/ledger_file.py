@@ -18,7 +18,7 @@ from composer.storage.uris import is_remote
 
 __all__ = ["LocalLedgerFile", "RemoteLedgerFile", "ledger_file_of"]
 
-# Of a line, for numbers that grow: it is rewritten in place, so that other processes can append theirs.
+# At least, of a line, for numbers that grow: it is rewritten in place, so that other processes can append theirs.
 _SPARE = 256
 
 
@@ -82,7 +82,7 @@ class LocalLedgerFile:
     def _append(self, line: str) -> None:
         """Append the line, with room to grow."""
         self._separate()
-        self._size = len(line.encode()) + _SPARE
+        self._size = len(line.encode()) + max(_SPARE, 2 * len(line))
         with self._path.open("ab", buffering=0) as file:
             # A crash of the host may have truncated the last line.
             is_torn = file.tell() > 0 and self._path.read_bytes()[-1:] != b"\n"

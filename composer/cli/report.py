@@ -73,7 +73,9 @@ def _report(given: argparse.Namespace) -> None:
     times = None if ledger is None else seconds_by_category(ledger)
     started = min((event.time for event in history.events if event.time is not None), default=None)
     images = run_images(history.files[0].absolute().parent, started)
-    save_document(run_report(history, time_by_category=times, images=images, folder=folder), page)
+    goodput = "" if ledger is None else f"{ledger.of_all_ranks()}."
+    document = run_report(history, time_by_category=times, goodput=goodput, images=images, folder=folder)
+    save_document(document, page)
     sys.stdout.write(f"{page}\n")
     if given.open:
         webbrowser.open(page.absolute().as_uri())

@@ -14,7 +14,7 @@ from composer._containers import is_mapping
 from composer._text import plural
 from composer.core.data_sharding import DataShard
 from composer.core.epoch_iterators import EpochIterators
-from composer.core.microbatches import as_microbatch, count_samples, split
+from composer.core.microbatches import as_microbatch, count_samples, join, split
 from composer.core.sample_order import length_of
 from composer.core.types import Batch
 from composer.core.user_counts import as_quantity, call_count, count_targets, entry_of, takes_type
@@ -46,6 +46,8 @@ class DataSpec:
             ``Trainer(accumulate_train_batch_on_tokens=True)`` is the other entry, or a plain number, the loss weight of
             a microbatch.
         device_transforms: Name of ``batch_transforms`` in early versions.
+        join_batches: ``(batches) -> batch``, joins a list of batches of the loader to a larger one, the reverse of
+            ``split_batch``, for :class:`.BatchSizeWarmup`; by default as :func:`.join` does.
 
     Raises:
         TypeError: The loader is not iterable.
@@ -69,6 +71,7 @@ class DataSpec:
         get_num_tokens_in_batch: Callable[[Batch], int | Mapping[str, int | Tensor]] | None = None,
         *,
         device_transforms: Callable[[Batch], Batch] | None = None,
+        join_batches: Callable[[Sequence[Batch]], Batch] | None = None,
     ) -> None:
         if batch_transforms is not None and device_transforms is not None:
             raise ValueError("device_transforms is an old name of batch_transforms; give one of them.")
@@ -79,6 +82,7 @@ class DataSpec:
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
         self.split_batch = split_batch or split
+        self.join_batches = join_batches or join
         self.get_num_samples_in_batch = get_num_samples_in_batch or self._default_get_num_samples_in_batch
         self.__count_tokens = get_num_tokens_in_batch
         self.__epoch_iterators: EpochIterators | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from composer import rng
@@ -50,8 +50,7 @@ class EpochIterator:
         self._stateful = stateful
         self.start = start
         self._position, self._step = position, step
-        self._is_exhausted = False
-        # The next batch, if it was already fetched.
+        # The next batches, last to first, if they were already fetched.
         self._fetched: list[Batch] = []
         # The state of the loader or dataset before that batch, if known.
         self._before: Any = None
@@ -62,18 +61,17 @@ class EpochIterator:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        try:
-            batch = self._fetched.pop() if self._fetched else next(self._iterator)
-        except StopIteration:
-            self._is_exhausted = True
-            raise
+        batch = self._fetched.pop() if self._fetched else next(self._iterator)
         self._position += self._step
         return batch
 
-    @property
-    def last_position(self) -> int | None:
-        """Number of entries of the sample order before the last batch; None before the first and after the end."""
-        return None if self._is_exhausted or not self._position else self._position - self._step
+    def position_before(self, batches: int = 1) -> int | None:
+        """Return the number of entries of the sample order before the last batches; None if there were none.
+
+        Args:
+            batches: Number of these batches.
+        """
+        return self._position - batches * self._step if batches and self._position else None
 
     @property
     def step(self) -> int:
@@ -108,14 +106,14 @@ class EpochIterator:
         self._position -= steps * self._step
         return self._position
 
-    def push_back(self, batch: Batch) -> None:
-        """Yield a batch again.
+    def push_back(self, batches: Sequence[Batch]) -> None:
+        """Yield batches again.
 
         Args:
-            batch: The last yielded batch.
+            batches: The last yielded batches.
         """
-        self._fetched, self._before = [batch], None
-        self._position -= self._step
+        self._fetched, self._before = [*reversed(batches)], None
+        self._position -= len(batches) * self._step
 
     def continue_with(self, begin: Callable[[], Iterator[Batch]]) -> None:
         """Yield the batches of another iterator from now on.

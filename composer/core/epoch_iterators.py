@@ -220,23 +220,33 @@ class EpochIterators:
         """Whether the first batch can be fetched here without an effect on an epoch that begins afterwards."""
         return self.resume_by in ("indices", "replay") and not (self._has_workers or isinstance(self.loader, Iterator))
 
-    def rewind(self, current: EpochIterator, epoch: int, batch: int, fetched: tuple[Batch, ...]) -> bool:
-        """Make an iterator yield the last batch again, or the batch that failed to load; return whether it can.
+    def rewind(
+        self,
+        current: EpochIterator,
+        epoch: int,
+        batch: int,
+        fetched: tuple[Batch, ...],
+        *,
+        is_complete: bool = True,
+    ) -> bool:
+        """Make an iterator yield the last batches again, or those of a step that failed to load; return whether it can.
 
         Args:
             current: The iterator.
             epoch: Number of its epoch.
             batch: Number of batches of the epoch that are done.
-            fetched: The last batch, which is fetched again if the data has indices; empty if fetching failed.
+            fetched: The last batches, which are fetched again if the data has indices; empty if fetching failed.
+            is_complete: Whether no batch after them failed to load.
         """
         if current.resume_by == "indices":
-            position = current.step_back(1 if fetched else 0)
+            position = current.step_back(len(fetched))
             current.continue_with(lambda: self._by_indices(epoch, batch, {"place": position}, None))
-        elif fetched:
-            current.push_back(fetched[0])
+        elif fetched and is_complete:
+            current.push_back(fetched)
         elif current.resume_by == "replay" and not isinstance(self.loader, Iterator):
             current.continue_with(lambda: self._by_replay(batch, {"rng": current.start}))
         else:
+            current.push_back(fetched)  # only the batch that failed is lost
             return False
         return True
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from composer.core.event import Event
+from composer.core.phase import Phase
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 
@@ -29,6 +30,8 @@ class _Progress(Protocol):
     def max_duration(self) -> Time | None: ...
     @property
     def dataloader_len(self) -> Time | None: ...
+    @property
+    def train_phase(self) -> Phase: ...
     def get_elapsed_duration(self) -> Time | None: ...
 
 
@@ -101,8 +104,18 @@ class IntervalSchedule:
     def _passed(self, state: _Progress) -> bool:
         """Return whether the last step reached or passed a multiple of the interval."""
         period, unit = self._period(state)
+        if self._counts_loader_batches(state):
+            phase = state.train_phase
+            after = state.timestamp.count(TimeUnit.EPOCH) * (phase.length or 0) + phase.batches_loaded
+            return (after - phase.batches_in_step) // period != after // period
         before = 0 if state.previous_timestamp is None else state.previous_timestamp.count(unit)
         return before // period != state.timestamp.count(unit) // period
+
+    def _counts_loader_batches(self, state: _Progress) -> bool:
+        """Return whether a fraction of epochs is counted in batches of the loader, several of which a step may join."""
+        if self.interval.unit is not _DURATION or state.max_duration is None:
+            return False
+        return state.max_duration.unit is TimeUnit.EPOCH and state.train_phase.joins_batches
 
     def _at_the_end(self, state: _Progress, event: Event) -> bool:
         """Return whether training ends at this event and the action was not due at an earlier event of this batch."""

@@ -1,12 +1,13 @@
-"""Count the samples of a batch and split it into microbatches, for gradient accumulation."""
+"""Count the samples of a batch, split it into microbatches (gradient accumulation), and join batches."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
+import torch
 from torch import Tensor
 
 from composer import trees
@@ -14,7 +15,7 @@ from composer._containers import is_mapping, is_sequence, rebuild, with_attribut
 from composer.core.types import Batch
 from composer.warnings import ComposerWarning
 
-__all__ = ["as_microbatch", "count_samples", "split"]
+__all__ = ["as_microbatch", "count_samples", "join", "split"]
 
 
 def count_samples(batch: Batch) -> int:
@@ -90,6 +91,35 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     return [tuple(part) for part in parts] if type(batch) is list and depth > 0 else parts
 
 
+def join(batches: Sequence[Batch]) -> Batch:
+    """Join batches along the first dimension of their tensors, the reverse of :func:`split`; the order is kept.
+
+    Tensors, arrays and lists with one entry for each sample are concatenated, in mappings, sequences and dataclasses
+    too, which keep their class. Other values must be equal in all batches, and stay.
+
+    Sequences that were padded to different lengths are padded to the longest if the batch is a mapping with an
+    ``"attention_mask"``: ``"labels"`` (B, S) with -100, ``"input_ids"``, ``"token_type_ids"`` and the mask with 0.
+
+    Args:
+        batches: One or more batches of the same structure.
+
+    Raises:
+        ValueError: They cannot be joined.
+
+    >>> join([{"x": torch.arange(2), "text": ["a", "b"]}, {"x": torch.arange(1), "text": ["c"]}])
+    {'x': tensor([0, 1, 0]), 'text': ['a', 'b', 'c']}
+    """
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    extents = [_extent(batch) for batch in batches]
+    totals = [total for total, _ in extents]
+    if not all(totals):
+        raise _join_error("", "contains neither a tensor nor a list of samples, or lists of different lengths")
+    padding = _PADDING if is_mapping(first) and "attention_mask" in first else {}
+    return _join("", list(batches), totals, extents[0][1], padding)
+
+
 def as_microbatch(batch: Batch) -> Batch:
     """Return a batch as a single microbatch, of the same type as the microbatches of :func:`split`.
 
@@ -158,6 +188,14 @@ def _holds_samples(value: Any) -> bool:
     return is_sequence(value) and not hasattr(value, "_fields")
 
 
+def _are_samples(value: Any, total: int) -> bool:
+    """Return whether the entries of a container are its samples, rather than fields with a row for each sample."""
+    if not _holds_samples(value) or not len(value) == total > 0:
+        return False
+    lengths = {rows for leaf in trees.leaves(value) if (rows := _rows(leaf)) is not None}
+    return lengths != {total}
+
+
 def _split(value: Any, size: int, total: int, depth: int) -> list[Any] | None:
     """Split a value that has one entry for each sample; return None for a value that belongs to the full batch.
 
@@ -175,10 +213,8 @@ def _split(value: Any, size: int, total: int, depth: int) -> list[Any] | None:
     if not _is_container(value):
         return None
     parts, make = _open(value)
-    if parts and depth <= 0 and len(parts) == total and _holds_samples(value):
-        lengths = {rows for leaf in trees.leaves(value) if (rows := _rows(leaf)) is not None}
-        if lengths != {total}:
-            return [make(parts[start : start + size]) for start in range(0, total, size)]
+    if depth <= 0 and _are_samples(value, total):
+        return [make(parts[start : start + size]) for start in range(0, total, size)]
     split_parts = [_split(part, size, total, depth - 1) for part in parts]
     count = max((len(pieces) for pieces in split_parts if pieces is not None), default=None)
     if count is None:
@@ -210,3 +246,89 @@ def _warn_unsplit(length: int, total: int) -> None:
         f"Pass DataSpec(dataloader, split_batch=...) to split it."
     )
     warnings.warn(message, ComposerWarning, stacklevel=2)
+
+
+# What extends the sequences of a batch, where its attention mask excludes them: any token, and no target.
+_PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
+
+
+def _join(path: str, values: list[Any], totals: list[int], depth: int, padding: Mapping[Any, int]) -> Any:
+    """Join the values that all batches have at one place, as ``_split`` splits them.
+
+    Args:
+        path: The place, such as ``['x'][0]``.
+        values: The value of each batch.
+        totals: Number of samples of each batch.
+        depth: Depth of the samples below the place.
+        padding: How the entries of the place are padded, by key.
+    """
+    first = values[0]
+    if len({type(value) for value in values}) > 1:
+        raise _join_error(path, f"has different types, {sorted({type(value).__name__ for value in values})}")
+    rows = [_rows(value) for value in values]
+    if rows == totals:
+        return _concatenated(path, values)
+    if rows[0] is not None or not _is_container(first):
+        return _common(path, values)
+    if is_mapping(first) and any(value.keys() != first.keys() for value in values):
+        raise _join_error(path, f"has different keys, such as {list(first)} and {list(values[-1])}")
+    keys = list(first) if is_mapping(first) else range(len(_open(first)[0]))
+    parts = [[value[key] for key in keys] if is_mapping(first) else _open(value)[0] for value in values]
+    make = _open(first)[1]
+    if depth <= 0 and [len(each) for each in parts] == totals and any(map(_are_samples, values, totals)):
+        return make([part for each in parts for part in each])
+    if len({len(each) for each in parts}) > 1:
+        raise _join_error(path, f"has different numbers of entries, {sorted({len(each) for each in parts})}")
+    joined: list[Any] = []
+    for key, column in zip(keys, zip(*parts, strict=True), strict=True):
+        entries = _padded(list(column), padding[key]) if key in padding else list(column)
+        joined.append(_join(f"{path}[{key!r}]", entries, totals, depth - 1, {}))
+    return make(joined)
+
+
+def _concatenated(path: str, values: list[Any]) -> Any:
+    """Concatenate tensors or arrays."""
+    if len({tuple(value.shape[1:]) for value in values}) > 1:
+        shapes = " and ".join(str(tuple(value.shape)) for value in (values[0], values[-1]))
+        raise _join_error(path, f"has different shapes, such as {shapes}, and it is not known how to pad it")
+    if not isinstance(values[0], Tensor):
+        import numpy as np  # installed, since there is an array
+
+        return np.concatenate(values)
+    if len({value.dtype for value in values}) == 1 and values[0].is_pinned():
+        # Pinned as well, so that the copy to the device does not block the host.
+        shape = (sum(len(value) for value in values), *values[0].shape[1:])
+        return torch.cat(values, out=torch.empty(shape, dtype=values[0].dtype, pin_memory=True))
+    return torch.cat(values)
+
+
+def _padded(values: list[Any], value: int) -> list[Any]:
+    """Pad sequences (B, S) to the longest; return others as they are."""
+    if not all(isinstance(each, Tensor) and each.ndim == 2 for each in values):
+        return values
+    longest = max(each.shape[1] for each in values)
+    return [torch.nn.functional.pad(each, (0, longest - each.shape[1]), value=value) for each in values]
+
+
+def _common(path: str, values: list[Any]) -> Any:
+    """Return the value that all batches share."""
+    first = values[0]
+    if all(_is_equal(first, value) for value in values[1:]):
+        return first
+    raise _join_error(path, "has one value per batch, not per sample, and they differ")
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if getattr(one, "shape", None) != getattr(other, "shape", None):
+        return False
+    equal: Any = one == other
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
+
+
+def _join_error(path: str, reason: str) -> ValueError:
+    return ValueError(
+        f"Cannot join batches of the data loader to a larger one: batch{path} {reason}. Pass DataSpec(dataloader, "
+        f"join_batches=...), a function that joins a list of batches."
+    )

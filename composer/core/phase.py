@@ -51,6 +51,11 @@ class Phase:
         resume_position: The position in the data from a checkpoint, at which the epoch resumes.
         first_batch_rng: Random states before the first batches, by label; "train" for the training data.
         last_epoch: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
+        batches_per_step: Number of batches of the loader that are joined to the batch of a step.
+        joins_batches: Whether that number changes during the run, so that the number of steps in an epoch is unknown.
+        extra_batches: Batches of the loader trained in the current epoch, beyond one per step.
+        batches_in_step: Number of batches of the loader that the current step takes on each rank, unless its data ends.
+        num_fetched: Number of them that this rank had; 0 if its data has ended.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -68,7 +73,27 @@ class Phase:
     evaluation_event: str | None = None
     resume_position: dict[str, Any] | None = None
     last_epoch: tuple[EpochIterator, int, int] | None = None
+    batches_per_step: int = 1
+    joins_batches: bool = False
+    extra_batches: int = 0
+    batches_in_step: int = 1
+    num_fetched: int = 1
     first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))
+
+    @property
+    def batches_loaded(self) -> int:
+        """Number of batches of the loader that were trained in the current epoch: steps may join several."""
+        return self.timestamp.__fields__.batch_in_epoch + self.extra_batches
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Number of steps per epoch, or None if unknown, also because the number of joined batches changes."""
+        return None if self.joins_batches else self.length
+
+    @property
+    def epochs_trained(self) -> float:
+        """Number of epochs trained, with the fraction of the current one if the length of an epoch is known."""
+        return self.timestamp.__fields__.epoch + (min(self.batches_loaded / self.length, 1.0) if self.length else 0.0)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the current iterator, which cannot be copied."""

@@ -62,9 +62,7 @@ def sample_indices(phase: Phase, *, iterates_custom: bool = False) -> SampleIndi
         return SampleIndices(None, f"{what} is not a torch DataLoader over a dataset with indices")
     if order.custom_sampler is not None and not iterates_custom:
         return SampleIndices(None, f"the order of {order.custom_sampler} is known only by iterating it again")
-    position = iterator.last_position
+    position = iterator.position_before(phase.num_fetched)
     if position is None:
         return SampleIndices([])  # this rank has no data left in this epoch, and other ranks have
-    batch = order.batch_at(int(phase.timestamp.epoch), position)
-    # Without batching, the sampler yields one index; a custom batch sampler may yield any sequence.
-    return SampleIndices([batch] if isinstance(batch, int) else list(batch))
+    return SampleIndices(order.indices_at(int(phase.timestamp.epoch), position, phase.num_fetched))

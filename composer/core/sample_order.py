@@ -130,6 +130,24 @@ class SampleOrder:
             if isinstance(batches, Generator):
                 batches.close()  # gives the sampler its generator back
 
+    def indices_at(self, epoch: int, start: int, batches: int = 1) -> list[Any]:
+        """Return the indices of successive batches of this rank in one list; a sampler may yield single indices.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start: Number of entries of the order before the first of their steps.
+            batches: Number of batches.
+
+        >>> data = torch.utils.data.TensorDataset(torch.arange(5))
+        >>> SampleOrder(torch.utils.data.DataLoader(data, batch_size=2)).indices_at(0, start=0, batches=3)
+        [0, 1, 2, 3, 4]
+        """
+        found: list[Any] = []
+        for number in range(batches):
+            batch = self.batch_at(epoch, start + number * self.step)
+            found += [batch] if isinstance(batch, int) else batch
+        return found
+
     def of_rank(self, rank: int) -> SampleOrder | None:
         """Return the order of another rank; None if each rank has a separate order, which this rank does not know.
 

@@ -90,6 +90,13 @@ METHODS = MappingProxyType(
             ),
             _images,
         ),
+        "BatchSizeWarmup": MethodRow(
+            (
+                "BatchSizeWarmup(end=2, duration='0.5dur')",
+                "BatchSizeWarmup(end=4, duration='0.5dur', lr_scaling='sqrt')",
+            ),
+            late=True,
+        ),
         "BlurPool": MethodRow(("BlurPool()", "BlurPool(blur_first=False)"), _convolutions),
         "ChannelsLast": MethodRow(("ChannelsLast()",), _convolutions),
         "ColOut": MethodRow(("ColOut()", "ColOut(p_row=0.05, p_col=0.05)"), _images),

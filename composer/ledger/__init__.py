@@ -8,6 +8,7 @@ The modules, in reading order:
     compile_time: How long ``torch.compile`` has compiled in this process.
     segment: What one process adds to the ledger: a line of ``ledger.jsonl``.
     ledger: The sums over all processes of a run, including what crashes cost.
+    goodput: How much of the time of all ranks trained the resulting model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "Category": "composer.ledger.category",
+        "Goodput": "composer.ledger.goodput",
         "Ledger": "composer.ledger.ledger",
         "LedgerClock": "composer.ledger.clock",
         "Position": "composer.ledger.segment",

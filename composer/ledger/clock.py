@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
+from composer import dist
 from composer.ledger.category import MEASURED, Category
 from composer.ledger.compile_time import compile_seconds, watch_compilation
 from composer.ledger.process_start import claim_start
-from composer.ledger.segment import Position
+from composer.ledger.segment import Position, Ranks
 
 __all__ = ["LedgerClock", "timed_as"]
 
@@ -40,6 +41,7 @@ class LedgerClock:
         segment: Identifies what this clock measures in a ledger.
         started: When it started, in seconds since 1970.
         resumed: The position in the ledger that was saved in the loaded checkpoint; None without one.
+        ranks: Seconds by category of every rank at the last :meth:`exchange`; empty on a single rank.
 
     >>> clock = LedgerClock()
     >>> with clock.call(Category.EVALUATION):
@@ -54,6 +56,7 @@ class LedgerClock:
         self.segment = secrets.token_hex(8)
         self.started = time.time()
         self.resumed: Position | None = None
+        self.ranks: Ranks = ()
         self._origin = self._since = perf_counter()
         self._seconds = [0.0] * len(MEASURED)
         self._current, self._step = _START_UP, _TRAINING
@@ -157,9 +160,14 @@ class LedgerClock:
         self._switch(self._current)
         return dict(zip(MEASURED, self._seconds, strict=True))
 
+    def exchange(self) -> None:
+        """All-gather the seconds of all ranks, for the goodput of the run; all ranks must call this."""
+        if dist.get_world_size() > 1:
+            self.ranks = tuple(dist.all_gather_object(self.seconds()))
+
     def position(self) -> Position:
         """Return the position in the ledger, for a checkpoint."""
-        return Position(self.segment, self.seconds())
+        return Position(self.segment, self.seconds(), self.ranks)
 
     def write_by(self, write: Callable[[], object] | None, interval: float = math.inf) -> None:
         """Set what :meth:`write` calls.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from composer.ledger.category import Category
+from composer.ledger.goodput import Goodput
 from composer.ledger.segment import Segment
 
 __all__ = ["FILENAME", "Ledger", "parse_segments"]
@@ -134,6 +135,41 @@ class Ledger:
         """Share of the time in categories other than ``OTHER``, from 0 to 1; 0 if no time has passed."""
         return self._share(self.total - self.seconds[Category.OTHER])
 
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the process with the most."""
+        return max([1, *(len(segment.ranks) for segment in self.segments)])
+
+    def of_rank(self, rank: int) -> Ledger:
+        """Return the ledger of another rank, as far as rank 0 knows it.
+
+        Ranks exchange their times when training begins, with each checkpoint, and when it ends. Since then, a rank is
+        taken to spend its time as rank 0 does.
+
+        Args:
+            rank: The rank; one that a process did not have has no time in it.
+
+        >>> ranks = ({Category.TRAINING: 3.0}, {Category.DATA: 1.0, Category.TRAINING: 2.0})
+        >>> Ledger([Segment("a", 0.0, {Category.TRAINING: 4.0}, ranks=ranks)]).of_rank(1).seconds[
+        ...     Category.TRAINING
+        ... ]
+        3.0
+        """
+        return Ledger([None if segment is None else _of_rank(segment, rank) for segment in self._entries])
+
+    def of_all_ranks(self) -> Goodput:
+        """Return the goodput of all ranks, with the worst of them.
+
+        >>> print(Ledger([Segment("a", 0.0, {Category.TRAINING: 3.0, Category.SAVING: 1.0})]).of_all_ranks())
+        75.0 % goodput
+        """
+        ranks = range(self.num_ranks)
+        absent = [
+            sum(sum(each.seconds.values()) for each in self.segments if rank >= max(len(each.ranks), 1))
+            for rank in ranks
+        ]
+        return Goodput.of([self.of_rank(rank) for rank in ranks], absent, self.total)
+
     def repeated_until(self, batch: int) -> int:
         """Return the number of batches until which training from some batch repeats steps of this run.
 
@@ -204,8 +240,22 @@ def _extended(segments: Sequence[Segment | None]) -> tuple[Segment | None, ...]:
         saved = later.resumed.seconds
         if sum(saved.values()) > sum(known.seconds.values()):
             last = max(known.last_batch, later.first_batch)
-            found[number] = replace(known, seconds=saved, last_batch=last)
+            ranks = later.resumed.ranks or known.ranks
+            found[number] = replace(known, seconds=saved, last_batch=last, ranks=ranks)
     return tuple(found)
+
+
+def _of_rank(segment: Segment, rank: int) -> Segment:
+    """Return what a segment of rank 0 says of another rank."""
+    ranks, resumed = segment.ranks or (segment.seconds,), segment.resumed
+    seconds: dict[Category, float] = {}
+    if rank < len(ranks):
+        since = {each: max(0.0, value - ranks[0].get(each, 0.0)) for each, value in segment.seconds.items()}
+        seconds = {each: ranks[rank].get(each, 0.0) + since.get(each, 0.0) for each in {*ranks[rank], *since}}
+    if resumed is not None and resumed.ranks:
+        known = resumed.ranks[rank] if rank < len(resumed.ranks) else {}
+        resumed = replace(resumed, seconds=known, ranks=())
+    return replace(segment, seconds=seconds, resumed=resumed, ranks=())
 
 
 def _was_cut(segment: Segment, after: Segment) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from composer.ledger.category import MEASURED, Category
 
-__all__ = ["Position", "Segment"]
+__all__ = ["Position", "Ranks", "Segment"]
+
+Ranks: TypeAlias = tuple[Mapping[Category, float], ...]
+"""Seconds by category of each rank."""
 
 _MAX_SECONDS = 1e12
 _STATES = ("running", "finished", "stopped", "failed")
@@ -22,6 +25,7 @@ class Position:
     Attributes:
         segment: The ``id`` of the segment.
         seconds: Its seconds by category until then.
+        ranks: The same of every rank, if there are several.
 
     >>> Position.of_saved({"segment": "a1", "seconds": {"training": 2.5}}).seconds
     {<Category.TRAINING: 'training'>: 2.5}
@@ -29,10 +33,11 @@ class Position:
 
     segment: str
     seconds: Mapping[Category, float]
+    ranks: Ranks = ()
 
     def to_saved(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"segment": self.segment, "seconds": _rounded(self.seconds)}
+        return {"segment": self.segment, "seconds": _rounded(self.seconds), **_table(self.ranks)}
 
     @staticmethod
     def of_saved(saved: object) -> Position:
@@ -45,7 +50,7 @@ class Position:
             ValueError: It is not one.
         """
         content = _mapping("position", saved)
-        return Position(_text("segment", content), _seconds(content))
+        return Position(_text("segment", content), _seconds(content), _ranks(content))
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Segment:
         begins_run: Whether the segments before it belong to another run.
         process: Identifies the process; several trainers in one process share it.
         folder: Path or URI of the checkpoint folder, without secrets; empty without one.
+        ranks: Seconds by category of every rank, if there are several, when the ranks last exchanged them.
 
     >>> segment = Segment("a1", 0.0, {Category.TRAINING: 2.5}, last_batch=10)
     >>> Segment.parse(segment.line()) == segment, segment.ended
@@ -80,6 +86,7 @@ class Segment:
     begins_run: bool = False
     process: str = ""
     folder: str = field(default="", compare=False)
+    ranks: Ranks = ()
 
     @property
     def ended(self) -> float:
@@ -99,6 +106,7 @@ class Segment:
             "begins_run": self.begins_run,
             "process": self.process,
             "folder": self.folder,
+            **_table(self.ranks),
         }
         return json.dumps(content)
 
@@ -130,11 +138,31 @@ class Segment:
             begins_run=content.get("begins_run") is True,
             process=_text("process", content),
             folder=_text("folder", content),
+            ranks=_ranks(content),
         )
 
 
 def _rounded(seconds: Mapping[Category, float]) -> dict[str, float]:
     return {category.value: round(value, 4) for category, value in seconds.items()}
+
+
+def _table(ranks: Ranks) -> dict[str, Any]:
+    """Return the seconds of ranks as one list for each category, which is shorter than one mapping for each rank."""
+    if not ranks:
+        return {}
+    return {"ranks": {each.value: [round(rank.get(each, 0.0), 3) for rank in ranks] for each in MEASURED}}
+
+
+def _ranks(content: Mapping[str, Any]) -> Ranks:
+    if "ranks" not in content:  # a single rank
+        return ()
+    columns = _mapping("'ranks'", content["ranks"])
+    sizes = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError("'ranks' must have a list of seconds for each category, all of one length.")
+    return tuple(
+        _seconds({"seconds": {name: column[rank] for name, column in columns.items()}}) for rank in range(sizes.pop())
+    )
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:

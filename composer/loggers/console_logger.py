@@ -186,7 +186,7 @@ def _train_progress(state: State) -> str:
     now, duration = state.timestamp, state.max_duration
     if duration is not None and duration.unit is not TimeUnit.EPOCH:
         return f"[{duration.unit.name.lower()}={now.get(duration.unit).value}/{duration.value}]"
-    epoch, batch, length = now.count(TimeUnit.EPOCH) + 1, now.batch_in_epoch.value, state.dataloader_len
+    epoch, batch, length = now.count(TimeUnit.EPOCH) + 1, state.train_phase.batches_loaded, state.dataloader_len
     if batch == 0 and now.count(TimeUnit.EPOCH) > 0:  # an epoch has just ended
         epoch, batch = now.count(TimeUnit.EPOCH), batch if length is None else length.value
     return f"[epoch={epoch}][batch={batch}{'' if length is None else f'/{length.value}'}]"

@@ -76,6 +76,7 @@ class ProgressBarLogger(LoggerDestination):
         self._in_fit = False
         self._unit: TimeUnit | None = None  # of the training bar; None if the bar is for an epoch
         self._first_batch = 0
+        self._extra_batches = 0  # batches of the loader beyond one per step, which joins several
         self._earlier = 0.0
         self._values: dict[str, Any] = {}
         self._config: dict[str, Any] = {}
@@ -145,6 +146,7 @@ class ProgressBarLogger(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the bar, if due."""
+        self._extra_batches = state.train_phase.extra_batches
         if time.monotonic() >= self._next_render:
             self._advance_train(state)
             self._render()
@@ -282,10 +284,12 @@ class ProgressBarLogger(LoggerDestination):
         in_epoch = now.batch_in_epoch.value if unit is None else 0
         earlier, self._earlier = self._earlier if in_epoch or unit is not None else 0.0, 0.0
         self._first_batch = now.count(TimeUnit.BATCH) - in_epoch
+        self._extra_batches = state.train_phase.extra_batches
         if unit is None:
             total = "" if duration is None else f"/{duration.value}"
             title = f"epoch {str(now.count(TimeUnit.EPOCH) + 1).rjust(max(len(total) - 1, 0))}{total}"
-            self._train = Bar(title, "batches", earlier, in_epoch, in_epoch, series="epoch")
+            done = in_epoch + self._extra_batches
+            self._train = Bar(title, "batches", earlier, done, in_epoch, series="epoch")
         else:
             self._train = Bar("train", _UNITS[unit], earlier, now.count(unit))
 
@@ -299,7 +303,7 @@ class ProgressBarLogger(LoggerDestination):
         if self._unit is None:
             if self._inner is None:  # during an evaluation the length is that of the evaluator's loader
                 total = _value(state.dataloader_len)
-            bar.advance(batches, batches, total)
+            bar.advance(batches + self._extra_batches, batches, total)
         else:
             # Stopping early may have changed the unit.
             if duration is not None and duration.unit is self._unit:

@@ -80,6 +80,7 @@ class CompiledSchedule(LambdaLR):
         self._function = as_function(job.schedule, ssr)
         self._plan: Plan | None = None
         self._end: Time | None = None
+        self._horizon: Horizon | None = None
         self._epoch_length: int | None = None
         self._edits = 0
         # Stored once: `_set` compares by identity to find groups with a user-defined function.
@@ -196,7 +197,7 @@ class CompiledSchedule(LambdaLR):
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the plan, which consists of functions and is rebuilt when needed."""
-        return {**self.__dict__, "_plan": None, "_function": None}
+        return {**self.__dict__, "_plan": None, "_horizon": None, "_function": None}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
@@ -218,7 +219,7 @@ class CompiledSchedule(LambdaLR):
         if self._plan is None or self._is_stale():
             self._make_plan()
         plan = cast(Plan, self._plan)
-        return plan(state.train_phase.timestamp)
+        return plan(state.train_phase.timestamp if self._horizon is None else self._horizon.time_of(state))
 
     def _is_stale(self) -> bool:
         """Return whether the duration of the run or an attribute of the schedule has changed since planning."""
@@ -234,13 +235,15 @@ class CompiledSchedule(LambdaLR):
 
     def _make_plan(self) -> None:
         state, function = self.state, self._function
+        self._horizon = None
         self._end, self._epoch_length = state.max_duration, state.train_phase.length
         if function is not None:
             self._plan = lambda now: function(state)
         else:
             schedule = cast(ComposerScheduler, self.schedule)
             try:
-                self._plan = schedule.__plan__(Horizon.of(state, self._ssr))
+                self._horizon = Horizon.of(state, self._ssr)
+                self._plan = schedule.__plan__(self._horizon)
             except ValueError as error:
                 raise ValueError(f"schedulers: {schedule!r} is impossible in this run: {error}") from None
         self._edits = number_of_edits[0]

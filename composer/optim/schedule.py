@@ -77,7 +77,8 @@ class ComposerScheduler:
         >>> LinearScheduler()(state)
         0.75
         """
-        return self.__plan__(Horizon.of(state, ssr))(state.timestamp)
+        horizon = Horizon.of(state, ssr)
+        return self.__plan__(horizon)(horizon.time_of(state))
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp. Called when a run begins or its duration changes.

@@ -92,6 +92,8 @@ class Horizon:
         ratio: Factor by which times are multiplied. Fractions are not, because ``max_duration`` is already scaled.
         origin: The span that ends where the segment begins, or None for a full run.
         followed: Whether another schedule continues after the planned one.
+        counts_loader_batches: Whether the batches of an epoch are those of the loader, several of which are joined in a
+            step, so that times in batches (steps) cannot be compared with times in epochs.
 
     >>> horizon = Horizon.of_run("10ep", epoch_length=100)
     >>> horizon.span(Time(3, "ep")), horizon.span(Time(0.25, "dur")).length
@@ -103,6 +105,7 @@ class Horizon:
     ratio: float = 1.0
     origin: Span | None = None
     followed: bool = False
+    counts_loader_batches: bool = False
 
     @classmethod
     def of_run(cls, max_duration: Time | str | None, epoch_length: int | None = None, ratio: float = 1.0) -> Horizon:
@@ -133,7 +136,22 @@ class Horizon:
             state: The state.
             ratio: Factor by which times are multiplied.
         """
-        return cls.of_run(state.max_duration, state.train_phase.length, ratio)
+        phase, end = state.train_phase, state.max_duration
+        if phase.joins_batches and phase.length is not None and end is not None and end.unit is TimeUnit.EPOCH:
+            return replace(cls.of_run(end, phase.length, ratio), counts_loader_batches=True)
+        return cls.of_run(end, phase.steps_per_epoch, ratio)
+
+    def time_of(self, state: State) -> Timestamp:
+        """Return the timestamp of a run as this horizon counts it.
+
+        Args:
+            state: The state of the run.
+        """
+        phase = state.train_phase
+        if not self.counts_loader_batches or phase.length is None:
+            return phase.timestamp
+        epochs = phase.timestamp.count(TimeUnit.EPOCH)
+        return phase.timestamp.copy(batch=epochs * phase.length + min(phase.batches_loaded, phase.length))
 
     def span(self, time: Time, *, scaled: bool = True) -> Span:
         """Return the span of length ``time`` from the start of the horizon.
@@ -151,6 +169,11 @@ class Horizon:
                 raise ValueError(self._unknown_length_message(time))
             return replace(self.total, length=_truncated(time.value * self.total.length, self.total.unit))
         unit, amount = time.unit, float(time.value)
+        if unit is TimeUnit.BATCH and self.counts_loader_batches:
+            raise ValueError(
+                f"'{time}' counts steps, but the number of steps in an epoch is unknown, because BatchSizeWarmup joins "
+                f"batches of the loader. Use epochs, or a fraction such as '0.1dur'; or pass max_duration in batches."
+            )
         if unit is TimeUnit.EPOCH and self.epoch_length is not None:
             unit, amount = TimeUnit.BATCH, amount * self.epoch_length
         if scaled:

@@ -66,7 +66,7 @@ def raise_if_max_duration_exceeds_t_max(t_max: str | Time, state: State) -> None
     if end is None or (t_max.unit is TimeUnit.DURATION and t_max.value >= 1):
         return
     length, last = t_max, end
-    if length.unit is not last.unit and state.train_phase.length is not None:
+    if length.unit is not last.unit and state.train_phase.steps_per_epoch is not None:
         length, last = _in_batches(length, state), _in_batches(last, state)
     if length.unit is last.unit and length.value < last.value:
         raise ValueError(
@@ -102,7 +102,7 @@ def _in_batches(time: Time, state: State) -> Time:
     """Return epochs in batches, and other times as they are."""
     if time.unit is not TimeUnit.EPOCH:
         return time
-    length = state.train_phase.length
+    length = state.train_phase.steps_per_epoch
     if length is None:
         raise RuntimeError(
             f"'{time}' cannot be converted to batches, because the number of batches in an epoch is unknown. Give "

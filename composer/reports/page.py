@@ -45,6 +45,7 @@ def run_report(
     history: History,
     *,
     time_by_category: Mapping[str, float] | None = None,
+    goodput: str = "",
     images: Sequence[ReportImage] = (),
     folder: Path | None = None,
 ) -> str:
@@ -55,6 +56,7 @@ def run_report(
     Args:
         history: The run.
         time_by_category: Seconds by category, such as "training" and "waiting for data"; None if unknown.
+        goodput: The goodput in one line; empty if unknown.
         images: The images that it logged, oldest first.
         folder: Folder of the run, in which to look for checkpoints that the log does not name.
 
@@ -69,7 +71,7 @@ def run_report(
         _outcome(history),
         _values(history),
         *_curves(history, _MOST_POINTS - round(4 / 3 * sum(len(one.png) for one in images) / _BYTES_OF_POINT)),
-        _time(time_by_category),
+        _time(time_by_category, goodput),
         _events(history),
         _checkpoints(history, folder),
         matrix_section(history.arrays),
@@ -187,10 +189,12 @@ def _shown(found: Sequence[Group]) -> list[Group]:
     return shown
 
 
-def _time(seconds: Mapping[str, float] | None) -> Html | None:
-    """Return where the time went, as a bar and a table."""
+def _time(seconds: Mapping[str, float] | None, goodput: str) -> Html | None:
+    """Return the goodput, and where the time went, as a bar and a table."""
     shares = time_shares(seconds or {}, "Seconds of the run by category", "category")
-    return None if shares is None else section("Where the time went", shares)
+    if shares is None:
+        return None
+    return section("Where the time went", *([tag("p", goodput)] if goodput else []), shares)
 
 
 def _events(history: History) -> Html | None:

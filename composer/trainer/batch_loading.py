@@ -95,8 +95,12 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
         fire(BEFORE_DATALOADER)
         clock.wait()
         run.fetched, run.gradients_ready = (), False
-        batch = END if is_at_end(phase) else next(iterator, END)
-        run.fetched = (copy_containers(batch) if keeps_batch else None,)
+        if phase.batches_per_step == 1:
+            phase.batches_in_step = phase.num_fetched = 1
+            batch = END if is_at_end(phase) else next(iterator, END)
+            run.fetched = (copy_containers(batch) if keeps_batch else None,)
+        else:
+            batch = _fetch_joined(run, iterator, keeps_batch=keeps_batch)
         if run.uneven_inputs is not None:
             batch = _batch_or_dummy(run, run.uneven_inputs, batch)
         if batch is END:
@@ -112,11 +116,11 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
         fire(AFTER_DATALOADER)
         yield state.batch
         if watch is not None:
-            watch.update(phase.timestamp.batch_in_epoch.value)
+            watch.update(phase.batches_loaded)
     phase.iterator = None
     if isinstance(iterator, EpochIterator):
         iterator.stop()
-        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), int(phase.timestamp.batch_in_epoch)
+        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), phase.batches_loaded
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
@@ -151,11 +155,33 @@ def is_at_end(phase: Phase) -> bool:
     >>> is_at_end(Phase(TrainerMode.TRAIN, length=2))
     False
     """
+    length = _epoch_length(phase)
+    return length is not None and phase.batches_loaded >= length
+
+
+def _epoch_length(phase: Phase) -> int | None:
+    """Return the number of batches of the loader in the current epoch, or None if unknown."""
     length, own = phase.length, getattr(phase.iterator, "length", None)
-    if own is not None:
-        is_part = length is not None and phase.epoch_iterators is not None and length != phase.epoch_iterators.length
-        length = min(length, own) if is_part else own
-    return length is not None and phase.timestamp.__fields__.batch_in_epoch >= length
+    if own is None:
+        return length
+    is_part = length is not None and phase.epoch_iterators is not None and length != phase.epoch_iterators.length
+    return min(length, own) if is_part else own
+
+
+def _fetch_joined(run: Run, iterator: Iterator[Batch], *, keeps_batch: bool) -> Batch:
+    """Fetch the batches of a step and join them to one; the last step of an epoch may have fewer, or none (``END``)."""
+    phase = run.state.train_phase
+    length, fetched = _epoch_length(phase), list[Batch]()
+    left = phase.batches_per_step if length is None else max(length - phase.batches_loaded, 0)
+    phase.batches_in_step = min(phase.batches_per_step, left)
+    run.is_fetching = True
+    for batch in itertools.islice(iterator, phase.batches_in_step):
+        fetched.append(batch)
+        assert run.fetched is not None
+        run.fetched = (*run.fetched, copy_containers(batch) if keeps_batch else None)
+    run.is_fetching = False
+    phase.num_fetched = len(fetched)
+    return phase.loader.join_batches(fetched) if fetched else END
 
 
 def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batch:
@@ -165,7 +191,8 @@ def _batch_or_dummy(run: Run, uneven_inputs: UnevenInputs, batch: Batch) -> Batc
         return batch
     if is_at_end(run.state.train_phase):
         return END  # on all ranks
-    run.samples, run.tokens, run.batch_counts = 0, 0, None
+    run.samples = run.tokens = run.state.train_phase.num_fetched = 0
+    run.batch_counts = None
     return uneven_inputs.dummy_batch(lambda: _send_counts(run, has_batch=False))
 
 
@@ -202,11 +229,13 @@ def _metrics_due(run: Run) -> bool:
     if not run.logger.destinations:
         return False
     phase = run.state.train_phase
-    now, phase.timestamp = phase.timestamp, phase.timestamp.to_next_batch(run.samples, run.tokens)
+    now, extra = phase.timestamp, phase.extra_batches
+    phase.timestamp = now.to_next_batch(run.samples, run.tokens)
+    phase.extra_batches += phase.batches_in_step - 1
     try:
         return run.logger.poll()
     finally:
-        phase.timestamp = now
+        phase.timestamp, phase.extra_batches = now, extra
 
 
 def start_epoch_iterator(run: Run) -> Iterator[Batch]:
@@ -217,7 +246,7 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
     """
     phase: Phase = run.state.train_phase
     epoch_iterators = _epoch_iterators(run, phase)
-    epoch, done = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
+    epoch, done = int(phase.timestamp.epoch), phase.batches_loaded
     saved = phase.resume_position
     phase.resume_position = phase.last_epoch = None
     replay_first_batch(run)
@@ -268,7 +297,7 @@ def lend_workers(run: Run) -> None:
     phase: Phase = run.state.train_phase
     if phase.epoch_iterators is not None:
         current = phase.iterator if isinstance(phase.iterator, EpochIterator) else None
-        phase.epoch_iterators.lend_workers(current, int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch))
+        phase.epoch_iterators.lend_workers(current, int(phase.timestamp.epoch), phase.batches_loaded)
 
 
 def _epoch_iterators(run: Run, phase: Phase) -> EpochIterators:

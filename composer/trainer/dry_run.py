@@ -34,7 +34,8 @@ def dry_run(run: Run) -> str:
         run: The run.
     """
     state = run.state
-    max_duration, timestamp, length = state.max_duration, state.timestamp, state.train_phase.length
+    phase, max_duration, timestamp = state.train_phase, state.max_duration, state.timestamp
+    length, extra_batches = phase.length, phase.extra_batches
     evaluators, state.evaluators = list(state.evaluators), []
     # Schedules relate to the full duration, not to these two batches.
     schedulers, state.schedulers = list(state.schedulers), []
@@ -50,7 +51,7 @@ def dry_run(run: Run) -> str:
         state.callbacks.remove(recorder)
         state.max_duration, state.timestamp, state.evaluators = max_duration, timestamp, evaluators
         state.schedulers = schedulers
-        state.train_phase.length, state.train_phase.iterator = length, None
+        phase.length, phase.extra_batches, phase.iterator = length, extra_batches, None
         for group, settings in groups:
             group.update(settings)
     report = recorder.report(state)

@@ -30,6 +30,7 @@ def rewind_batch(run: Run) -> None:
         run: The run.
     """
     phase, fetched, run.fetched = run.state.train_phase, run.fetched, None
+    is_complete, run.is_fetching = not run.is_fetching, False
     if fetched is None:
         return
     run.last_fit_failed = True
@@ -38,8 +39,8 @@ def rewind_batch(run: Run) -> None:
     if run.gradients_ready:
         _warn(run, "was raised while the optimizers stepped, so some or all parameters may be updated")
     elif isinstance(phase.iterator, EpochIterator) and phase.epoch_iterators is not None:
-        epoch, batch = int(phase.timestamp.epoch), int(phase.timestamp.batch_in_epoch)
-        if not phase.epoch_iterators.rewind(phase.iterator, epoch, batch, fetched):
+        epoch, batch = int(phase.timestamp.epoch), phase.batches_loaded
+        if not phase.epoch_iterators.rewind(phase.iterator, epoch, batch, fetched, is_complete=is_complete):
             _warn(run, "was raised with data that cannot be read again from that position")
     else:
         phase.iterator = None  # repeated batches, whose position is known

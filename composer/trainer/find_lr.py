@@ -112,7 +112,7 @@ def _repeat_batches(run: Run) -> Iterator[Batch]:
     phase = run.state.train_phase
     while True:
         yield from batches(run)
-        phase.timestamp = phase.timestamp.to_next_epoch()
+        phase.timestamp, phase.extra_batches = phase.timestamp.to_next_epoch(), 0
 
 
 def _read(losses: list[Tensor]) -> list[float]:
@@ -157,7 +157,7 @@ def _restored_afterwards(run: Run) -> Generator[None]:
             state.clock = LedgerClock()  # its steps are not those of the run
             state.callbacks = []
             state.schedulers, state.train_metrics = [], {}
-            phase.timestamp = Timestamp()
+            phase.timestamp, phase.extra_batches = Timestamp(), 0
             phase.iterator = phase.epoch_iterators = phase.resume_position = None
             model.train()
             yield

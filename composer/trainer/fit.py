@@ -101,7 +101,7 @@ def _fit(run: Run) -> None:
         logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)
     state.sync_stop_requests = False
-    logger.log_event("end")
+    logger.log_event("end", details={} if run.ledger is None else run.ledger.end())
     fire(Event.FIT_END)
     zero_gradients(run)
 

@@ -45,6 +45,8 @@ def advance(run: Run) -> None:
             # The reason is known only to the rank that requested it; once per run, it is all-gathered.
             requests = dist.all_gather_object(state.stop_requested)
             state.end_training(next(request for request in requests if request is not None))
+    if phase.batches_in_step != 1:
+        phase.extra_batches += phase.batches_in_step - 1
     run.fetched = None
     if state.max_duration is not None and state.max_duration.unit is _TOKEN:
         check_tokens(run)
@@ -86,7 +88,7 @@ def advance_epoch(run: Run) -> None:
     """
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
-    phase.timestamp = phase.timestamp.to_next_epoch()
+    phase.timestamp, phase.extra_batches = phase.timestamp.to_next_epoch(), 0
     if run.options.step_schedulers_every_batch:
         refresh_schedules(run)  # for schedules that depend on the epoch
     else:

@@ -88,8 +88,9 @@ class Run:
         auto_evaluations: The same for evaluators, by label.
         microbatches_left: Number of microbatches of the current batch left to run on this rank; None before the loss
             weights are all-reduced.
-        fetched: The current batch as fetched, in a tuple that is empty before the fetch; None after the batch is
-            counted.
+        fetched: The batches of the current step as fetched, in a tuple that is empty before the first; None after the
+            step is counted.
+        is_fetching: Whether a batch is being fetched, so that an exception means that it failed to load.
         last_fit_failed: Whether an exception ended the last fit.
         metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
         gradients_ready: Whether the gradients of the current batch are complete, so that optimizers may have stepped.
@@ -130,6 +131,7 @@ class Run:
     auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None
     fetched: tuple[Batch, ...] | None = None
+    is_fetching: bool = False
     last_fit_failed: bool = False
     metrics_logged_at: int | None = None
     gradients_ready: bool = False

@@ -49,6 +49,16 @@ class RunLedger:
         """Return the ledger of the run until now."""
         return Ledger([*self._before, self._now()])
 
+    def end(self) -> dict[str, float]:
+        """Exchange the times of the ranks; return the goodput, for the event at the end. All ranks must call this."""
+        self._clock.exchange()
+        goodput = self.ledger().of_all_ranks()
+        facts: dict[str, float] = {"goodput": round(goodput.share, 4)}
+        if len(goodput.by_rank) > 1:
+            worst = goodput.worst_rank
+            facts |= {"worst_rank": worst, "goodput_of_worst_rank": round(goodput.by_rank[worst], 4)}
+        return facts
+
     @contextlib.contextmanager
     def recording(self, state: State) -> Generator[None]:
         """Record how a call of ``fit`` ends.
@@ -72,11 +82,12 @@ class RunLedger:
             self._write_with(None)
 
     def begin(self, state: State) -> None:
-        """Begin the segment in the file, or continue it in a later call of ``fit``; other ranks write nothing.
+        """Begin the segment in the file, or continue it in a later call of ``fit``; all ranks call this, rank 0 writes.
 
         Args:
             state: The state of the run, after its savers have checked the folder.
         """
+        self._clock.exchange()
         batch = state.timestamp.count(TimeUnit.BATCH)
         self._segment = replace(self._segment, state="running", last_batch=batch)
         savers = savers_of(state)
@@ -117,7 +128,8 @@ class RunLedger:
 
     def _now(self) -> Segment:
         """Return the segment of this process until now."""
-        return replace(self._segment, started=self._clock.started, seconds=self._clock.seconds())
+        ranks = self._clock.ranks if dist.get_global_rank() == 0 else ()
+        return replace(self._segment, started=self._clock.started, seconds=self._clock.seconds(), ranks=ranks)
 
     def _write_with(self, state: State | None) -> None:
         """Let the clock write the segment, with the progress of a state."""

@@ -128,11 +128,12 @@ _NOUNS = {
 
 
 def _spent(ledger: Ledger) -> list[str]:
-    """Return where the wall time of the run went, by category from the largest, without those below half a percent."""
+    """Return the goodput, and where the wall time went: categories of at least half a percent, the largest first."""
     number = len(ledger.segments)
     over = f" over {number} starts" if number > 1 else ""
     shown = [f"{100 * share:.0f} % {category.label}" for category, share in ledger.shares.items() if share >= 0.005]
-    return [f"  wall time {_duration(ledger.total)}{over}:", *(f"{text}," for text in shown[:-1]), *shown[-1:]]
+    head = f"  wall time {_duration(ledger.total)}{over}, {ledger.of_all_ranks()}:"
+    return [head, *(f"{text}," for text in shown[:-1]), *shown[-1:]]
 
 
 def _table(rows: list[tuple[str, str, str]], files: list[tuple[str, str]], width: int | None) -> list[str]:

@@ -228,7 +228,7 @@ def bind(run: Run) -> None:
 
 def _steps_to_come(state: State) -> tuple[int, int] | None:
     """Return the numbers of epoch ends and batches left to train, or None if unknown."""
-    end, length, now = state.max_duration, state.train_phase.length, state.timestamp
+    end, length, now = state.max_duration, state.train_phase.steps_per_epoch, state.timestamp
     in_epoch = int(now.batch_in_epoch)
     if end is None or not length:
         return None

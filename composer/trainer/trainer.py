@@ -541,6 +541,7 @@ class Trainer(TrainerNames):
         self.state.timestamp = Timestamp()
         phase = self.state.train_phase
         phase.iterator = phase.resume_position = phase.last_epoch = None
+        phase.extra_batches = 0
         run_completion.discard_recorded_end(self._run)
         self._fit_calls.reset(self.state)
 
@@ -930,8 +931,8 @@ class Trainer(TrainerNames):
     def ledger(self) -> Ledger:
         """Where the wall time of the run went, over restarts with ``save_folder``; ``print(trainer.ledger)`` shows it.
 
-        With multiple ranks, each rank has its own time; only rank 0 writes ``ledger.jsonl``, and knows of earlier
-        processes.
+        With multiple ranks, only rank 0 writes ``ledger.jsonl``, and knows of other ranks (``of_all_ranks()``) and of
+        earlier processes.
         """
         return self._ledger.ledger()
 

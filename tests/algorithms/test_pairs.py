@@ -101,6 +101,7 @@ RANGE = (-6.0, 6.0)
 
 # Each with a setting that acts in two steps. ``input_key`` and ``target_key`` are given to those that take them.
 ANYWHERE: dict[str, Make] = {
+    "BatchSizeWarmup": lambda: methods.BatchSizeWarmup({"0ba": 2}),
     "DiLoCo": lambda: methods.DiLoCo(1),
     "EMA": lambda: methods.EMA("1ba"),
     "Factorize": lambda: methods.Factorize(min_channels=8, min_features=16, latent_features=0.25),

@@ -11,6 +11,9 @@ import pytest
 from composer.checkpoint.ledger_file import LocalLedgerFile, RemoteLedgerFile, ledger_file_of
 from composer.checkpoint.local_folder import LocalCheckpoints
 from composer.checkpoint.remote_folder import RemoteCheckpoints
+from composer.ledger import Segment
+from composer.ledger.category import MEASURED
+from composer.ledger.ledger import parse_segments
 from tests.storage.faulty import cleared
 
 
@@ -152,3 +155,16 @@ def test_a_disk_that_fills_up_leaves_the_lines_of_others(tmp_path) -> None:
     file.write("two at last")
     assert path.read_bytes().startswith(before)
     assert lines(file) == ["one", "two", "two at last"]
+
+
+@pytest.mark.parametrize("number", [1, 8, 512])
+def test_the_times_of_many_ranks_have_room_to_grow(number, tmp_path) -> None:
+    def line(seconds: float) -> str:
+        ranks = tuple(dict.fromkeys(MEASURED, seconds) for _ in range(number))
+        return Segment("a", 0.0, ranks[0], last_batch=int(seconds), ranks=ranks if number > 1 else ()).line()
+
+    file = LocalLedgerFile(tmp_path)
+    file.write(line(0.0))
+    file.write(line(1234567.891))  # two weeks
+    assert len(parse_segments(file.read())) == 1
+    assert file.read().split() == line(1234567.891).split()

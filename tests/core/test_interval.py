@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from composer.core.event import Event
 from composer.core.interval import IntervalSchedule, create_interval_scheduler
+from composer.core.phase import Phase, TrainerMode
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 
@@ -25,6 +26,7 @@ class Clock:
     dataloader_len: Time | None
     timestamp: Timestamp
     previous_timestamp: Timestamp | None = None
+    train_phase: Phase = field(default_factory=lambda: Phase(TrainerMode.TRAIN))
 
     def get_elapsed_duration(self) -> Time | None:
         if self.max_duration is None:

@@ -15,3 +15,13 @@ def test_phases_are_independent():
     first, second = Phase(TrainerMode.TRAIN), Phase(TrainerMode.TRAIN)
     first.timestamp = first.timestamp.to_next_batch()
     assert second.timestamp.batch == 0
+
+
+def test_counts_batches_of_the_loader_beside_steps():
+    phase = Phase(TrainerMode.TRAIN, length=10)
+    phase.timestamp = Timestamp(epoch=2, batch=23, batch_in_epoch=3)
+    assert (phase.batches_loaded, phase.steps_per_epoch, phase.epochs_trained) == (3, 10, 2.3)
+    phase.extra_batches, phase.joins_batches = 2, True
+    assert (phase.batches_loaded, phase.steps_per_epoch, phase.epochs_trained) == (5, None, 2.5)
+    phase.length = None
+    assert (phase.steps_per_epoch, phase.epochs_trained) == (None, 2.0)

@@ -40,7 +40,8 @@ def images() -> list[ReportImage]:
 
 def test_everything_is_on_the_page() -> None:
     history = history_with()
-    page = run_report(history, time_by_category=TIME, images=images())
+    page = run_report(history, time_by_category=TIME, goodput="60.0 % goodput <of> 2 ranks.", images=images())
+    assert "<p>60.0 % goodput &lt;of&gt; 2 ranks.</p>" in page
     for text in ("night plain", "Finished after 400 steps, 4 epochs", "resumed 1 time", "Note: about plain.", "14.3%"):
         assert text in page
     for text in ("table plain, step 400", "short row", "depth plain", "s3://runs/plain/ep3.pt", "inputs, step 7"):

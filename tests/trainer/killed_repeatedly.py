@@ -135,6 +135,7 @@ def kill_repeatedly(folder: str, times: int) -> dict[str, Any]:
         "wall": ended - began,
         "gaps": gaps,
         "explained": ledger.explained * ledger.total,
+        "goodput": [ledger.goodput, ledger.of_all_ranks().share],
         "total": ledger.total,
         "seconds": {category.value: seconds for category, seconds in ledger.seconds.items()},
         "batches": [[one.first_batch, one.last_batch, one.state] for one in ledger.segments],

@@ -18,6 +18,8 @@ def test_the_time_of_a_run_is_explained_after_ten_kills(parent, tmp_path) -> Non
     found = parent.call(kill_repeatedly, tmp_path, TIMES)
     assert found["statuses"] == [signal.SIGKILL] * TIMES + [0], (tmp_path / "errors.txt").read_text()
     seconds, table = found["seconds"], found["table"]
+    assert found["goodput"][0] == pytest.approx(found["goodput"][1])
+    assert 0 < found["goodput"][0] < 1
     assert found["explained"] >= 0.995 * found["wall"], (found["wall"], table)
     assert found["total"] <= found["wall"] + 0.05 * (TIMES + 1), table  # processes start at clock ticks
     # Of a killed process, what followed the last write (two a second) is missing.

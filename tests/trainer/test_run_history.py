@@ -46,6 +46,7 @@ def test_it_is_what_a_file_has(tmp_path: Path) -> None:
     assert live.tables == read.tables
     assert live.events == read.events
     assert kinds(live) == ["start", "evaluation", "evaluation", "end"]
+    assert 0 < live.events[-1].details["goodput"] < 1
     assert live.environment["versions"]["torch"] == read.environment["versions"]["torch"] == torch.__version__
     assert live.model == read.model
     assert live.model["notes"][0].startswith("Regression: 5 parameters")
