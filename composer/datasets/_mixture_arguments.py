@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from composer._text import positive
+from composer._text import as_integer, non_negative, positive
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule import ComposerScheduler, as_time
 
-__all__ = ["STRATEGIES", "Weight", "epoch_batches", "expected_batches", "named_pairs"]
+__all__ = ["STRATEGIES", "Weight", "epoch_batches", "expected_batches", "named_pairs", "whole"]
 
 STRATEGIES = ("first_exhausted", "all_exhausted")
 
@@ -81,6 +81,29 @@ def expected_batches(
     return max(1, math.ceil((end - drawn) * steps_per_sample - 1e-9))
 
 
+def whole(argument: str, number: Any, default: int | None = None) -> int:
+    """Return an integer from 0.
+
+    Args:
+        argument: Name of the argument, for error messages.
+        number: The given number.
+        default: The number if None is given; None if a number is required.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is negative.
+
+    >>> whole("rank", None, default=3)
+    3
+    """
+    if number is None and default is not None:
+        return default
+    found = as_integer(number)
+    if found is None:
+        raise TypeError(f"{argument} must be an integer from 0, but got {number!r}.")
+    return non_negative(argument, found)
+
+
 def named_pairs(sources: Any, names: Sequence[str] | None) -> dict[str, tuple[Any, Weight]]:
     """Return the loader and the weight of each source by name.
 
@@ -99,6 +122,8 @@ def named_pairs(sources: Any, names: Sequence[str] | None) -> dict[str, tuple[An
         if names is not None:
             raise ValueError("sources is a mapping, which has names already; pass no names.")
         names, entries = list(cast("Mapping[str, Any]", sources)), list(cast("Mapping[str, Any]", sources).values())
+    elif isinstance(names, str):
+        raise TypeError(f"names must be a list with a name for each source, but got the string {names!r}.")
     elif isinstance(sources, Sequence) and not isinstance(sources, str):
         entries = list(cast("Sequence[Any]", sources))
         names = [f"source_{number}" for number in range(len(entries))] if names is None else list(names)

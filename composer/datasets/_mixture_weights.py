@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 __all__ = ["MixtureWeights", "choose"]
+
+_LARGE = 1e300
 
 
 class MixtureWeights:
@@ -105,6 +108,9 @@ class MixtureWeights:
         for time, weights in self._milestones:
             if horizon.span(time, scaled=False).reached(now):
                 found.update(weights)
+        largest = max(found.values())
+        if largest > _LARGE:  # their sum may be infinite
+            found = {name: weight / largest for name, weight in found.items()}
         total = math.fsum(found.values())
         if total <= 0:
             raise ValueError(f"The weights of all sources {list(found)} are 0 at {now}; one must be greater than 0.")
@@ -123,7 +129,7 @@ def _checked(name: str, weight: Any, now: Timestamp) -> float:
     """Return a weight as a number."""
     if not _is_number(weight):
         raise TypeError(f"The weight of source {name!r} at {now} must be a number, but is {weight!r}.")
-    if not 0 <= weight < math.inf:
+    if not 0 <= weight <= sys.float_info.max:
         raise ValueError(f"The weight of source {name!r} must be finite and 0 or greater, but is {weight!r} at {now}.")
     return float(weight)
 

@@ -17,7 +17,7 @@ from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
-from composer.datasets._mixture_arguments import STRATEGIES, Weight, epoch_batches, expected_batches, named_pairs
+from composer.datasets._mixture_arguments import STRATEGIES, Weight, epoch_batches, expected_batches, named_pairs, whole
 from composer.datasets._mixture_sources import Source, make_source
 from composer.datasets._mixture_tally import Tally
 from composer.datasets._mixture_weights import MixtureWeights, choose
@@ -106,15 +106,15 @@ class Mixture:
         rank: int | None = None,
     ) -> None:
         pairs = named_pairs(sources, names)
-        self.by, self.seed = one_of("by", by, ("samples", "tokens")), seed
-        size = positive("num_replicas", dist.get_world_size() if num_replicas is None else num_replicas)
-        self.num_replicas, self.rank = size, dist.get_global_rank() if rank is None else rank
+        self.by, self.seed = one_of("by", by, ("samples", "tokens")), whole("seed", seed)
+        size = positive("num_replicas", whole("num_replicas", num_replicas, default=dist.get_world_size()))
+        self.num_replicas, self.rank = size, whole("rank", rank, default=dist.get_global_rank())
         if not 0 <= self.rank < size:
             raise ValueError(f"rank must be from 0 to {size - 1} (num_replicas - 1), but got {self.rank}.")
         self._weights = MixtureWeights({name: weight for name, (_, weight) in pairs.items()}, milestones)
         self._sources: dict[str, Source] = {
             name: make_source(
-                name, loader, mix_seed(seed, int.from_bytes(name.encode(), "big")), DataShard(self.rank, size)
+                name, loader, mix_seed(self.seed, int.from_bytes(name.encode(), "big")), DataShard(self.rank, size)
             )
             for name, (loader, _) in pairs.items()
         }
@@ -377,8 +377,11 @@ class Mixture:
         if epoch_length is not None:
             return epoch_batches(epoch_length, strategy), None
         strategy = one_of("stopping_strategy", strategy or STRATEGIES[0], STRATEGIES)
-        endless = {name: source.never_ends for name, source in self._sources.items() if source.never_ends}
-        if len(endless) == len(self._sources) or (endless and strategy == "all_exhausted"):
+        # Of sources that are never drawn, neither the end nor its absence matters.
+        drawn = self._weights.at(Timestamp()) if self._weights.are_constant else dict.fromkeys(self._sources, 1.0)
+        used = {name: source for name, source in self._sources.items() if drawn[name]}
+        endless = {name: source.never_ends for name, source in used.items() if source.never_ends}
+        if len(endless) == len(used) or (endless and strategy == "all_exhausted"):
             name, why = next(iter(endless.items()))
             raise ValueError(
                 f"An epoch of the mixture would never end: source {name!r} is infinite ({why}). Pass epoch_length, the "

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 
 from composer.core import Timestamp
 from composer.datasets import DevicePrefetcher, Mixture, TensorLoader
@@ -268,93 +268,6 @@ def test_other_data_on_resume_is_refused() -> None:
     streams = Mixture([([1, 2], 1)], num_replicas=2, rank=0)
     with pytest.raises(ValueError, match="saved by 2 ranks, but now has 3 ranks"):
         Mixture([([1, 2], 1)], num_replicas=3, rank=0).load_state_dict(streams.state_dict())
-
-
-class Endless:
-    def __iter__(self):
-        while True:
-            yield torch.zeros(2)
-
-
-class Once(BatchSampler):
-    pass
-
-
-A = source(0, 8, 2)
-
-
-@pytest.mark.parametrize(
-    ("sources", "more", "error", "message"),
-    [
-        ([], {}, ValueError, "sources is empty"),
-        (A, {}, TypeError, "must be a list of pairs"),
-        ([A], {}, TypeError, r"'source_0' must be a pair \(loader, weight\)"),
-        ([(A, -1)], {}, ValueError, "'source_0' must be finite and 0 or greater, but is -1"),
-        ([(A, math.nan)], {}, ValueError, "must be finite"),
-        ([(A, math.inf)], {}, ValueError, "must be finite"),
-        ([(A, 0)], {}, ValueError, "weights of all sources"),
-        ([(A, "0.5")], {}, TypeError, "must be a number, a schedule"),
-        ([(A, True)], {}, TypeError, "must be a number, a schedule"),
-        ([(A, LinearScheduler)], {}, TypeError, "is the class LinearScheduler"),
-        ([(A, 1), (A, 1)], {}, ValueError, "are the same loader"),
-        ([(A, 1)], {"names": ["a", "b"]}, ValueError, "one name for each of the 1 sources"),
-        ([(A, 1), (source(1, 8, 2), 1)], {"names": ["a", "a"]}, ValueError, "'a' is given twice"),
-        ([(A, 1)], {"names": ["total"]}, ValueError, "No source can be named 'total'"),
-        ([(A, 1)], {"names": [""]}, TypeError, "nonempty string"),
-        ({"a": (A, 1)}, {"names": ["a"]}, ValueError, "has names already"),
-        ([(3, 1)], {}, TypeError, "source 'source_0' must be iterable"),
-        ([(torch.utils.data.TensorDataset(torch.ones(2)), 1)], {}, TypeError, "DataLoader"),
-        ([(iter([1]), 1)], {}, ValueError, "can be read only once"),
-        ([(source(0, 0, 2), 1)], {}, ValueError, "is empty"),
-        ([(A, 1)], {"by": "words"}, ValueError, "by"),
-        ([(A, 1)], {"epoch_length": 0}, ValueError, "epoch_length must be greater than 0"),
-        ([(A, 1)], {"epoch_length": 1.5}, TypeError, "epoch_length must be an integer"),
-        ([(A, 1)], {"epoch_length": "2ep"}, ValueError, "a number of batches"),
-        ([(A, 1)], {"epoch_length": 2, "stopping_strategy": "first_exhausted"}, ValueError, "not both"),
-        ([(A, 1)], {"stopping_strategy": "last"}, ValueError, "stopping_strategy"),
-        ([(A, 1)], {"num_replicas": 2, "rank": 2}, ValueError, "rank must be from 0 to 1"),
-        ([(Endless(), 1)], {}, ValueError, "never end: source 'source_0' is infinite.*Pass epoch_length"),
-        ([(A, 1), (Endless(), 1)], {"stopping_strategy": "all_exhausted"}, ValueError, "never end"),
-        (
-            [(A, 1)],
-            {"milestones": [("1ba", {"b": 1})]},
-            ValueError,
-            r"weight for 'b', but the sources are \['source_0'\]",
-        ),
-        ([(A, 1)], {"milestones": [("1ba", {"source_0": -1})]}, ValueError, "must be finite and 0 or greater"),
-        ([(A, 1)], {"milestones": [("1ba", [1])]}, TypeError, "must map the names"),
-        ([(A, 1)], {"milestones": ["1ba"]}, TypeError, "must be a pair of a time"),
-        ([(A, 1)], {"milestones": [(1, {})]}, TypeError, "must be a time"),
-        ([(A, 1)], {"milestones": [("2ba", {}), ("1ba", {})]}, ValueError, "in order of time"),
-        ([(A, 1)], {"milestones": [("2ba", {}), ("3ep", {})]}, ValueError, "in one unit"),
-        (
-            [(DataLoader(range(8), batch_sampler=Once(RandomSampler(range(8)), 2, False)), 1)],
-            {"num_replicas": 2, "rank": 0},
-            ValueError,
-            "cannot shard among 2 ranks",
-        ),
-        ([(TensorLoader([torch.ones(4)], 2), 1)], {"num_replicas": 2, "rank": 0}, ValueError, "Pass the same to both"),
-    ],
-)
-def test_wrong_arguments_are_refused(sources, more, error, message) -> None:
-    with pytest.raises(error, match=message):
-        Mixture(sources, **more)
-
-
-def test_errors_while_drawing() -> None:
-    with pytest.raises(ValueError, match="source 'b' is empty: it yielded no batch"):
-        take(Mixture({"a": (A, 1), "b": ([], 1)}, epoch_length=9), 9)
-    with pytest.raises(ValueError, match=r"weights of all sources \['source_0'\] are 0"):
-        take(Mixture([(A, lambda now: 0.0)], epoch_length=2), 2)
-    with pytest.raises(ValueError, match="by='tokens', but no tokens were counted"):
-        take(Mixture([(A, 1)], by="tokens", epoch_length=2), 2)
-
-
-def test_an_endless_source_beside_others() -> None:
-    mixed = Mixture([(source(1, 8, 2), 0.5), (Endless(), 0.5)])
-    with pytest.raises(TypeError):
-        len(mixed)
-    assert sum(bool(batch[0]) for batch in mixed) == 4
 
 
 def test_mixtures_of_mixtures() -> None:
