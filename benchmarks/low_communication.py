@@ -50,7 +50,7 @@ class Contender:
 
 
 CONTENDERS = {
-    BASELINE: Contender(8e-3),
+    BASELINE: Contender(4e-3),
     LOCAL_SGD: Contender(4e-3, lambda: LocalSGD(SYNC_EVERY, "int8")),
     DILOCO: Contender(4e-3, lambda: DiLoCo(SYNC_EVERY, 0.7, 0.3, "int8")),
 }
