@@ -53,7 +53,7 @@ CHOICES: dict[str, Choice] = {
     "SeqLengthWarmup": Choice("language", "faster early in the run", "unchanged, more stable", "unstable starts"),
     "SequencePacking": Choice("language", "faster (less padding)", "unchanged", "documents of different lengths"),
     # ------------------------------------------------------------------------------------------------- any
-    "DiLoCo": Choice("any", "faster on slow networks", "about the same", "ranks or nodes with a slow connection"),
+    "DiLoCo": Choice("any", "faster on slow networks", "slightly lower", "ranks or nodes with a slow connection"),
     "EMA": Choice("any", "slightly slower steps", "higher", "almost always"),
     "Factorize": Choice("any", "faster steps for wide layers", "lower", "wide layers, model compression"),
     "GradientClipping": Choice("any", "slightly slower steps", "more stable", "high learning rates, long sequences"),
