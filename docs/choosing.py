@@ -56,7 +56,7 @@ CHOICES: dict[str, Choice] = {
     "BatchSizeWarmup": Choice(
         "any", "fewer, larger steps", "unchanged", "several ranks, accelerators that small batches do not fill"
     ),
-    "DiLoCo": Choice("any", "faster on slow networks", "about the same", "ranks or nodes with a slow connection"),
+    "DiLoCo": Choice("any", "faster on slow networks", "slightly lower", "ranks or nodes with a slow connection"),
     "EMA": Choice("any", "slightly slower steps", "higher", "almost always"),
     "Factorize": Choice("any", "faster steps for wide layers", "lower", "wide layers, model compression"),
     "GradientClipping": Choice("any", "slightly slower steps", "more stable", "high learning rates, long sequences"),

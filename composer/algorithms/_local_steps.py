@@ -61,7 +61,7 @@ class LocalSteps(Algorithm, ABC):
     def init(self, state: State, logger: Logger) -> None:
         """Let a single process be the only replica; reject averages of weights that replicas do not share."""
         if dist.get_world_size() == 1:
-            if self.replica_size > 1:
+            if self.replica_size != 1:
                 raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")
             state.replicas = Replicas()
             return
@@ -166,13 +166,13 @@ class LocalSteps(Algorithm, ABC):
         for name in trained if self.has_outer_momentum else ():
             if name not in self._momenta:
                 self._momenta[name] = torch.zeros_like(values[name])
-        tables = (weights, values, self._momenta)
-        self._outer_step(*([table[name] for name in trained if name in table] for table in tables), replicas)
+        momenta = [self._momenta[name] for name in trained if name in self._momenta]
+        self._outer_step([weights[name] for name in trained], [values[name] for name in trained], momenta, replicas)
         # Buffers have no gradient that a momentum could be of.
         buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
         frozen = [name for name in weights if name not in self._trained and name not in buffers]
         rest = [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
-        average_weights_of_replicas(*([table[name] for name in rest] for table in tables[:2]), replicas)
+        average_weights_of_replicas([weights[name] for name in rest], [values[name] for name in rest], replicas)
         for name in weights:
             if not _is_averaged(weights[name]):
                 _use_first(weights[name], values[name], replicas)

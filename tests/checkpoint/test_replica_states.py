@@ -196,7 +196,7 @@ def saved_while_evaluating(folder: str) -> list[Any]:
             local.append(weights_now(state))
 
         def eval_start(self, state: Any, logger: Any) -> None:
-            trainer.save_checkpoint(f"{folder}/evaluating.pt")
+            trainer.save_checkpoint(f"{folder}/evaluating_at_{int(state.timestamp.batch)}.pt")
 
     trainer.state.callbacks.append(Save())
     trainer.fit()
@@ -206,7 +206,7 @@ def saved_while_evaluating(folder: str) -> list[Any]:
 
 def test_a_checkpoint_during_an_evaluation_has_the_weights_of_each_replica(two_ranks: Ranks, tmp_path: Path) -> None:
     (_, first), (_, second) = two_ranks.run(saved_while_evaluating, str(tmp_path))
-    state = torch.load(tmp_path / "evaluating.pt", weights_only=True)["state"]
+    state = torch.load(tmp_path / "evaluating_at_4.pt", weights_only=True)["state"]
     assert not list(differing(state["replicas"][0]["model"], first))
     assert not list(differing(state["replicas"][1]["model"], second))
 
