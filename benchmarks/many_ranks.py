@@ -298,10 +298,10 @@ def _notes(network: Network, ranks: tuple[int, ...]) -> list[str]:
     return [
         f"The model: a message takes {network.latency * 1e6:g} us, a rank sends {network.bandwidth / 1e9:g} GB/s, the "
         f"store takes {network.request * 1e6:g} us for a request. These are assumptions. Collectives take the messages "
-        "and bytes of gloo's algorithms: rings for all-reduce and all-gather, trees for broadcast and barrier; objects of "
-        "more than 32 ranks go along the axes of the grid.",
+        "and bytes of gloo's algorithms: rings for all-reduce and all-gather, trees for broadcast and barrier; objects "
+        "of more than 32 ranks go along the axes of the grid.",
         "What is measured is the code of one rank, in one process and one thread, with the other ranks simulated: it "
-        f"waits for nobody. A DDP model of {NUM_TENSORS} tensors; steps are timed as fits of {MANY} less fits of {FEW}. "
+        f"waits for nobody. A DDP model of {NUM_TENSORS} tensors; steps are timed as fits of {MANY} less {FEW}. "
         "The collectives of gradients are torch's, and not counted.",
         f"The exchange sums one vector along the axes of a grid: {grids}.",
         f"A plan is what rank 0 computes from the plans of all ranks for {NUM_TENSORS} tensors, each sharded over all.",
