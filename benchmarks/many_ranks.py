@@ -208,16 +208,16 @@ def measure(ranks: tuple[int, ...] = RANKS, rounds: int = 5, network: Network | 
     samples: dict[str, Any] = {"network": vars(network) if hasattr(network, "__dict__") else str(network)}
     found = [run_rank(size, rounds) for size in ranks]
     for of in found:
-        exchange = [call for call in of.step if call.name == "all_reduce"]
+        reductions = [call for call in of.step if call.name == "all_reduce"]
         one_ring = network.seconds(Call("all_reduce", of.ranks, of.ranks * 7 * 8)) if of.ranks > 1 else 0.0
         plan, entries = plan_seconds(of.ranks, 1)
         rows.append(
             [
                 f"{of.ranks:,} ranks",
                 len(of.step),
-                sum(call.nbytes for call in exchange[:1]),
+                sum(call.nbytes for call in reductions[:1]),
                 num_messages(of.ranks),
-                sum(map(network.seconds, exchange)) * 1e3,
+                sum(map(network.seconds, reductions)) * 1e3,
                 one_ring * 1e3,
                 statistics.median(of.milliseconds),
                 spread(of.milliseconds),
@@ -280,8 +280,8 @@ def _goals(rows: list[list[Any]], found: list[OfRank]) -> list[Goal]:
     replicated, _ = plan_seconds(max(largest // 256, 1), min(256, largest))
     everywhere, _ = plan_seconds(max(largest // 256, 1), min(256, largest), each_writes_all=True)
     return [
-        Goal(f"bytes of the step's exchange, {largest:,} ranks over {found[0].ranks}", most[2] / least[2], 1.0, "x"),
-        Goal(f"exchange of a step of {largest:,} ranks, by the model", most[4], 5.0, "ms"),
+        Goal(f"bytes of the per-step all-reduce, {largest:,} ranks over {found[0].ranks}", most[2] / least[2], 1, "x"),
+        Goal(f"per-step all-reduce of {largest:,} ranks, by the model", most[4], 5.0, "ms"),
         Goal(f"time of a step without waiting, {largest:,} ranks over {found[0].ranks}", most[6] / least[6], 1.25, "x"),
         Goal(f"requests of a rank to join, {largest:,} ranks over {found[0].ranks}", most[8] / least[8], 1.0, "x"),
         Goal(
@@ -298,12 +298,12 @@ def _notes(network: Network, ranks: tuple[int, ...]) -> list[str]:
     return [
         f"The model: a message takes {network.latency * 1e6:g} us, a rank sends {network.bandwidth / 1e9:g} GB/s, the "
         f"store takes {network.request * 1e6:g} us for a request. These are assumptions. Collectives take the messages "
-        "and bytes of gloo's algorithms: rings for all-reduce and all-gather, trees for broadcast and barrier; objects of "
-        "more than 32 ranks go along the axes of the grid.",
+        "and bytes of gloo's algorithms: rings for all-reduce and all-gather, trees for broadcast and barrier; objects "
+        "of more than 32 ranks go along the axes of the grid.",
         "What is measured is the code of one rank, in one process and one thread, with the other ranks simulated: it "
-        f"waits for nobody. A DDP model of {NUM_TENSORS} tensors; steps are timed as fits of {MANY} less fits of {FEW}. "
+        f"waits for nobody. A DDP model of {NUM_TENSORS} tensors; steps are timed as fits of {MANY} less {FEW}. "
         "The collectives of gradients are torch's, and not counted.",
-        f"The exchange sums one vector along the axes of a grid: {grids}.",
+        f"The per-step all-reduce sums one vector along the axes of a grid: {grids}.",
         f"A plan is what rank 0 computes from the plans of all ranks for {NUM_TENSORS} tensors, each sharded over all.",
         f"Indices are those of a batch of 4 of {DATASET:,} shuffled samples, from the middle of the epoch.",
     ]

@@ -101,7 +101,7 @@ def run_on_rank_zero(act: Callable[[], Value], what: str) -> Value:
 def run_on_all_ranks(act: Callable[[], Value], what: str, group: torch_dist.ProcessGroup | None = None) -> Value:
     """Call a function on every rank, and return its result on this rank.
 
-    All ranks exchange one number, and texts only if it failed.
+    All ranks all-reduce one number, and all-gather texts only if it failed.
 
     Args:
         act: The function.

@@ -202,6 +202,10 @@ def gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None) -> 
             row, sizes = _as_rows(obj)
             rows = gather_rows(row)
             return None if rows is None else _objects(rows, sizes)
+        if torch_dist.get_backend(group) == "xla":  # which has no gather
+            everyone: list[Any] = [None] * torch_dist.get_world_size(group)
+            torch_dist.all_gather_object(everyone, obj, group)
+            return everyone if is_first else None
         torch_dist.gather_object(obj, gathered, group=group, group_dst=0)
     return gathered
 

@@ -113,7 +113,8 @@ def has_grid(tensor: Tensor, group: torch_dist.ProcessGroup | None) -> bool:
     >>> has_grid(torch.ones(2), None)  # in a single process
     False
     """
-    return group is None and tensor.is_cpu and tensor.nbytes <= _SHORT and get_world_size() > _MAX_RING
+    is_short = group is None and tensor.is_cpu and tensor.nbytes <= _SHORT
+    return is_short and get_world_size() > _MAX_RING and len(_groups()) > 1
 
 
 # In bytes. Of longer tensors, a ring sends each rank's data once.
@@ -134,8 +135,8 @@ def start_all_reduce(tensor: Tensor, operation: Any = torch_dist.ReduceOp.SUM) -
     ...     vector
     tensor([1024., 3072.])
     """
-    if has_grid(tensor, None) and len(groups := _groups()) > 1:
-        return _AxisReductions(tensor, operation, groups)
+    if has_grid(tensor, None):
+        return _AxisReductions(tensor, operation, _groups())
     return torch_dist.all_reduce(tensor, operation, async_op=True)  # type: ignore[return-value]
 
 
@@ -220,7 +221,8 @@ def _groups() -> list[Any]:
     if _axes is None or _axes[0]() is not world:
         size = get_world_size()
         groups: list[Any] = [None]
-        if len(grid_of(size)) > 1:
+        # torch_xla replaces new_group by a function that creates no such groups.
+        if len(grid_of(size)) > 1 and "xla" not in torch_dist.get_backend_config():
             # Each rank creates only its own groups, whose ranks create them in the same order.
             backend, timeout = "gloo" if torch_dist.is_gloo_available() else None, _timeout(world)
             groups = [

@@ -21,7 +21,7 @@ def test_a_rank_of_two_and_of_64() -> None:
     assert many[-2] == 64 * many_ranks.NUM_TENSORS
     assert report.samples["64"]["collectives"]["step"] == {"all_reduce of 8 ranks, 104 bytes": 2}
     assert {goal.what.partition(",")[0] for goal in report.goals if goal.unit == "ms"} == {
-        "exchange of a step of 64 ranks"
+        "per-step all-reduce of 64 ranks"
     }
 
 
