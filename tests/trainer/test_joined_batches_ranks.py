@@ -27,7 +27,7 @@ def trained(
 ) -> Any:
     """Train on a shard; the results are those of any number of ranks with the same number of samples in a step."""
     algorithms = arguments.pop("algorithms", None) or BatchSizeWarmup(GROWTH)
-    loader = arguments.pop("loader", None) or numbered(N, size, shuffle=True)
+    loader = arguments.pop("loader") if "loader" in arguments else numbered(N, size, shuffle=True)
     multiples = At("batch_start", lambda state: state.train_phase.batches_per_step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ComposerWarning)  # random states of other ranks
