@@ -40,7 +40,7 @@ def on_two_ranks(*arguments: object) -> object:
 def test_low_communication(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_communication, "ask", lambda *given: two_ranks.run(on_two_ranks, *given)[0])
     report = low_communication.measure(
-        seeds=(0, 1), steps=2, contenders=(low_communication.BASELINE, low_communication.DILOCO)
+        seeds=(0, 1), steps=10, contenders=(low_communication.BASELINE, low_communication.DILOCO)
     )
     (_, *plain), (_, *own) = report.rows
     weights = sum(weight.numel() for weight in low_communication.LanguageModel().parameters())
