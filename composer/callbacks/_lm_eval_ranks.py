@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer.checkpoint.on_all_ranks import run_on_all_ranks, run_on_rank_zero
+from composer.checkpoint.on_all_ranks import gather_from_all_ranks, run_on_rank_zero
 from composer.core.state import State
 from composer.core.types import Batch
 
@@ -170,8 +170,9 @@ class RankedModel:
                 failure = error  # rank 0 knows of it, and ends the evaluation
 
     def _compute(self, batches: Sequence[ScoreBatch | GenerateBatch]) -> list[Any]:
+        """Compute batches on all ranks; return the results on rank 0, and None for each batch on others."""
         results: list[Any] = [None] * len(batches)
-        for found in run_on_all_ranks(lambda: self._compute_shard(batches), _WHAT):
+        for found in gather_from_all_ranks(lambda: self._compute_shard(batches), _WHAT):
             for index, result in found.items():
                 results[index] = result
         return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from fractions import Fraction
+from functools import cached_property
 from typing import Final, Protocol
 
 from composer.core.event import Event
@@ -30,7 +31,7 @@ class _Progress(Protocol):
     def max_duration(self) -> Time | None: ...
     @property
     def dataloader_len(self) -> Time | None: ...
-    @property
+    @cached_property
     def train_phase(self) -> Phase: ...
     def get_elapsed_duration(self) -> Time | None: ...
 
