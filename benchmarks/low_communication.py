@@ -183,8 +183,8 @@ def measure(
         f"is the cross entropy of held-out files at the end, of the synchronized weights.",
         "Peak learning rates: "
         + ", ".join(f"{name} {CONTENDERS[name].lr:g}" for name in contenders)
-        + ". Chosen with another seed, of 0.004 and 0.008 for DDP and of 0.004, 0.008 and 0.016 for the others, as "
-        "were the outer settings.",
+        + ". Chosen by single runs, of 0.004 and 0.008 for DDP and of 0.004, 0.008 and 0.016 for the others, as were "
+        "the outer settings, of which few were tried.",
         f"Bytes that a rank sends a step: the mean over {2 * SYNC_EVERY} steps in which every collective is counted, "
         f"also those of DistributedDataParallel; an all-reduce as in a ring. Those of the step synchronization are "
         f"counts, loss weights and losses. Evaluations and the start are left out; 'times fewer' is of both columns.",
