@@ -41,7 +41,7 @@ class LedgerClock:
         segment: Identifies what this clock measures in a ledger.
         started: When it started, in seconds since 1970.
         resumed: The position in the ledger that was saved in the loaded checkpoint; None without one.
-        ranks: Seconds by category of every rank at the last :meth:`exchange`; empty on a single rank.
+        ranks: On rank 0, seconds by category of every rank at the last :meth:`exchange`; empty on a single rank.
 
     >>> clock = LedgerClock()
     >>> with clock.call(Category.EVALUATION):
@@ -161,9 +161,9 @@ class LedgerClock:
         return dict(zip(MEASURED, self._seconds, strict=True))
 
     def exchange(self) -> None:
-        """All-gather the seconds of all ranks, for the goodput of the run; all ranks must call this."""
+        """Gather the seconds of all ranks on rank 0, for the goodput of the run; all ranks must call this."""
         if dist.get_world_size() > 1:
-            self.ranks = tuple(dist.all_gather_object(self.seconds()))
+            self.ranks = tuple(dist.gather_object(self.seconds()) or ())
 
     def position(self) -> Position:
         """Return the position in the ledger, for a checkpoint."""

@@ -128,7 +128,7 @@ class RunLedger:
 
     def _now(self) -> Segment:
         """Return the segment of this process until now."""
-        ranks = self._clock.ranks if dist.get_global_rank() == 0 else ()
+        ranks = self._clock.ranks
         return replace(self._segment, started=self._clock.started, seconds=self._clock.seconds(), ranks=ranks)
 
     def _write_with(self, state: State | None) -> None:
