@@ -60,6 +60,8 @@ class LocalSteps(Algorithm, ABC):
 
     def init(self, state: State, logger: Logger) -> None:
         """Let a single process be the only replica; reject averages of weights that replicas do not share."""
+        # What an earlier trainer has left; a checkpoint is loaded after this event.
+        self._synchronized, self._momenta, self._trained, self._local_steps = {}, {}, set(), 0
         if dist.get_world_size() == 1:
             if self.replica_size != 1:
                 raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")

@@ -21,7 +21,7 @@ from composer.core.callback import Callback
 from composer.core.eval_mode import model_eval_mode
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
-from composer.core.time import Time
+from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.types import Batch
 from composer.export import evaluation_weights
 from composer.ledger.category import Category
@@ -107,6 +107,8 @@ class LMEvalHarness(Callback):
         bootstrap_iters: int = 0,
         **evaluate_kwargs: Any,
     ) -> None:
+        if not isinstance(tasks, (str, Mapping, Sequence)):
+            raise TypeError(f"tasks must be a name, a configuration as a dict, or a list of them; got {tasks!r}.")
         self.tasks = [tasks] if isinstance(tasks, (str, Mapping)) else list(tasks)
         if not self.tasks:
             raise ValueError("tasks is empty; pass at least one task, such as 'lambada_openai'.")
@@ -125,12 +127,16 @@ class LMEvalHarness(Callback):
         reserved = sorted(_SET_HERE & evaluate_kwargs.keys())
         if reserved:
             raise TypeError(f"{reserved[0]}= cannot be passed on to lm_eval.evaluate: the callback sets it.")
+        if limit is not None and limit > 1 and limit != int(limit):
+            raise ValueError(f"limit={limit!r} is neither a fraction of the documents nor a whole number of them.")
         self.evaluate_kwargs = {
             "limit": None if limit is None else positive("limit", limit),
             "bootstrap_iters": non_negative("bootstrap_iters", bootstrap_iters),
             "fewshot_as_multiturn": True,
             **evaluate_kwargs,
         }
+        if ensure_time(interval, TimeUnit.EPOCH, "interval").value < 0:
+            raise ValueError(f"interval={interval!r} is negative; use 0 to evaluate never, or a time such as '1000ba'.")
         self.check_interval = create_interval_scheduler(interval, checkpoint_events=False, final_events={Event.FIT_END})
         self.results: dict[str, dict[str, float]] = {}
         self._loaded: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -98,7 +98,9 @@ def join(batches: Sequence[Batch]) -> Batch:
     too, which keep their class. Other values must be equal in all batches, and stay.
 
     Sequences that were padded to different lengths are padded to the longest if the batch is a mapping with an
-    ``"attention_mask"``: ``"labels"`` (B, S) with -100, ``"input_ids"``, ``"token_type_ids"`` and the mask with 0.
+    ``"attention_mask"`` (B, S): the mask with 0, ``"labels"`` with -100, ``"input_ids"`` and ``"token_type_ids"`` with
+    the values that the mask excludes, on the side where the batches are padded. If the mask excludes none, with 0 on
+    the right.
 
     Args:
         batches: One or more batches of the same structure.
@@ -116,7 +118,7 @@ def join(batches: Sequence[Batch]) -> Batch:
     totals = [total for total, _ in extents]
     if not all(totals):
         raise _join_error("", "contains neither a tensor nor a list of samples, or lists of different lengths")
-    padding = _PADDING if is_mapping(first) and "attention_mask" in first else {}
+    padding = _padding_of(batches) if is_mapping(first) and "attention_mask" in first else {}
     return _join("", list(batches), totals, extents[0][1], padding)
 
 
@@ -248,11 +250,16 @@ def _warn_unsplit(length: int, total: int) -> None:
     warnings.warn(message, ComposerWarning, stacklevel=2)
 
 
-# What extends the sequences of a batch, where its attention mask excludes them: any token, and no target.
+class _Padding(NamedTuple):
+    value: int
+    on_the_left: bool
+
+
+# What extends the sequences of a batch, where its attention mask excludes them: a token, and no target.
 _PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
 
 
-def _join(path: str, values: list[Any], totals: list[int], depth: int, padding: Mapping[Any, int]) -> Any:
+def _join(path: str, values: list[Any], totals: list[int], depth: int, padding: Mapping[Any, _Padding]) -> Any:
     """Join the values that all batches have at one place, as ``_split`` splits them.
 
     Args:
@@ -302,12 +309,30 @@ def _concatenated(path: str, values: list[Any]) -> Any:
     return torch.cat(values)
 
 
-def _padded(values: list[Any], value: int) -> list[Any]:
+def _padding_of(batches: Sequence[Any]) -> dict[str, _Padding]:
+    """Return how the sequences of batches are padded by key, as far as their attention masks show it."""
+    masks: list[Any] = [batch["attention_mask"] for batch in batches]
+    is_left, tokens = False, dict(_PADDING)
+    if all(isinstance(mask, Tensor) and mask.ndim == 2 for mask in masks) and len({m.shape[1] for m in masks}) > 1:
+        is_left = any(bool((mask[:, 0] == 0).any()) for mask in masks)
+        if is_left and any(bool((mask[:, -1] == 0).any()) for mask in masks):
+            raise _join_error("['attention_mask']", "excludes both the first and the last tokens of sequences")
+        for key in ("input_ids", "token_type_ids"):
+            pairs = ((batch.get(key), mask) for batch, mask in zip(batches, masks, strict=True))
+            excluded = (ids[mask == 0] for ids, mask in pairs if isinstance(ids, Tensor) and ids.shape == mask.shape)
+            tokens[key] = next((int(values[0]) for values in excluded if len(values)), tokens[key])
+    return {key: _Padding(value, is_left) for key, value in tokens.items()}
+
+
+def _padded(values: list[Any], padding: _Padding) -> list[Any]:
     """Pad sequences (B, S) to the longest; return others as they are."""
     if not all(isinstance(each, Tensor) and each.ndim == 2 for each in values):
         return values
     longest = max(each.shape[1] for each in values)
-    return [torch.nn.functional.pad(each, (0, longest - each.shape[1]), value=value) for each in values]
+    missing = [longest - each.shape[1] for each in values]
+    sides = [(number, 0) if padding.on_the_left else (0, number) for number in missing]
+    pairs = zip(values, sides, strict=True)
+    return [torch.nn.functional.pad(each, side, value=padding.value) for each, side in pairs]
 
 
 def _common(path: str, values: list[Any]) -> Any:

@@ -149,12 +149,17 @@ class Ledger:
         Args:
             rank: The rank; one that a process did not have has no time in it.
 
+        Raises:
+            ValueError: The run had no such rank.
+
         >>> ranks = ({Category.TRAINING: 3.0}, {Category.DATA: 1.0, Category.TRAINING: 2.0})
         >>> Ledger([Segment("a", 0.0, {Category.TRAINING: 4.0}, ranks=ranks)]).of_rank(1).seconds[
         ...     Category.TRAINING
         ... ]
         3.0
         """
+        if not 0 <= rank < self.num_ranks:
+            raise ValueError(f"rank={rank} is not one of the {self.num_ranks} ranks of the run, counted from 0.")
         return Ledger([None if segment is None else _of_rank(segment, rank) for segment in self._entries])
 
     def of_all_ranks(self) -> Goodput:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["check_agreement"]
 
 _MAX_SHOWN = 5
+# In the representation of functions and objects.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def check_agreement(state: State) -> None:
     """Raise an error if ranks differ in a setting that must be the same, which would hang or give wrong results.
 
     Compared are the names, shapes and dtypes of the parameters, which of them are trained, the optimizers and their
-    parameter groups, the algorithms in their order, ``max_duration``, the precision, the seed, and the versions of
-    composer, torch and Python. All ranks call this once; it costs an all-reduce of two numbers, and all-gathers only if
-    ranks differ. In a single process it does nothing.
+    parameter groups, the algorithms in their order, the arguments of those of this library, ``max_duration``, the
+    precision, the seed, and the versions of composer, torch and Python. All ranks call this once; it costs an all-reduce
+    of two numbers, and all-gathers only if ranks differ. In a single process it does nothing.
 
     Args:
         state: The state of the run, with its final model and optimizers.
@@ -47,6 +50,8 @@ def check_agreement(state: State) -> None:
     found = disagreements(dist.all_gather_object(described))
     if not found:
         return
+    if "algorithms" in found:
+        found.pop("arguments of algorithms", None)
     if "parameters" in found:
         # All ranks know now that they differ, so all of them join this larger all-gather.
         found["parameters"] = _describe_parameter_differences(state.model)
@@ -62,11 +67,19 @@ def _describe_state(state: State) -> dict[str, Any]:
         "parameters": hashlib.sha256(parameters.encode()).hexdigest()[:12],
         "optimizers": [_describe_optimizer(optimizer) for optimizer in state.optimizers],
         "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
+        "arguments of algorithms": [
+            _ADDRESS.sub("", repr(algorithm)) for algorithm in state.algorithms if _is_ours(algorithm)
+        ],
         "max_duration": None if state.max_duration is None else str(state.max_duration),
         "precision": str(state.precision),
         "seed": state.rank_zero_seed,
         "versions": f"composer {__version__}, torch {torch.__version__}, Python {python}",
     }
+
+
+def _is_ours(algorithm: Any) -> bool:
+    """Return whether the representation of an algorithm has its arguments, and nothing of a single rank."""
+    return type(algorithm).__module__.startswith("composer.algorithms.")
 
 
 def _describe_optimizer(optimizer: torch.optim.Optimizer) -> str:

@@ -361,3 +361,12 @@ def test_frozen_parameters_do_not_move() -> None:
     assert {"net.8.weight"} <= set(differing(before, after))
     assert not {"net.0.weight", "net.0.bias"} & set(differing(before, after))
     assert not [name for name in engine.state.algorithms[0].state_dict()["momenta"] if name.startswith("net.0.")]
+
+
+def test_an_instance_starts_anew_in_each_trainer() -> None:
+    method = DiLoCo(3, outer_lr=0.5, outer_momentum=0.8)
+    first, second = (fitted(trainer_with(method, max_duration="5ba")) for _ in range(2))
+    assert not list(differing(first, second))
+    trainer = trainer_with(method, model=Normed(torch.float64), data=[], max_duration="1ba")
+    assert not method.state_dict()["momenta"]
+    trainer.close()

@@ -29,6 +29,31 @@ def rows(n: int, *shape: int) -> Tensor:
     return torch.arange(size.numel()).reshape(size)
 
 
+def padded(tokens: list[list[int]], token: int, *, on_the_left: bool) -> dict[str, Tensor]:
+    """A batch of texts, padded to the longest."""
+    longest = max(map(len, tokens))
+    ids, mask = [], []
+    for text in tokens:
+        missing = longest - len(text)
+        ids.append([token] * missing + text if on_the_left else text + [token] * missing)
+        mask.append([0] * missing + [1] * len(text) if on_the_left else [1] * len(text) + [0] * missing)
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+@pytest.mark.parametrize("on_the_left", [False, True])
+def test_texts_are_padded_as_their_batches_are(on_the_left) -> None:
+    texts = [[1, 2], [3], [4, 5, 6, 7], [8, 9]]
+    parts = [padded(texts[:2], 49, on_the_left=on_the_left), padded(texts[2:], 49, on_the_left=on_the_left)]
+    expected = padded(texts, 49, on_the_left=on_the_left)
+    assert flat(join(parts)) == flat(expected)
+
+
+def test_texts_padded_on_both_sides_are_an_error() -> None:
+    parts = [padded([[1, 2], [3]], 49, on_the_left=True), padded([[4, 5, 6], [7]], 49, on_the_left=False)]
+    with pytest.raises(ValueError, match=r"attention_mask.*first and the last"):
+        join(parts)
+
+
 FORMS: dict[str, Any] = {
     "tensor": lambda n: rows(n, 2),
     "pair": lambda n: (rows(n, 3), rows(n)),

@@ -71,6 +71,10 @@ DIFFERENT: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"algorithms": [ChannelsLast(), LabelSmoothing()]},
         "- algorithms: rank 0: ['LabelSmoothing', 'ChannelsLast']; rank 1: ['ChannelsLast', 'LabelSmoothing']",
     ),
+    "arguments": (
+        lambda: {"algorithms": [LabelSmoothing(0.2), ChannelsLast()]},
+        "- arguments of algorithms: rank 0: ['LabelSmoothing(smoothing=0.1",
+    ),
 }
 
 

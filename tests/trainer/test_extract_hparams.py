@@ -114,9 +114,13 @@ def methods() -> list[type[Algorithm]]:
     ]
 
 
+# What cannot be made with all of its defaults.
+REQUIRED: dict[str, dict[str, Any]] = {"BatchSizeWarmup": {"milestones": {"1ba": 2}}}
+
+
 @pytest.mark.parametrize("made", methods(), ids=lambda made: made.__name__)
 def test_every_method_reports_its_arguments(made: type[Algorithm]) -> None:
-    found = one(made())
+    found = one(made(**REQUIRED.get(made.__name__, {})))
     given = {name for name, p in inspect.signature(made).parameters.items() if p.default is not None}
     assert found["class"] == made.__name__
     assert given <= set(found)
