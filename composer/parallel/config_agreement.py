@@ -29,8 +29,8 @@ def check_agreement(state: State) -> None:
 
     Compared are the names, shapes and dtypes of the parameters, which of them are trained, the optimizers and their
     parameter groups, the algorithms in their order, the arguments of those of this library, ``max_duration``, the
-    precision, the seed, and the versions of composer, torch and Python. All ranks call this once; it costs an all-reduce
-    of two numbers, and all-gathers only if ranks differ. In a single process it does nothing.
+    precision, the seed, and the versions of composer, torch and Python. All ranks call this once; it costs an
+    all-reduce of two numbers, and all-gathers only if ranks differ. In a single process it does nothing.
 
     Args:
         state: The state of the run, with its final model and optimizers.
