@@ -85,6 +85,7 @@ class LocalSGD(LocalSteps):
     __traits__ = Traits(
         slot=Slot.SELECT,
         conflicts_with={
+            "GyroDropout": "its masks are created in the first step, when replicas train apart. Use ordinary dropout.",
             "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
             "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
             "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",

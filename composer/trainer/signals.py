@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 from composer import dist
 
-__all__ = ["Interrupted", "Interruption"]
+__all__ = ["Interrupted", "Interruption", "import_for_exit"]
 
 
 # Job schedulers signal both the launcher and its processes, and the launcher forwards the signal: repetitions of a
@@ -49,6 +50,7 @@ class Interrupted(BaseException):
         """
         if self.signum == signal.SIGINT:
             _suppress_traceback()
+            import_for_exit()
             raise _mark_reported(KeyboardInterrupt()) from None
         raise SystemExit(128 + self.signum) from None
 
@@ -72,6 +74,19 @@ def _suppress_traceback() -> None:
             before(cls, error, trace)
 
     sys.excepthook = hook
+
+
+def import_for_exit() -> None:
+    """Import what torch imports at exit, to show compile times.
+
+    Some modules, such as those that define named tuples, run code from texts when they are imported. While Python
+    exits, that makes it forget that SIGINT was the reason, and the exit code is 1.
+
+    >>> import_for_exit()
+    """
+    if "torch._dynamo" in sys.modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("tabulate")
 
 
 class Interruption:

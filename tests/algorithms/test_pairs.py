@@ -200,6 +200,8 @@ def _train(*names: str) -> None:
     torch.manual_seed(3)
     made, watch = [_make(name, text) for name in names], Watch()
     batches = _text_batches() if text else make_batches(2)
+    if "BatchSizeWarmup" in names:
+        batches = [*batches, *batches]  # a step takes two
     model = TextNet() if text else ImageNet()
     optimizer = schedulefree.SGDScheduleFree(model.parameters(), lr=0.1) if "ScheduleFree" in names else None
     if optimizer is not None:
