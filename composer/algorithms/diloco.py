@@ -140,7 +140,7 @@ class DiLoCo(LocalSteps):
     Cost:
         Two copies of the parameters in memory. While the replicas synchronize, two buffers of at most 64 MiB, and the
         difference of all parameters. A checkpoint contains each replica's optimizer states and weights, and rank 0
-        gathers them in memory. Counts and losses are still reduced over all ranks in each step: under 100 bytes a rank.
+        gathers them in memory. Counts and losses are still reduced over all ranks in each step: a few hundred bytes.
 
     Args:
         sync_every: Number of steps of a round; or a time in batches or epochs. Counted from the start of training.
