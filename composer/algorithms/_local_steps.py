@@ -14,8 +14,11 @@ from composer._text import one_of
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas
 from composer.algorithms._weight_averaging import weights_of
 from composer.core.algorithm import Algorithm
+from composer.core.algorithm_order import Slot
+from composer.core.distributed_support import Sharding
 from composer.core.replicas import Replicas
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.traits import Traits
 from composer.dist.dtensor import is_dtensor
 
 if TYPE_CHECKING:
@@ -33,6 +36,21 @@ class LocalSteps(Algorithm, ABC):
         compression: The dtype in which differences are sent, or None.
         replica_size: Number of ranks that form a replica.
     """
+
+    # First at BATCH_END, so that others see the synchronized weights.
+    __traits__ = Traits(
+        slot=Slot.SELECT,
+        conflicts_with={
+            "GyroDropout": "its masks are created in the first step, when replicas train apart. Use ordinary dropout.",
+            "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
+            "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
+            "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",
+        },
+        sharding=Sharding.FULL_WEIGHTS,
+        sharding_reason="Each replica trains its own weights, all of which its ranks hold.",
+        engine_conflict="It trains without the synchronization of gradients.",
+        why_not_neutral="it averages the replicas of any run with several ranks",
+    )
 
     has_outer_momentum = True
 

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor
 
 from composer import dist
@@ -265,12 +264,8 @@ class _NoiseDecision:
         noise = None if callback is None else callback.noise_scale
         # Reads the device, once in an interval. NaN, and estimates that are negative in the first steps, do not grow.
         grows = noise is not None and float(noise) > factor * self._batch_samples * self.multiple
-        if dist.get_world_size() > 1:
-            # Averages of floating-point numbers may differ among ranks in the last bit.
-            agreed = torch.tensor(int(grows))
-            dist.all_reduce(agreed, "MIN")
-            grows = bool(agreed)
-        if grows:
+        # Averages of floating-point numbers may differ among ranks in the last bit.
+        if not dist.largest(int(not grows)):
             self.multiple = min(2 * self.multiple, end)
 
     def state_dict(self) -> dict[str, Any]:

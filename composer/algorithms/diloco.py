@@ -11,6 +11,7 @@ Paper: Douillard et al. 2023, https://arxiv.org/abs/2311.08105
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,11 +25,8 @@ from composer.algorithms._pseudo_gradients import (
     average_weights_of_replicas,
     replicas_of,
 )
-from composer.core.algorithm_order import Slot
-from composer.core.distributed_support import Sharding
 from composer.core.replicas import Replicas
 from composer.core.time import Time
-from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -160,20 +158,12 @@ class DiLoCo(LocalSteps):
     Paper: https://arxiv.org/abs/2311.08105 (Douillard et al. 2023)
     """
 
-    # First at BATCH_END, so that others see the synchronized weights.
-    __traits__ = Traits(
-        slot=Slot.SELECT,
+    __traits__ = replace(
+        LocalSteps.__traits__,
         conflicts_with={
+            **LocalSteps.__traits__.conflicts_with,
             "LocalSGD": "both synchronize the replicas. Use one of them.",
-            "GyroDropout": "its masks are created in the first step, when replicas train apart. Use ordinary dropout.",
-            "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
-            "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
-            "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",
         },
-        sharding=Sharding.FULL_WEIGHTS,
-        sharding_reason="Each replica trains its own weights, all of which its ranks hold.",
-        engine_conflict="It trains without the synchronization of gradients.",
-        why_not_neutral="it averages the replicas of any run with several ranks",
     )
 
     def __init__(

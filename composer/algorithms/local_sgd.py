@@ -15,11 +15,8 @@ from torch import Tensor
 
 from composer.algorithms._local_steps import LocalSteps
 from composer.algorithms._pseudo_gradients import average_over_replicas, average_weights_of_replicas, replicas_of
-from composer.core.algorithm_order import Slot
-from composer.core.distributed_support import Sharding
 from composer.core.replicas import Replicas
 from composer.core.time import Time
-from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -80,21 +77,6 @@ class LocalSGD(LocalSteps):
 
     Paper: https://arxiv.org/abs/1805.09767 (Stich 2018)
     """
-
-    # First at BATCH_END, so that others see the synchronized weights.
-    __traits__ = Traits(
-        slot=Slot.SELECT,
-        conflicts_with={
-            "GyroDropout": "its masks are created in the first step, when replicas train apart. Use ordinary dropout.",
-            "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
-            "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
-            "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",
-        },
-        sharding=Sharding.FULL_WEIGHTS,
-        sharding_reason="Each replica trains its own weights, all of which its ranks hold.",
-        engine_conflict="It trains without the synchronization of gradients.",
-        why_not_neutral="it averages the replicas of any run with several ranks",
-    )
 
     has_outer_momentum = False
 

@@ -166,11 +166,11 @@ def all_gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None)
         return [obj]
     if is_simulated():  # without 1,024 copies
         return [obj] * torch_dist.get_world_size(group)
-    gathered: list[Any] = [None] * torch_dist.get_world_size(group)
     with InCollective(group):
         if has_grid(_NOTHING, group):
-            rows, sizes = _as_rows(obj)
-            return _objects(all_gather_rows(rows), sizes)
+            row, sizes = _as_rows(obj)
+            return _objects(all_gather_rows(row), sizes)
+        gathered: list[Any] = [None] * torch_dist.get_world_size(group)
         torch_dist.all_gather_object(gathered, obj, group)
     return gathered
 
@@ -196,16 +196,15 @@ def gather_object(obj: Object, group: torch_dist.ProcessGroup | None = None) -> 
     is_first = torch_dist.get_rank(group) == 0
     if is_simulated():
         return [obj] * torch_dist.get_world_size(group) if is_first else None
-    gathered: list[Any] | None = [None] * torch_dist.get_world_size(group) if is_first else None
+    if torch_dist.get_backend(group) == "xla":  # which has no gather
+        everyone = all_gather_object(obj, group)
+        return everyone if is_first else None
     with InCollective(group):
         if has_grid(_NOTHING, group):
             row, sizes = _as_rows(obj)
             rows = gather_rows(row)
             return None if rows is None else _objects(rows, sizes)
-        if torch_dist.get_backend(group) == "xla":  # which has no gather
-            everyone: list[Any] = [None] * torch_dist.get_world_size(group)
-            torch_dist.all_gather_object(everyone, obj, group)
-            return everyone if is_first else None
+        gathered: list[Any] | None = [None] * torch_dist.get_world_size(group) if is_first else None
         torch_dist.gather_object(obj, gathered, group=group, group_dst=0)
     return gathered
 

@@ -57,7 +57,7 @@ class Goodput:
     @property
     def worst_rank(self) -> int:
         """The rank with the least goodput: in synchronous training, the one that the others wait for."""
-        return min(range(len(self.by_rank)), key=self.by_rank.__getitem__)
+        return _worst(self.by_rank)
 
     def __str__(self) -> str:
         """Return one line."""
@@ -83,17 +83,21 @@ class Goodput:
         seconds[Category.NOT_RUNNING] = max(0.0, seconds[Category.NOT_RUNNING] - (sum(absent) - beyond))
         trained = [sum(ledger.seconds[each] for each in _TRAINED) for ledger in ledgers]
         by_rank = tuple(min(each / wall, 1.0) if wall > 0 else 0.0 for each in trained)
-        worst = ledgers[min(range(len(ledgers)), key=by_rank.__getitem__)]
+        worst = _worst(by_rank)
         # Only what processes measured: the time between them is that of rank 0 for all.
         excess = {
-            each: _measured(worst, each) - sum(_measured(ledger, each) for ledger in ledgers) / len(ledgers)
+            each: _measured(ledgers[worst], each) - sum(_measured(ledger, each) for ledger in ledgers) / len(ledgers)
             for each in Category
             if each not in _TRAINED
         }
         most, mean = max(excess, key=excess.__getitem__), sum(trained) / len(trained)
-        shortfall = mean - sum(worst.seconds[each] for each in _TRAINED)
+        shortfall = mean - trained[worst]
         is_reason = shortfall > _SHORTFALL * mean and excess[most] >= shortfall / 2
         return Goodput(wall, seconds, sum(absent), by_rank, most if is_reason else None)
+
+
+def _worst(by_rank: Sequence[float]) -> int:
+    return min(range(len(by_rank)), key=by_rank.__getitem__)
 
 
 def _measured(ledger: Ledger, category: Category) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from composer import dist
 from composer.core.types import Batch
 from composer.trainer.step_sync import StepCounts, StepSync
@@ -59,9 +57,7 @@ class UnevenInputs:
         counts = self._step_sync.counts()
         if replicas.group is None or counts.num_with_batch == counts.num_ranks:
             return self.is_idle
-        idle = torch.tensor(int(self.is_idle))
-        dist.all_reduce(idle, "MIN", replicas.group)
-        return bool(idle)
+        return not dist.largest(int(not self.is_idle), replicas.group)
 
     def join_first_step(self) -> None:
         """In the first step, broadcast a batch to ranks that have none; call after the counts were sent."""
