@@ -144,6 +144,7 @@ _ANY = {
 }
 _TEXT = {
     **_ANY,
+    "BatchSizeWarmup": "BatchSizeWarmup(end=4, duration='0.5dur', lr_scaling='sqrt')",
     "Alibi": "Alibi(max_sequence_length={length}, train_sequence_length_scaling=1.0)",
     "GatedLinearUnits": "GatedLinearUnits()",
     "LayerFreezing": "LayerFreezing()",

@@ -94,6 +94,9 @@ def _methods() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 
 NOT_TIMED = {
+    "BatchSizeWarmup": "trains on more batches a step",
+    "DiLoCo": "saves communication between ranks",
+    "LocalSGD": "saves communication between ranks",
     "NoOpModel": "trains nothing",
     "PatchDropout": "is for vision transformers",
     "ScheduleFree": "needs an optimizer of the package schedulefree",

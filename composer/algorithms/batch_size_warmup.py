@@ -153,6 +153,12 @@ class BatchSizeWarmup(Algorithm):
         if (end is None) != (milestones is not None):
             remedy = "omit it" if end is not None else "pass the largest multiple"
             raise ValueError(f"end belongs to duration and noise_factor, but with {chosen[0]} it is {end!r}; {remedy}.")
+        if milestones is not None and start != 1:
+            raise ValueError(
+                f"start belongs to duration and noise_factor, but with milestones it is {start!r}; add '0ba'."
+            )
+        if noise_factor is None and interval != "100ba":
+            raise ValueError(f"interval belongs to noise_factor, but with {chosen[0]} it is {interval!r}; omit it.")
         self.milestones = None if milestones is None else _milestones(milestones)
         self.start = _multiple("start", start)
         self.end = None if end is None else _multiple("end", end)
@@ -184,9 +190,9 @@ class BatchSizeWarmup(Algorithm):
         if self.noise_factor is not None:
             return self._noisy.multiple
         if self.duration is None or self.end is None:
-            reached = [k for time, k in (self.milestones or {}).items() if _progress(state, time) >= time.value]
+            reached = [k for time, k in (self.milestones or {}).items() if state.progress(time.unit) >= time.value]
             return max(reached, default=1)
-        done = min(_progress(state, self.duration) / self.duration.value, 1.0)
+        done = min(state.progress(self.duration.unit) / self.duration.value, 1.0)
         # A fraction such as 3 * (1 / 3) of the duration must not miss its step by rounding.
         return self.start + math.floor((self.end - self.start) * done + 1e-9)
 
@@ -332,18 +338,6 @@ def _noise_scale_callback(state: State) -> Any:
     return next((callback for callback in state.callbacks if hasattr(callback, "noise_scale")), None)
 
 
-def _progress(state: State, time: Time) -> float:
-    """Return the progress of a run in the unit of a time."""
-    if time.unit is TimeUnit.EPOCH:
-        return state.train_phase.epochs_trained
-    if time.unit is not TimeUnit.DURATION:
-        return state.timestamp.count(time.unit)
-    end = state.max_duration
-    if end is None or not end.value:
-        return 1.0
-    return _progress(state, end) / end.value
-
-
 def _check_known(state: State, time: Time) -> None:
     """Raise if the progress is not known at each step, or differs between runs."""
     end = state.max_duration
@@ -364,7 +358,19 @@ def _check_known(state: State, time: Time) -> None:
 def _milestones(milestones: Any) -> dict[Time, int]:
     if not isinstance(milestones, Mapping) or not milestones:
         raise ValueError(f"milestones must map times to multiples, such as {{'0.5dur': 2}}; got {milestones!r}.")
-    return {_time("milestones", time): _multiple(f"milestones[{time!r}]", k) for time, k in milestones.items()}
+    read = {_time("milestones", time): _multiple(f"milestones[{time!r}]", k) for time, k in milestones.items()}
+    for time in read:
+        if time.value < 0 or (time.unit is TimeUnit.DURATION and time.value > 1):
+            raise ValueError(f"milestones: '{time}' is not a time of the run, which lasts from '0dur' to '1dur'.")
+    for unit in {time.unit for time in read}:
+        times = sorted((time for time in read if time.unit is unit), key=lambda time: time.value)
+        for earlier, later in itertools.pairwise(times):
+            if read[later] < read[earlier]:
+                raise ValueError(
+                    f"milestones must not decrease, but map '{earlier}' to {read[earlier]} and '{later}' to "
+                    f"{read[later]}; the batch only grows."
+                )
+    return read
 
 
 def _time(argument: str, value: Any) -> Time:

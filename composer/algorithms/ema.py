@@ -258,14 +258,7 @@ class EMA(Algorithm):
 
     def _should_start(self, state: State) -> bool:
         """Return whether averaging starts now."""
-        if self.ema_start.unit is not TimeUnit.DURATION:
-            return state.timestamp.has_reached(self.ema_start)
-        if self.ema_start.value <= 0:
-            return True
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError(f"ema_start={self.ema_start} is a fraction of the run, so max_duration must be set.")
-        return elapsed >= self.ema_start
+        return self.ema_start.value <= 0 or state.progress(self.ema_start.unit) >= self.ema_start.value
 
     def _refresh_pairs(self, model: nn.Module) -> None:
         if self.ema_started:

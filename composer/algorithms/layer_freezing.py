@@ -162,11 +162,8 @@ class LayerFreezing(Algorithm):
     def _update(self, state: State, logger: Logger, count: int) -> None:
         if count % int(self.update_interval.value):
             return
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError("LayerFreezing freezes layers over the duration of the run, so max_duration must be set.")
         depth, fraction = freeze_layers(
-            state.model, state.optimizers, min(float(elapsed), 1.0), self.freeze_start, self.freeze_level
+            state.model, state.optimizers, state.progress("dur"), self.freeze_start, self.freeze_level
         )
         self._depth = max(self._depth, depth)
         logger.log_metrics({"layer_freezing/layers_frozen": depth, "layer_freezing/percentage_frozen": fraction})

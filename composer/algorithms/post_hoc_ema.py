@@ -293,12 +293,7 @@ class PostHocEMA(Algorithm):
     def _num_due(self, state: State) -> int:
         """Return the number of snapshots that should have been taken by now."""
         interval = self.snapshot_interval
-        if interval.unit is not TimeUnit.DURATION:
-            return math.floor(state.timestamp.get(interval.unit).value / interval.value + 1e-9)
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError(f"snapshot_interval={interval} is a fraction of the run, so max_duration must be set.")
-        return math.floor(elapsed.value / interval.value + 1e-9)
+        return math.floor(state.progress(interval.unit) / interval.value + 1e-9)
 
     def _take_snapshots(self) -> None:
         """Take a snapshot of each average, unless there is one of this time."""

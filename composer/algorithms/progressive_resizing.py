@@ -161,10 +161,7 @@ class ProgressiveResizing(Algorithm):
         """Resize the batch and log its size."""
         if self.initial_scale == 1:
             return
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError("ProgressiveResizing grows images over the run, so max_duration must be set.")
-        scale = self.scale_at(float(elapsed))
+        scale = self.scale_at(state.progress("dur"))
         input, target = state.batch_get_item(self.input_key), state.batch_get_item(self.target_key)
         full = _image_size(input)
         height, width = (self._rounded(side, scale) for side in full)

@@ -202,11 +202,8 @@ class SelectiveBackprop(Algorithm):
         """Prune the batch."""
         if self.keep == 1:
             return
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError("SelectiveBackprop acts from start to end of the run, so max_duration must be set.")
         batch_idx = int(state.timestamp.batch_in_epoch.value)
-        if should_selective_backprop(elapsed, batch_idx, self.start, self.end, self.interrupt):
+        if should_selective_backprop(state.progress("dur"), batch_idx, self.start, self.end, self.interrupt):
             self._prune(state)
 
     def _are_sharded(self, model: nn.Module) -> bool:

@@ -23,7 +23,6 @@ from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
-from composer.core.time import TimeUnit
 from composer.core.traits import Traits
 
 if TYPE_CHECKING:
@@ -178,20 +177,10 @@ class SeqLengthWarmup(Algorithm):
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Cut the batch and log its size."""
-        length = self.length_at(_elapsed(state))
+        length = self.length_at(state.progress("dur"))
         state.batch = set_batch_sequence_length(state.batch, length, self.truncate, self.preserve_end_of_sequence)
         rows, length = sequence_size(state.batch)
         logger.log_metrics({"seq_length_warmup/curr_seq_len": length, "seq_length_warmup/curr_bs": rows})
-
-
-def _elapsed(state: State) -> float:
-    """Return the fraction of the run completed, including fractions of an epoch if the unit is epochs."""
-    maximum = state.max_duration
-    if maximum is None:
-        raise ValueError("SeqLengthWarmup increases the sequence length over the run, so max_duration must be set.")
-    if maximum.unit is TimeUnit.EPOCH and maximum.value:
-        return state.train_phase.epochs_trained / maximum.value
-    return float(cast(Any, state.get_elapsed_duration()))
 
 
 def _cut(size: tuple[int, int], length: int, tensor: Tensor) -> Tensor:

@@ -230,12 +230,7 @@ class StochasticDepth(Algorithm):
 
     def _warmed(self, state: State) -> float:
         """Return the completed fraction of the warm-up."""
-        if self.drop_warmup.unit is not TimeUnit.DURATION:
-            return min(state.timestamp.get(self.drop_warmup.unit).value / self.drop_warmup.value, 1.0)
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None:
-            raise ValueError(f"drop_warmup={self.drop_warmup} is a fraction of the run, so max_duration must be set.")
-        return min(elapsed.value / self.drop_warmup.value, 1.0)
+        return min(state.progress(self.drop_warmup.unit) / self.drop_warmup.value, 1.0)
 
 
 def _check(stochastic_method: str, drop_rate: float, drop_distribution: str) -> None:

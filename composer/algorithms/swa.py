@@ -172,7 +172,7 @@ class SWA(Algorithm):
     def _advance(self, state: State, is_update: bool) -> None:
         if self.swa_completed:
             return
-        elapsed = _elapsed(state, self.swa_start.unit)
+        elapsed = state.progress(self.swa_start.unit)
         if elapsed < self.swa_start.value:
             return
         if is_update:
@@ -228,17 +228,6 @@ def _parameters(model: nn.Module) -> dict[str, Tensor]:
     if isinstance(model, DistributedDataParallel):
         model = model.module
     return {name.replace("_orig_mod.", ""): parameter for name, parameter in model.named_parameters()}
-
-
-def _elapsed(state: State, unit: TimeUnit) -> float:
-    """Return the time in epochs, or as a fraction of the run; fractions of an epoch count if its length is known."""
-    epochs = state.train_phase.epochs_trained
-    if unit is TimeUnit.EPOCH:
-        return epochs
-    total, elapsed = state.max_duration, state.get_elapsed_duration()
-    if total is None or elapsed is None:
-        raise ValueError("SWA starts and ends at a fraction of the run, so max_duration must be set.")
-    return epochs / total.value if total.unit is TimeUnit.EPOCH and total.value else float(elapsed)
 
 
 def _check_times(start: Time, end: Time, interval: Time) -> None:

@@ -93,7 +93,15 @@ class Phase:
     @property
     def epochs_trained(self) -> float:
         """Number of epochs trained, with the fraction of the current one if the length of an epoch is known."""
-        return self.timestamp.__fields__.epoch + (min(self.batches_loaded / self.length, 1.0) if self.length else 0.0)
+        return self.fraction_of(1)
+
+    def fraction_of(self, epochs: float) -> float:
+        """Return the trained fraction of a number of epochs, with that of the current one if its length is known."""
+        epoch, length = self.timestamp.__fields__.epoch, self.length
+        if not length:
+            return epoch / epochs
+        # In one division: 3 of the 30 batches of 3 epochs are 0.1, while (3 / 10) / 3 is less.
+        return (epoch * length + min(self.batches_loaded, length)) / (epochs * length)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the current iterator, which cannot be copied."""

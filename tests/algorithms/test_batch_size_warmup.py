@@ -123,6 +123,12 @@ def test_a_ramp_grows_in_equal_steps_from_start_to_end(start, extra, steps) -> N
         ({"noise_factor": 0.0, "end": 2}, "noise_factor must be"),
         ({"noise_factor": 1.0, "end": 2, "interval": "1ep"}, "interval must be a positive number of batches"),
         ({"milestones": {"1ba": 2}, "lr_scaling": "root"}, "lr_scaling"),
+        ({"milestones": {"-1ba": 2}}, "'-1ba' is not a time of the run"),
+        ({"milestones": {"1.5dur": 2}}, "'1.5dur' is not a time of the run"),
+        ({"milestones": {"1ba": 4, "2ep": 2, "9ba": 2}}, "must not decrease, but map '1ba' to 4 and '9ba' to 2"),
+        ({"milestones": {"1ba": 2}, "start": 2}, "start belongs to duration .* add '0ba'"),
+        ({"milestones": {"1ba": 2}, "interval": "5ba"}, "interval belongs to noise_factor, but with milestones"),
+        ({"duration": "1ba", "end": 2, "interval": "5ba"}, "interval belongs to noise_factor, but with duration"),
     ],
 )
 def test_invalid_arguments(arguments, message) -> None:

@@ -152,6 +152,30 @@ class TestMaxDuration:
         assert state.finished
         assert state.get_elapsed_duration() == "1dur"
 
+    @pytest.mark.parametrize("length", [3, 7, 10])
+    @pytest.mark.parametrize("epochs", [1, 3, 7])
+    def test_progress_has_fractions_of_an_epoch(self, epochs, length):
+        state = state_of(max_duration=f"{epochs}ep", train_dataloader=[0] * length)
+        for batch in range(epochs * length + 1):
+            assert state.progress("dur") == batch / (epochs * length)  # as a run of as many batches
+            assert state.progress(TimeUnit.EPOCH) == batch / length
+            assert state.progress("ba") == batch
+            state.timestamp = state.timestamp.to_next_batch()
+            if (batch + 1) % length == 0:
+                state.timestamp = state.timestamp.to_next_epoch()
+        assert state.progress("dur") == 1  # also beyond the end
+
+    def test_progress_without_a_length_or_an_end(self):
+        state = state_of(max_duration="4ep", train_dataloader=iter([1, 2, 3]))
+        state.timestamp = Timestamp(epoch=1, batch=5, batch_in_epoch=2)
+        assert (state.progress("dur"), state.progress("ep")) == (0.25, 1)
+        state.max_duration = 0
+        assert state.progress("dur") == 1
+        state.max_duration = None
+        assert state.progress("ba") == 5
+        with pytest.raises(ValueError, match="max_duration must be set"):
+            state.progress("dur")
+
     @pytest.mark.parametrize(
         ("duration", "expected"),
         [

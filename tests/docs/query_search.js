@@ -17,6 +17,8 @@ const answers = [];
 globalThis.self = globalThis;
 globalThis.addEventListener = (_, listener) => { receive = listener; };
 globalThis.postMessage = (message) => answers.push(message);
+// The worker turns errors of a query into warnings, and answers that nothing was found.
+console.warn = (problem) => { if (problem instanceof Error) throw problem; };
 vm.runInThisContext(fs.readFileSync(path.join(workers, worker), "utf8"));
 
 (async () => {
