@@ -27,6 +27,10 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So is it where the suite was started in the background; processes that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if not torch.accelerator.is_available():
+    # For when an accelerator is initialized, torch would keep a stack trace of each call of torch.manual_seed.
+    for _kind in (torch.cuda, torch.xpu, torch.mtia):
+        _kind.manual_seed_all = _kind.manual_seed = lambda seed: None
 apart.make_importable()
 leaked_processes.adopt_orphans()
 
@@ -42,20 +46,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-def _seed_torch() -> None:
-    if torch.accelerator.is_available():
-        torch.manual_seed(0)
-    else:
-        # Without the call for each kind of accelerator, whose stack trace torch would keep for when it is initialized.
-        torch.default_generator.manual_seed(0)
-
-
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
     """Give each test the same random numbers, and the next one the defaults that this one may have changed."""
     random.seed(0)
     np.random.seed(0)
-    _seed_torch()
+    torch.manual_seed(0)
     dtype = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -19,6 +19,8 @@ _INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in _PLACES
 _PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _LIBRARY: Final = __name__.partition(".")[0]
 
+# Modules that need not be looked at again: thousands are imported, and each first fit of a trainer asks for all.
+_left_out: dict[str, object] = {}
 # By path, time of change and size.
 _hashes: dict[tuple[str, int, int], str] = {}
 
@@ -33,15 +35,12 @@ def fingerprint_of_sources() -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        if top == _LIBRARY or name == "__mp_main__" or (path := _path_of(module)) is None:
+        if _left_out.get(name) is module:
             continue
-        if not path.endswith(".py") or _is_installed(path) or len(found) >= _MAX_FILES:
-            continue
-        # Generated modules of an installed package, such as those of the compiler, are in temporary folders.
-        if top != name and (package := _path_of(sys.modules.get(top))) is not None and _is_installed(package):
-            continue
-        if (hashed := _hash_of(path)) is not None:
+        path = _path_of(module)
+        if path is None or not _is_of_program(name, path):
+            _left_out[name] = module
+        elif len(found) < _MAX_FILES and (hashed := _hash_of(path)) is not None:
             found[name] = [os.path.basename(path), hashed]  # noqa: PTH119
     return found
 
@@ -56,6 +55,15 @@ def _path_of(module: object) -> str | None:
     except AttributeError:  # a module of an extension, such as those of cffi
         return None
     return os.path.abspath(path) if type(path) is str else None  # noqa: PTH100 - faster for the thousands of modules
+
+
+def _is_of_program(name: str, path: str) -> bool:
+    """Return whether a module has a source file, and belongs to no installed package, to Python or to this library."""
+    top = name.partition(".")[0]
+    if top == _LIBRARY or name == "__mp_main__" or not path.endswith(".py") or _is_installed(path):
+        return False
+    # Generated modules of an installed package, such as those of the compiler, are in temporary folders.
+    return top == name or (package := _path_of(sys.modules.get(top))) is None or not _is_installed(package)
 
 
 def _is_installed(path: str) -> bool:
