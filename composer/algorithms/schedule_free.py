@@ -259,8 +259,12 @@ def _saves(callback: Any, state: State, event: Event) -> bool:
     """Return whether a callback is about to read the weights, as far as can be determined here."""
     if not listens(callback, event):
         return False
-    is_due: Any = getattr(callback, "save_interval", None)
-    return bool(is_due(state, event)) if callable(is_due) else True
+    # Schedules of CheckpointSaver and of Generate.
+    for name in ("save_interval", "check_interval"):
+        is_due: Any = getattr(callback, name, None)
+        if callable(is_due):
+            return bool(is_due(state, event))
+    return True
 
 
 def _load_averages(

@@ -21,6 +21,10 @@ __all__ = ["RankLogs", "exit_code", "print_message", "report_failures"]
 _TAIL_BYTES = 16_000
 # Exit codes of ranks that the launcher terminated, which are not the cause of a failure.
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+# Signals after which a program saves what it has, and ends with 128 plus their number.
+_REQUESTS = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+]
 
 
 class RankLogs(LogsSpecs):
@@ -193,6 +197,8 @@ def print_message(text: str, stream: TextIO | None = None) -> None:
 
 
 def _describe_exit(code: int) -> str:
+    if code - 128 in _REQUESTS:
+        return f"stopped after {signal.Signals(code - 128).name} (exit code {code})"
     if code >= 0:
         return f"failed with exit code {code}"
     try:

@@ -236,6 +236,24 @@ def test_checkpoints_have_the_averages_and_training_is_as_without(interval):
         assert same(parameters_of(model), {n: v for n, v in saved["model"].items() if "running" not in n})
 
 
+@pytest.mark.parametrize("name", ["save_interval", "check_interval"])
+def test_weights_are_swapped_only_when_a_callback_is_due(name, monkeypatch):
+    class Reader(Callback):
+        def batch_checkpoint(self, state, logger):
+            pass
+
+    reader, steps = Reader(), []
+    setattr(reader, name, create_interval_scheduler("4ba", include_end_of_training=False))
+    swap_in = ScheduleFree._swap_in
+    monkeypatch.setattr(
+        ScheduleFree,
+        "_swap_in",
+        lambda self, state: (steps.append(state.timestamp.batch.value), swap_in(self, state)),
+    )
+    fit(reader)
+    assert steps == [4, 6]  # and when training ends
+
+
 def test_resumes_from_a_checkpoint_with_averages():
     saver = Saver("2ba")
     expected = fit(saver)

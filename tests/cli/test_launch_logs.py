@@ -113,15 +113,17 @@ def test_first_rank_to_report_is_the_cause() -> None:
     ("code", "message"),
     [
         (-9, "killed by SIGKILL, which the system sends when it is out of memory"),
+        (143, "rank 0 (process 1000) stopped after SIGTERM (exit code 143); its output is above"),
+        (139, "failed with exit code 139"),  # a shell's code for a crash
         (-11, "killed by SIGSEGV;"),
         (-63, "killed by signal 63"),
     ],
 )
-def test_signals(code: int, message: str) -> None:
+def test_exit_codes_and_signals(code: int, message: str) -> None:
     logs = RankLogs(None, None)
     logs.reify(envs())
     left, text = report(logs, failed(r0=code))
-    assert left == exit_code(code) == 128 - code
+    assert left == exit_code(code) == (code if code > 0 else 128 - code)
     assert message in text
     assert "its output is above" in text
     assert "it wrote nothing" in report(logs, failed(r1=1))[1]
