@@ -115,7 +115,7 @@ class DiLoCo(LocalSteps):
 
     Loss weights are those of data parallelism: a replica with half as many samples or tokens in a step has half the
     weight. A replica whose data ends early takes no more steps, and takes part in the next synchronization with the
-    weights it has.
+    weights it has. With a single replica, nothing is sent, and the outer steps are those of the momentum alone.
 
     A run resumes anywhere, also in the middle of a round, with the weights of the uninterrupted run, bit for bit: the
     checkpoint has the weights and optimizer states of each replica. With another number of replicas, or without this

@@ -68,7 +68,7 @@ class State(StateData, StateNames, StateSaved):
     Attributes:
         batch: The current batch or microbatch.
         outputs: The outputs of the model for that batch.
-        loss: The loss of that batch: a scalar, or a collection of losses.
+        loss: The loss of that batch on this rank: a scalar, or a collection of losses.
         total_loss_dict: The last step's losses by name, on the device.
         schedulers: Learning rate schedulers.
         microbatch_size: Number of samples per forward pass; None if it was neither given nor determined.
