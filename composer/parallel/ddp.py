@@ -101,14 +101,12 @@ class DDPStrategy(Strategy):
         self._wrap(state.model)
 
     def begin_batch(self) -> None:
-        """Synchronize what DDP would synchronize in its next forward pass: buffers, and the order of its buckets.
+        """Synchronize the buffers, which DDP would do in its next forward pass.
 
         There, a rank that fails before its forward pass would make the others hang.
         """
         if self._buckets is not None:
             self._buckets.sent = 0
-        if self.module is not None:
-            cast("Any", self.module).reducer._rebuild_buckets()  # DDP does this once, after the first backward pass
         if self.sync is not DDPSyncStrategy.MULTI_AUTO_SYNC:
             self._broadcast_buffers()
 
@@ -221,10 +219,31 @@ def prepare_ddp_module(
         return module
     if not dist.is_initialized():
         raise RuntimeError("The process group is not initialized; call composer.dist.initialize_dist() first.")
+    # If parameters may be unused, DistributedDataParallel keeps its first buckets.
+    wrapper = DistributedDataParallel if find_unused_parameters else _FixedBuckets
     # Gradients as views of the buckets need no second copy.
-    return DistributedDataParallel(
+    return wrapper(
         module, process_group=group, find_unused_parameters=find_unused_parameters, gradient_as_bucket_view=True
     )
+
+
+class _FixedBuckets(DistributedDataParallel):
+    """Assigns gradients to the same buckets in each step, in the reverse order of the parameters.
+
+    Its base class has a single bucket in the first step of a process, and then orders buckets by that step's backward
+    pass. The order in which more than two ranks are summed depends on the place in a bucket, so that the first step
+    after resuming would round otherwise than the same step of the uninterrupted run.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reducer._push_all_rebuilt_params()
+        self.reducer._rebuild_buckets()
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        """Return the parameters from last to first, as backward passes usually reach them, and which are sparse."""
+        parameters, is_sparse = super()._build_params_for_reducer()
+        return parameters[::-1], is_sparse[::-1]
 
 
 def ddp_sync_context(

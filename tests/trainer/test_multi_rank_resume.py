@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from composer import ComposerModel, Trainer
 from composer.warnings import ComposerWarning
+from tests.common import FEATURES, Regression
+from tests.parallel.matrix import STRATEGIES
 from tests.ranks import Ranks
-from tests.trainer.multi_rank import Stream, flat, numbered, run_of, weights
+from tests.trainer.multi_rank import Numbered, Stream, flat, numbered, run_of, weights, whole
 
 N = 53
 
@@ -139,3 +143,51 @@ def test_position_that_was_not_resumed_is_kept(tmp_path, ranks) -> None:
     rest = rank_samples(8, str(tmp_path / "b.pt"), None, None, {})
     numbers = [index for step in first["numbers"] + rest["numbers"] for index in step]
     assert sorted(numbers) == list(range(N))
+
+
+class Deep(Regression):
+    """Layers of different sizes, for buckets that contain more than one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def continued(load: str | None, save: str | None, arguments: dict[str, Any]) -> dict[str, Tensor]:
+    """Train two batches and save, or the rest of the epoch, with sums over ranks that round."""
+    torch.manual_seed(5)
+    model: ComposerModel = Deep()
+    trainer = Trainer(
+        model=model,
+        train_dataloader=DataLoader(Numbered(48, torch.float32), batch_size=2),
+        max_duration="1ep",
+        optimizers=torch.optim.AdamW(model.parameters(), lr=0.01),
+        load_path=load,
+        seed=7,
+        progress_bar=False,
+        **arguments,
+    )
+    trainer.fit(duration="2ba" if save is not None else None)
+    if save is not None:
+        trainer.save_checkpoint(save)
+    trainer.close()
+    return {name: whole(value).clone() for name, value in trainer.state.model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *STRATEGIES.values(),
+        {"find_unused_parameters": True},
+        {"ddp_sync_strategy": "forced_sync"},
+        {"ddp_sync_strategy": "multi_auto_sync", "device_train_microbatch_size": 1},
+    ],
+    ids=[*STRATEGIES, "unused parameters", "forced_sync", "multi_auto_sync"],
+)
+def test_resuming_is_exact_with_four_ranks(arguments, tmp_path, four_ranks: Ranks) -> None:
+    """A sum of more than two numbers is rounded by its order, which must not depend on the place in the run."""
+    straight = four_ranks.run(continued, None, None, arguments)
+    four_ranks.run(continued, None, str(tmp_path / "half.pt"), arguments)
+    resumed = four_ranks.run(continued, str(tmp_path / "half.pt"), None, arguments)
+    for found, expected in zip(resumed, straight, strict=True):
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
