@@ -38,6 +38,9 @@ class RankLogs(LogsSpecs):
         expected: The expected ``RANK`` of the first rank of this node and ``WORLD_SIZE``, if given by the user.
         on_rendezvous: Called after the rendezvous, before the ranks start.
 
+    Attributes:
+        failures: The ranks of this node that failed in the last attempt.
+
     >>> logs = RankLogs(f"{tmp_path}/{{rank}}.txt", None)
     >>> same = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
     >>> _ = logs.reify({i: {"RANK": str(i), "LOCAL_RANK": str(i), **same} for i in range(2)})
@@ -58,6 +61,7 @@ class RankLogs(LogsSpecs):
         self._patterns = (stdout, stderr)
         self._expected = dict(expected or {})
         self._on_rendezvous = on_rendezvous
+        self.failures: Mapping[int, ProcessFailure] = {}
         self._files: dict[int, tuple[Path, Path]] = {}
 
     @property
@@ -78,7 +82,10 @@ class RankLogs(LogsSpecs):
             self._on_rendezvous()
         attempt = envs[0].get("TORCHELASTIC_RESTART_COUNT", "0")
         if attempt != "0":
-            print_message(f"restart {attempt} of {envs[0].get('TORCHELASTIC_MAX_RESTARTS')}{self._first_error()}")
+            if self.failures:
+                report_failures(self.failures, self)
+            print_message(f"restart {attempt} of {envs[0].get('TORCHELASTIC_MAX_RESTARTS')}")
+            self.failures = {}
         self._check(envs[0])
         self._files = {}  # ranks may change in a restart
         error_files: dict[int, str] = {}
@@ -113,14 +120,6 @@ class RankLogs(LogsSpecs):
             print_message(f"the output of the ranks is in {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _first_error(self) -> str:
-        """Return the last output of the rank that wrote to its stderr file first, as text."""
-        ends = {files[1]: text for files in self._files.values() if (text := _tail(files[1]))}
-        if not ends:
-            return ""
-        path = min(ends, key=lambda path: path.stat().st_mtime)
-        return f". The end of {path}:\n\n{ends[path].rstrip()}\n"
 
     def _check(self, env: Mapping[str, str]) -> None:
         expected = self._expected.items()

@@ -85,10 +85,12 @@ def launch(plan: Plan, verbose: bool = False) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
-    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.launcher import api
 
+    from composer.cli.launch_agent import Agent
     from composer.cli.launch_logs import RankLogs, print_message, report_failures
 
+    api.LocalElasticAgent = Agent  # pyright: ignore[reportPrivateImportUsage] - elastic_launch() has no argument for it
     _set_up_logging(verbose)
     logs = RankLogs(
         plan.stdout, plan.stderr, plan.expected, on_rendezvous=functools.partial(_set_connection_timeout, plan)
@@ -98,7 +100,7 @@ def launch(plan: Plan, verbose: bool = False) -> int:
     code = 1
     try:
         with _separate_store_per_attempt(plan), _restore_signals():
-            elastic_launch(_config(plan, logs), sys.executable)(*before_program, *plan.command)
+            api.elastic_launch(_config(plan, logs), sys.executable)(*before_program, *plan.command)
         code = 0
     except ChildFailedError as error:
         code = report_failures(error.failures, logs)

@@ -140,8 +140,11 @@ def test_restart_shows_the_cause(capsys) -> None:
     logs.reify(envs())
     before = logs.files(1)[1]
     before.write_text("the reason\n")
+    logs.failures = failed(r1=-9)
     logs.reify(envs(attempt=1))
-    assert capsys.readouterr().err == f"composer: restart 1 of 2. The end of {before}:\n\nthe reason\n\n"
+    written = capsys.readouterr().err
+    assert written.startswith("composer: rank 1 (process 1001) was killed by SIGKILL")
+    assert written.endswith(f"The end of {before}:\n\nthe reason\n\ncomposer: restart 1 of 2\n")
     assert logs.files(1)[1] != before
     logs.reify(envs(attempt=2))
     assert capsys.readouterr().err == "composer: restart 2 of 2\n"

@@ -20,6 +20,7 @@ def test_killed_rank_restarts(tmp_path: Path) -> None:
     first, _, then = node.output.partition("composer: restart 1 of 2")
     second, _, third = then.partition("composer: restart 2 of 2")
     assert third, node.output
+    assert ["was killed by SIGKILL" in output for output in (first, second, third)] == [True, True, False]
     assert ["autoresume resumes from" in output for output in (first, second, third)] == [False, False, True]
     pids: list[int] = []
     for rank in range(2):
