@@ -1,4 +1,4 @@
-"""Average tensors over the replicas of low-communication training: all-reduce, optionally in bfloat16 or int8.
+"""Average tensors over the replicas of low-communication training: all-reduce, optionally in fewer bits.
 
 A compressed average takes two collectives whose payload is compressed: an all-to-all, after which each replica has one
 chunk of every replica and averages it in float32, and an all-gather of the averaged chunks. A rank sends
@@ -22,9 +22,11 @@ from composer.dist.hang_report import InCollective
 
 __all__ = ["COMPRESSIONS", "average_over_replicas", "average_weights_of_replicas", "decode", "encode", "replicas_of"]
 
-COMPRESSIONS: Final = ("bf16", "int8")
-# Number of values with a common scale in int8: 4 bytes for each 256.
+COMPRESSIONS: Final = ("bf16", "int8", "int4")
+# Number of values with a common scale in int8 and int4: 4 bytes for each 256.
 _BLOCK: Final = 256
+# The largest integer that is sent. -128 and -8 are not used, so that x and -x have the same rounding error.
+_LARGEST: Final = {"int8": 127, "int4": 7}
 # Number of elements that are averaged at once, which bounds the memory of the copies: 64 MiB in float32.
 _BUCKET: Final = 2**24
 
@@ -73,7 +75,7 @@ def average_over_replicas(tensors: Sequence[Tensor], replicas: Replicas, compres
     Args:
         tensors: Tensors of any shapes, the same on each rank, equal on the ranks of a replica.
         replicas: The replicas.
-        compression: The dtype in which values are sent: ``"bf16"``, ``"int8"``, or None for their own.
+        compression: The dtype in which values are sent: ``"bf16"``, ``"int8"``, ``"int4"``, or None for their own.
     """
     if replicas.count == 1:
         return
@@ -123,26 +125,33 @@ def _compressed_average(flat: Tensor, group: Any, compression: str) -> Tensor:
 def encode(values: Tensor, compression: str) -> Tensor:
     """Return rows of values as rows of bytes.
 
-    In int8, each block of 256 values has a scale s in float32, its largest magnitude / 127, and a value x is sent as
-    round(x / s); the error is at most s / 2. A block with a value that is not finite is NaN.
+    In int8 and int4, each block of 256 values has a scale s in float32, its largest magnitude / L with L = 127 or 7. A
+    value x is sent as round(x / s), in int4 two of them in a byte; the error is at most s / 2. So in int4, values of
+    less than 1/14 of the largest in their block are sent as 0. A block with a value that is not finite is NaN.
 
     Args:
         values: float32, (N, M), with M a multiple of 256.
-        compression: ``"bf16"`` or ``"int8"``.
+        compression: ``"bf16"``, ``"int8"`` or ``"int4"``.
 
     Returns:
         uint8, (N, bytes).
 
-    >>> encode(torch.ones(1, 256), "bf16").shape, encode(torch.ones(1, 256), "int8").shape
-    (torch.Size([1, 512]), torch.Size([1, 260]))
+    >>> [encode(torch.ones(1, 256), compression).shape[1] for compression in ("bf16", "int8", "int4")]
+    [512, 260, 132]
     """
     if compression == "bf16":
         return values.to(torch.bfloat16).view(torch.uint8)
+    largest = _LARGEST[compression]
     blocks = values.unflatten(1, (-1, _BLOCK))
-    scales = blocks.abs().amax(2) / 127
+    scales = blocks.abs().amax(2) / largest
     scales = torch.where(scales.isfinite(), scales, torch.nan)
-    rounded = (blocks / scales.unsqueeze(2)).nan_to_num_(0).round_().to(torch.int8)
-    return torch.cat([rounded.flatten(1).view(torch.uint8), scales.view(torch.uint8)], 1)
+    # A subnormal scale is not exact, so that quotients may be larger.
+    quotients = (blocks / scales.unsqueeze(2)).nan_to_num_(0).round_().clamp_(-largest, largest)
+    integers = quotients.to(torch.int8).flatten(1).view(torch.uint8)
+    if compression == "int4":
+        pairs = integers.unflatten(1, (-1, 2)) & 15
+        integers = pairs[..., 0] | pairs[..., 1] << 4
+    return torch.cat([integers, scales.view(torch.uint8)], 1)
 
 
 def decode(coded: Tensor, compression: str) -> Tensor:
@@ -150,14 +159,19 @@ def decode(coded: Tensor, compression: str) -> Tensor:
 
     Args:
         coded: uint8, (N, bytes).
-        compression: ``"bf16"`` or ``"int8"``.
+        compression: ``"bf16"``, ``"int8"`` or ``"int4"``.
 
     >>> decode(encode(torch.full((1, 256), 3.0), "int8"), "int8").unique()
     tensor([3.])
     """
     if compression == "bf16":
         return coded.contiguous().view(torch.bfloat16).float()
-    count = coded.shape[1] // (_BLOCK + 4)
-    rounded = coded[:, : count * _BLOCK].contiguous().view(torch.int8).unflatten(1, (count, _BLOCK))
-    scales = coded[:, count * _BLOCK :].contiguous().view(torch.float32)
-    return (rounded * scales.unsqueeze(2)).flatten(1)
+    bytes_of_block = _BLOCK // 2 if compression == "int4" else _BLOCK
+    size = coded.shape[1] // (bytes_of_block + 4) * bytes_of_block
+    integers, scales = coded[:, :size].contiguous(), coded[:, size:].contiguous().view(torch.float32)
+    if compression == "int4":
+        integers = torch.stack([integers << 4, integers], 2).flatten(1)
+    signed = integers.view(torch.int8)
+    if compression == "int4":
+        signed = signed >> 4  # keeps the sign
+    return (signed.unflatten(1, (-1, _BLOCK)) * scales.unsqueeze(2)).flatten(1)

@@ -57,7 +57,7 @@ def apply_outer_step(
         momenta: The momenta m, like ``synchronized``; updated in place. Initialize with zeros.
         outer_lr: The learning rate eta.
         outer_momentum: The momentum mu, from 0 to 1.
-        compression: The dtype in which d is sent: ``"bf16"``, ``"int8"`` or None for its own.
+        compression: The dtype in which d is sent: ``"bf16"``, ``"int8"``, ``"int4"`` or None for its own.
         group: The process group over which to average, one rank per replica; all ranks if None.
 
     Raises:
@@ -144,8 +144,8 @@ class DiLoCo(LocalSteps):
         sync_every: Number of steps of a round; or a time in batches or epochs. Counted from the start of training.
         outer_lr: Learning rate of the outer step.
         outer_momentum: Nesterov momentum of the outer step, from 0 to 1.
-        compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` (with a scale for each
-            256 values), or None for float32. Sums are computed in float32.
+        compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` or ``"int4"`` (with a
+            scale for each 256 values), or None for float32. Sums are computed in float32.
         replica_size: Number of adjacent ranks that form a replica. Must divide the world size.
 
     Raises:

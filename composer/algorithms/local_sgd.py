@@ -63,8 +63,8 @@ class LocalSGD(LocalSteps):
 
     Args:
         sync_every: Number of steps of a round; or a time in batches or epochs. Counted from the start of training.
-        compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` (with a scale for each
-            256 values), or None for float32. Sums are computed in float32.
+        compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` or ``"int4"`` (with a
+            scale for each 256 values), or None for float32. Sums are computed in float32.
         replica_size: Number of adjacent ranks that form a replica, which average their gradients in each step (DDP).
             Must divide the world size.
 

@@ -96,7 +96,7 @@ def two_replicas_by_hand(compression: str | None = None) -> list[Any]:
     return [by_hand, [seen.after_batch[-1][name] for name, _ in Normed().named_parameters()], seen.after_batch]
 
 
-@pytest.mark.parametrize("compression", [None, "bf16", "int8"])
+@pytest.mark.parametrize("compression", [None, "bf16", "int8", "int4"])
 def test_two_replicas_train_as_by_hand(two_ranks: Ranks, compression: str | None) -> None:
     results = two_ranks.run(two_replicas_by_hand, compression)
     for by_hand, trained, _ in results:
