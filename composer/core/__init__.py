@@ -4,9 +4,10 @@ The modules in reading order:
 
 - ``time``, ``timestamp``, ``interval``: durations such as "10ep", training progress, actions every N batches or epochs.
 - ``event``, ``hooks``: the events of the training loop, and the hook methods named after them.
-- ``state``: model, optimizers, data and progress of a run; ``_state_data``, ``_state_names``, ``_state_saved`` and
-  ``state_html`` hold the data, the old attribute names, the ``state_dict`` and the notebook view; ``phase`` holds what
-  differs between training, evaluation and prediction; ``stop_reason`` records why a run stopped early.
+- ``state``: model, optimizers, data and progress of a run; ``_state_data``, ``_state_progress``, ``_state_names``,
+  ``_state_saved`` and ``state_html`` hold the data, the completed part, the old attribute names, the ``state_dict`` and
+  the notebook view; ``phase`` holds what differs between training, evaluation and prediction; ``stop_reason`` records
+  why a run stopped early.
 - ``algorithm``, ``callback``, ``logger_destination``, ``model``: base classes for extensions; ``serializable`` is the
   checkpoint interface, ``traits`` and ``distributed_support`` declare order, conflicts and support for sharded weights;
   ``replicas`` says which ranks train apart in low-communication training.

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from composer import trees
-from composer.core._state_data import StateData
 from composer.core._state_names import StateNames
+from composer.core._state_progress import StateProgress
 from composer.core._state_saved import StateSaved
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data_spec import DataSpec
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["State"]
 
 
-class State(StateData, StateNames, StateSaved):
+class State(StateProgress, StateNames, StateSaved):
     """The model, optimizers, data and progress of a run.
 
     Only the model is required, so that a custom loop can use algorithms without a :class:`.Trainer`.
@@ -131,7 +131,6 @@ class State(StateData, StateNames, StateSaved):
     autocast_cache_enabled: bool = True
     float8_by_conversion: bool = False
     rank_zero_seed: int = 0
-    _max_duration: Time | None = None
     _precision: Precision = Precision.FP32
 
     def __init__(
@@ -205,48 +204,6 @@ class State(StateData, StateNames, StateSaved):
     def finished(self) -> bool:
         """Whether training has reached ``max_duration``."""
         return self._max_duration is not None and self.train_phase.timestamp.has_reached(self._max_duration)
-
-    def progress(self, unit: TimeUnit | str) -> float:
-        """Return how much of the run is completed, in a unit.
-
-        Other than :attr:`timestamp` and :meth:`get_elapsed_duration`, which count completed epochs, it includes the
-        fraction of the current epoch where the number of batches in an epoch is known. Methods that act over a run,
-        such as :class:`.ProgressiveResizing`, follow it, so that they work in runs of a few epochs too.
-
-        Args:
-            unit: ``"dur"`` for the fraction of ``max_duration``, from 0 to 1, or a unit of a timestamp.
-
-        Raises:
-            ValueError: The unit is ``"dur"``, and ``max_duration`` is not set.
-
-        >>> state = State(model=torch.nn.Linear(1, 1), max_duration="3ep", train_dataloader=[1, 2, 3, 4])
-        >>> state.timestamp = state.timestamp.to_next_epoch().to_next_batch()
-        >>> state.progress("ep"), round(state.progress("dur"), 4), round(float(state.get_elapsed_duration()), 4)
-        (1.25, 0.4167, 0.3333)
-        """
-        unit = TimeUnit(unit)
-        if unit is TimeUnit.EPOCH:
-            return self.train_phase.epochs_trained
-        if unit is not TimeUnit.DURATION:
-            return self.timestamp.count(unit)
-        end = self._max_duration
-        if end is None:
-            raise ValueError("The completed fraction of a run is unknown without its end: max_duration must be set.")
-        if not end.value:
-            return 1.0
-        in_epochs = end.unit is TimeUnit.EPOCH
-        done = self.train_phase.fraction_of(end.value) if in_epochs else self.timestamp.count(end.unit) / end.value
-        return min(done, 1.0)
-
-    def get_elapsed_duration(self) -> Time | None:
-        """Return the completed fraction of ``max_duration``, as a time in "dur"; None without a ``max_duration``.
-
-        If ``max_duration`` is in epochs, completed epochs count; see :meth:`progress` for fractions of an epoch.
-        """
-        if self._max_duration is None:
-            return None
-        done = self.timestamp.count(self._max_duration.unit)
-        return Time.from_duration(done / self._max_duration.value if self._max_duration.value else 1.0)
 
     def stop_training(self, *, everywhere: bool = False, reason: str = "") -> None:
         """Stop training after this batch; callbacks of the batch still run.

@@ -42,7 +42,10 @@ MORE: dict[str, dict[int, str]] = {
         2: "The masks, of which there are none in the first pass, are then a tensor.",
         8: "The samples cannot be divided evenly among the masks.",
     },
-    "LayerFreezing": {11: "The first layers are frozen, and their gradients left out of the graph."},
+    "LayerFreezing": {
+        13: "The first layers are frozen, and their gradients left out of the graph.",
+        15: "So are those after them.",
+    },
     "SelectiveBackprop": {1: "Losses without gradients, by which samples are selected."},
 }
 """Steps in which a method makes the model be compiled once more, and why."""
@@ -130,6 +133,7 @@ def test_each_method_compiles_as_often_as_declared(case: Case) -> None:
     found = compiled(model, data, case.make(), precision=case.precision, **given)
     assert sorted(found.steps) == sorted([*(USUAL[:1] if case.name in FEWER else USUAL), *MORE.get(case.name, {})])
     noted = {name: dict(counters[name]) for name in ("graph_break", "frames", "unimplemented")}
+    noted["functions"] = [(one.co_filename, one.co_name) for one in torch._dynamo.utils.get_compilation_metrics()]
     assert found.is_unsharded is (case.name not in BREAKS), (noted, found.steps)
 
 
@@ -211,7 +215,7 @@ CHANGING: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]], Callable[[
         residual,
         lambda: labeled_data(8),
         lambda: [StochasticDepth("Residual", stochastic_method="sample", drop_rate=0.5, drop_warmup="1dur")],
-        [1, 9],  # a number of the module, which goes by epochs
+        [1, 2],  # a number of the module, which is a symbol as soon as it has changed
     ),
     "the drop rate of blocks": (
         residual,
