@@ -23,7 +23,7 @@ from composer.dist.hang_report import InCollective
 from composer.dist.simulation import is_simulated
 from composer.parallel.replicas import destroy_groups, with_new_groups
 
-__all__ = ["BackgroundAverages", "PendingAverage"]
+__all__ = ["BackgroundAverages", "PendingAverage", "side_stream"]
 
 _NOTE = (
     "This happened in the exchange between the replicas that overlaps with training (overlap). The replicas cannot "
@@ -105,6 +105,19 @@ class PendingAverage:
         return self._done
 
 
+def side_stream(device: torch.device) -> Any:
+    """Return a new CUDA stream that waits for what the current one has computed; None on other devices.
+
+    Args:
+        device: The device.
+    """
+    if device.type not in SIDE_STREAMS:
+        return None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream
+
+
 def _average_on_cpu(tensors: list[Tensor], replicas: Replicas, compression: str | None) -> None:
     """Average tensors in place, by way of the CPU."""
     staged = [one.cpu() for one in tensors]
@@ -138,13 +151,12 @@ class BackgroundAverages:
             compression: The dtype in which those of the outer step are sent, or None.
             device: The device of the tensors.
         """
-        stream: Any = None
-        if device.type in SIDE_STREAMS:
-            stream = torch.cuda.Stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
-        arguments = (self._replicas, compression, stream, self._last)
+        if self._replicas.count == 1:
+            pending.done.set_result(None)
+            return
+        arguments = (self._replicas, compression, side_stream(device), self._last)
         self._last = pending.done
-        if self._replicas.count == 1 or is_simulated():  # nothing to wait for
+        if is_simulated():  # collectives return at once
             pending.run(*arguments)
             return
         # A daemon: at exit after an error, it may wait for ranks that never come.

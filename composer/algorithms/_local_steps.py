@@ -77,7 +77,6 @@ class LocalSteps(Algorithm, ABC):
         # The parameters that are trained in this round, among them those that were frozen after it began.
         self._trained: set[str] = set()
         self._local_steps = 0
-        self._background: BackgroundAverages | None = None
         # The average of the last round, until it is applied.
         self._pending: PendingAverage | None = None
 
@@ -97,7 +96,7 @@ class LocalSteps(Algorithm, ABC):
         """Let a single process be the only replica; reject averages of weights that replicas do not share."""
         # What an earlier trainer has left; a checkpoint is loaded after this event.
         self._synchronized, self._momenta, self._trained, self._local_steps = {}, {}, set(), 0
-        self._background = self._pending = None
+        self._pending = None
         if dist.get_world_size() == 1:
             if self.replica_size != 1:
                 raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")
@@ -125,8 +124,8 @@ class LocalSteps(Algorithm, ABC):
             )
         replicas = self._replicas(state)
         weights = weights_of(state.model)
-        if self.overlap.value and self._background is None:
-            self._background = BackgroundAverages(replicas)
+        if self.overlap.value and replicas.background is None:
+            replicas.background = BackgroundAverages(replicas)
         if self._local_steps or self._pending is not None:
             self._momenta = _on_devices(weights, self._momenta, partial=True)
             self._share(state)
@@ -152,9 +151,10 @@ class LocalSteps(Algorithm, ABC):
     def fit_end(self, state: State, logger: Logger) -> None:
         """End the round, if training was stopped in the middle of it."""
         self._synchronize(state)
-        if self._background is not None:
-            self._background.close()
-            self._background = None
+        replicas = self._replicas(state)
+        if replicas.background is not None:
+            replicas.background.close()
+            replicas.background = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the synchronized weights, the outer momenta and the position in the round.
@@ -202,10 +202,10 @@ class LocalSteps(Algorithm, ABC):
         if state.finished:
             self._synchronize(state)
         elif self.sync_every.unit is unit and state.timestamp.count(unit) % int(self.sync_every.value) == 0:
-            if self._background is None:
-                self._synchronize(state)
+            if self.overlap.value:
+                self._start_average(state)
             else:
-                self._start_average(state, self._background)
+                self._synchronize(state)
 
     @torch.no_grad()
     def _synchronize(self, state: State) -> None:
@@ -232,7 +232,7 @@ class LocalSteps(Algorithm, ABC):
         self._trained = _trained(weights)
 
     @torch.no_grad()
-    def _start_average(self, state: State, background: BackgroundAverages) -> None:
+    def _start_average(self, state: State) -> None:
         """End the round, and begin the next one while the replicas average their differences in the background."""
         if not self._local_steps:
             return
@@ -250,7 +250,7 @@ class LocalSteps(Algorithm, ABC):
             {name: values[name] - weights[name] for name in rest},
             {name: weights[name].clone() for name in counts},
         )
-        background.start(self._pending, self.compression, state.device.torch_device)
+        replicas.background.start(self._pending, self.compression, state.device.torch_device)
         self._trained, self._local_steps = _trained(weights), 0
         self._share(state)
 

@@ -87,7 +87,7 @@ def with_new_groups(replicas: Replicas) -> Replicas:
     >>> with_new_groups(Replicas()).first_ranks is None
     True
     """
-    new = replace(replicas, group=None, first_ranks=None, synchronized=None)
+    new = replace(replicas, group=None, first_ranks=None, synchronized=None, background=None)
     if replicas.count == 1:
         return new
     starts = range(0, replicas.count * replicas.size, replicas.size)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from composer import dist
 from composer.algorithms import _background_average
-from composer.algorithms._background_average import BackgroundAverages, PendingAverage
+from composer.algorithms._background_average import BackgroundAverages, PendingAverage, side_stream
 from composer.algorithms._pseudo_gradients import replicas_of
 from composer.core.replicas import Replicas
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
@@ -59,7 +59,7 @@ def test_an_average_waits_for_the_one_before() -> None:
 def test_an_error_is_raised_with_its_cause_each_time() -> None:
     pending = pending_of(1.0)
     with mock.patch.object(_background_average, "average_over_replicas", side_effect=OSError("no route to host")):
-        BackgroundAverages(Replicas()).start(pending, None, CPU)
+        pending.run(Replicas(), None, None, None)
     for wait in (pending.wait, pending.state_dict):
         with pytest.raises(OSError, match="no route to host") as caught:
             wait()
@@ -93,7 +93,7 @@ def on_side_stream(*, waits: bool) -> list[float]:
             mock.patch.object(torch.cuda.Stream, "wait_stream", lambda *_: None).start()
         weight = torch.ones(3).to("cuda") * 2
         pending = PendingAverage({"weight": weight}, {}, {})
-        BackgroundAverages(Replicas()).start(pending, None, torch.device("cuda"))
+        pending.run(Replicas(), None, side_stream(torch.device("cuda")), None)
         return (pending.wait()[0]["weight"] + 1).tolist()
 
 
