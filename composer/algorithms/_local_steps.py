@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._text import one_of
 from composer.algorithms._background_average import BackgroundAverages, PendingAverage
-from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas
+from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._weight_averaging import weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -247,7 +247,7 @@ class LocalSteps(Algorithm, ABC):
             _use_first(weights[name], replicas)
         self._pending = PendingAverage(
             {name: values[name] - weights[name] for name in trained},
-            {name: values[name] - weights[name] for name in rest},
+            {name: difference(values[name], weights[name]) for name in rest},
             {name: weights[name].clone() for name in counts},
         )
         replicas.background.start(self._pending, self.compression, state.device.torch_device)
@@ -264,8 +264,8 @@ class LocalSteps(Algorithm, ABC):
         outer, rest, counts = (_on_devices(weights, part, partial=True) for part in self._pending.wait())
         momenta = self._momenta_of(list(outer), values)
         self._apply_average([values[name] for name in outer], momenta, list(outer.values()))
-        for name, difference in rest.items():
-            values[name].sub_(difference)
+        for name, average in rest.items():
+            values[name].sub_(average)
         for name, count in counts.items():
             values[name].copy_(count)
         self._pending = None
@@ -291,13 +291,13 @@ class LocalSteps(Algorithm, ABC):
         return [self._momenta[name] for name in names if name in self._momenta]
 
     def _names_of_rest(self, weights: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
-        """Return the names of the other tensors to average: buffers and frozen parameters that have changed.
+        """Return the names of the other tensors to average: buffers, and frozen parameters that have changed.
 
-        These have no gradient that a momentum could be of. Those that have not changed may hold infinities, such as
-        masks, whose differences would be NaN.
+        These have no gradient that a momentum could be of.
         """
-        others = [name for name in weights if name not in self._trained and _is_averaged(weights[name])]
-        return _changed(weights, values, others)
+        buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
+        frozen = [name for name in weights if name not in self._trained and name not in buffers]
+        return [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
 
     def _check_average(self, ema: Any) -> None:
         """Raise if an average would be updated while the weights of the replicas differ."""
@@ -316,7 +316,7 @@ def _is_averaged(tensor: Tensor) -> bool:
 
 
 def _changed(weights: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-    """Return the names of the tensors that have changed on any rank; most have not, and are not sent."""
+    """Return the names of the frozen parameters that have changed on any rank; most have not, and are not sent."""
     if not names:
         return []
     moved = [not torch.equal(weights[name].to(values[name].dtype), values[name]) for name in names]
