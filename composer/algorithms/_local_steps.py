@@ -273,7 +273,9 @@ class LocalSteps(Algorithm, ABC):
             weight, value = weights[name], values[name]
             is_trained = not isinstance(weight, nn.Parameter) or weight.requires_grad or name in self._trained
             if is_trained and self._local_steps:
-                weight.copy_(torch.lerp(weight.to(value.dtype), value, 1 - _MIXING))
+                own = weight.to(value.dtype)
+                mixed = torch.lerp(own, value, 1 - _MIXING)
+                weight.copy_(torch.where(own == value, value, mixed))  # the difference of infinities is NaN
             else:  # there are no steps since then whose result could be kept
                 weight.copy_(value)
         self._share(state)
