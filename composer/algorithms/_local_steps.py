@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from composer import dist
 from composer._text import one_of
-from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas
+from composer.algorithms._background_average import BackgroundAverages, PendingAverage
+from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._weight_averaging import weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalSteps"]
 
+# Share of its own weights that a replica keeps when an overlapped average is applied.
+_MIXING: Final = 0.5
+
 
 class LocalSteps(Algorithm, ABC):
     """Base of the algorithms that synchronize replicas only at the end of each round of local steps.
@@ -35,6 +39,7 @@ class LocalSteps(Algorithm, ABC):
         sync_every: Length of a round, in batches or epochs.
         compression: The dtype in which differences are sent, or None.
         replica_size: Number of ranks that form a replica.
+        overlap: Number of steps of the next round during which the replicas average; 0 waits for the average.
     """
 
     # First at BATCH_END, so that others see the synchronized weights.
@@ -54,7 +59,9 @@ class LocalSteps(Algorithm, ABC):
 
     has_outer_momentum = True
 
-    def __init__(self, sync_every: int | str | Time, compression: str | None, replica_size: int) -> None:
+    def __init__(
+        self, sync_every: int | str | Time, compression: str | None, replica_size: int, overlap: int | str | Time
+    ) -> None:
         self.sync_every = ensure_time(sync_every, TimeUnit.BATCH, "sync_every")
         if self.sync_every.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or self.sync_every.value < 1:
             raise ValueError(
@@ -64,11 +71,14 @@ class LocalSteps(Algorithm, ABC):
         if isinstance(replica_size, bool) or not isinstance(replica_size, int) or replica_size < 1:
             raise ValueError(f"replica_size must be a positive number of ranks; got {replica_size!r}.")
         self.replica_size = replica_size
+        self.overlap = _steps_of(overlap, self.sync_every)
         self._synchronized: dict[str, Tensor] = {}
         self._momenta: dict[str, Tensor] = {}
         # The parameters that are trained in this round, among them those that were frozen after it began.
         self._trained: set[str] = set()
         self._local_steps = 0
+        # The average of the last round, until it is applied.
+        self._pending: PendingAverage | None = None
 
     @abstractmethod
     def _outer_step(
@@ -76,10 +86,17 @@ class LocalSteps(Algorithm, ABC):
     ) -> None:
         """Update the synchronized parameters and their momenta in place, and load the former into the model."""
 
+    @abstractmethod
+    def _apply_average(
+        self, synchronized: Sequence[Tensor], momenta: Sequence[Tensor], differences: Sequence[Tensor]
+    ) -> None:
+        """Update the synchronized parameters and their momenta in place, by averaged differences, which are kept."""
+
     def init(self, state: State, logger: Logger) -> None:
         """Let a single process be the only replica; reject averages of weights that replicas do not share."""
         # What an earlier trainer has left; a checkpoint is loaded after this event.
         self._synchronized, self._momenta, self._trained, self._local_steps = {}, {}, set(), 0
+        self._pending = None
         if dist.get_world_size() == 1:
             if self.replica_size != 1:
                 raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")
@@ -91,7 +108,7 @@ class LocalSteps(Algorithm, ABC):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Evaluate with the loaded synchronized weights."""
-        if self._local_steps:
+        if self._local_steps or self._pending is not None:
             self._share(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -107,7 +124,9 @@ class LocalSteps(Algorithm, ABC):
             )
         replicas = self._replicas(state)
         weights = weights_of(state.model)
-        if self._local_steps:
+        if self.overlap.value and replicas.background is None:
+            replicas.background = BackgroundAverages(replicas)
+        if self._local_steps or self._pending is not None:
             self._momenta = _on_devices(weights, self._momenta, partial=True)
             self._share(state)
             return
@@ -117,33 +136,38 @@ class LocalSteps(Algorithm, ABC):
         replicas.synchronized = None
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """End the round if it is due, and in the last batch of training."""
+        """End the round if it is due, and in the last batch of training; apply the average of the last one."""
         self._local_steps += 1
-        count = state.timestamp.count(TimeUnit.BATCH)
-        is_due = self.sync_every.unit is TimeUnit.BATCH and count % int(self.sync_every.value) == 0
-        if is_due or state.finished:
-            self._synchronize(state)
-        elif self._replicas(state).synchronized is None:
+        if self._pending is not None and self._local_steps >= self.overlap.value:
+            self._apply_pending(state)
+        self._end_round_if_due(state, TimeUnit.BATCH)
+        if self._local_steps and self._replicas(state).synchronized is None:
             self._share(state)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """End the round if it is due, and in the last epoch of training."""
-        count = state.timestamp.count(TimeUnit.EPOCH)
-        if (self.sync_every.unit is TimeUnit.EPOCH and count % int(self.sync_every.value) == 0) or state.finished:
-            self._synchronize(state)
+        self._end_round_if_due(state, TimeUnit.EPOCH)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """End the round, if training was stopped in the middle of it."""
         self._synchronize(state)
+        replicas = self._replicas(state)
+        if replicas.background is not None:
+            replicas.background.close()
+            replicas.background = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the synchronized weights, the outer momenta and the position in the round."""
+        """Return the synchronized weights, the outer momenta and the position in the round.
+
+        An average that overlaps with training is waited for, and saved as well.
+        """
         return {
             **super().state_dict(),
             "synchronized": dict(self._synchronized),
             "momenta": dict(self._momenta),
             "trained": sorted(self._trained),
             "local_steps": self._local_steps,
+            "pending": None if self._pending is None else self._pending.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,6 +180,8 @@ class LocalSteps(Algorithm, ABC):
         self._momenta = {name: tensor.clone() for name, tensor in state["momenta"].items()}
         self._trained = set(state["trained"])
         self._local_steps = state["local_steps"]
+        pending = state.get("pending")  # missing in older checkpoints
+        self._pending = None if pending is None else PendingAverage.completed(pending)
 
     def _replicas(self, state: State) -> Replicas:
         if state.replicas is None:
@@ -171,32 +197,109 @@ class LocalSteps(Algorithm, ABC):
         self._synchronized = _on_devices(weights, self._synchronized)
         self._replicas(state).synchronized = [(weights[name], value) for name, value in self._synchronized.items()]
 
+    def _end_round_if_due(self, state: State, unit: TimeUnit) -> None:
+        """End the round if it is due in a unit of time; at the end of training, wait for the average."""
+        if state.finished:
+            self._synchronize(state)
+        elif self.sync_every.unit is unit and state.timestamp.count(unit) % int(self.sync_every.value) == 0:
+            if self.overlap.value:
+                self._start_average(state)
+            else:
+                self._synchronize(state)
+
     @torch.no_grad()
     def _synchronize(self, state: State) -> None:
         """End the round: the outer step for the parameters, and averages of the buffers."""
         replicas = self._replicas(state)
+        if self._pending is not None:
+            self._apply_pending(state)
         if not self._local_steps:
+            replicas.synchronized = None
             return
         weights = weights_of(state.model)
         self._synchronized = values = _on_devices(weights, self._synchronized)
         self._momenta = _on_devices(weights, self._momenta, partial=True)
         self._local_steps, replicas.synchronized = 0, None
-        self._trained |= _trained(weights)
-        trained = [name for name in weights if name in self._trained]
-        for name in trained if self.has_outer_momentum else ():
-            if name not in self._momenta:
-                self._momenta[name] = torch.zeros_like(values[name])
-        momenta = [self._momenta[name] for name in trained if name in self._momenta]
+        trained = self._names_of_trained(weights)
+        momenta = self._momenta_of(trained, values)
         self._outer_step([weights[name] for name in trained], [values[name] for name in trained], momenta, replicas)
-        # Buffers have no gradient that a momentum could be of.
-        buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
-        frozen = [name for name in weights if name not in self._trained and name not in buffers]
-        rest = [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
+        rest = self._names_of_rest(weights, values)
         average_weights_of_replicas([weights[name] for name in rest], [values[name] for name in rest], replicas)
         for name in weights:
             if not _is_averaged(weights[name]):
-                _use_first(weights[name], values[name], replicas)
+                _use_first(weights[name], replicas)
+                values[name].copy_(weights[name])
         self._trained = _trained(weights)
+
+    @torch.no_grad()
+    def _start_average(self, state: State) -> None:
+        """End the round, and begin the next one while the replicas average their differences in the background."""
+        if not self._local_steps:
+            return
+        if self._pending is not None:  # an epoch of fewer batches than the overlap
+            self._apply_pending(state)
+        replicas, weights = self._replicas(state), weights_of(state.model)
+        self._synchronized = values = _on_devices(weights, self._synchronized)
+        trained = self._names_of_trained(weights)
+        rest = self._names_of_rest(weights, values)
+        counts = [name for name in weights if not _is_averaged(weights[name])]
+        for name in counts:
+            _use_first(weights[name], replicas)
+        self._pending = PendingAverage(
+            {name: values[name] - weights[name] for name in trained},
+            {name: difference(values[name], weights[name]) for name in rest},
+            {name: weights[name].clone() for name in counts},
+        )
+        replicas.background.start(self._pending, self.compression, state.device.torch_device)
+        self._trained, self._local_steps = _trained(weights), 0
+        self._share(state)
+
+    @torch.no_grad()
+    def _apply_pending(self, state: State) -> None:
+        """Take the outer step of the last round, and mix its result into the weights of this replica."""
+        assert self._pending is not None
+        weights = weights_of(state.model)
+        self._synchronized = values = _on_devices(weights, self._synchronized)
+        self._momenta = _on_devices(weights, self._momenta, partial=True)
+        outer, rest, counts = (_on_devices(weights, part, partial=True) for part in self._pending.wait())
+        momenta = self._momenta_of(list(outer), values)
+        self._apply_average([values[name] for name in outer], momenta, list(outer.values()))
+        for name, average in rest.items():
+            values[name].sub_(average)
+        for name, count in counts.items():
+            values[name].copy_(count)
+        self._pending = None
+        for name in (*outer, *rest):
+            weight, value = weights[name], values[name]
+            is_trained = not isinstance(weight, nn.Parameter) or weight.requires_grad or name in self._trained
+            if is_trained and self._local_steps:
+                own = weight.to(value.dtype)
+                mixed = torch.lerp(own, value, 1 - _MIXING)
+                weight.copy_(torch.where(own == value, value, mixed))  # the difference of infinities is NaN
+            else:  # there are no steps since then whose result could be kept
+                weight.copy_(value)
+        self._share(state)
+
+    def _names_of_trained(self, weights: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the parameters that were trained in this round."""
+        self._trained |= _trained(weights)
+        return [name for name in weights if name in self._trained]
+
+    def _momenta_of(self, names: Sequence[str], values: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the outer momenta of parameters, new ones if they were never trained before."""
+        for name in names if self.has_outer_momentum else ():
+            if name not in self._momenta:
+                self._momenta[name] = torch.zeros_like(values[name])
+        return [self._momenta[name] for name in names if name in self._momenta]
+
+    def _names_of_rest(self, weights: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the other tensors to average: buffers, and frozen parameters that have changed.
+
+        These have no gradient that a momentum could be of.
+        """
+        buffers = [name for name, one in weights.items() if not isinstance(one, nn.Parameter)]
+        frozen = [name for name in weights if name not in self._trained and name not in buffers]
+        return [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
 
     def _check_average(self, ema: Any) -> None:
         """Raise if an average would be updated while the weights of the replicas differ."""
@@ -256,8 +359,20 @@ def _on_devices(
     return {name: value.to(weights[name].device) for name, value in values.items()}
 
 
-def _use_first(count: Tensor, value: Tensor, replicas: Replicas) -> None:
+def _use_first(count: Tensor, replicas: Replicas) -> None:
     """Set an integer buffer, such as the number of batches that batch normalization has tracked, to that of rank 0."""
     if replicas.count > 1:
         dist.broadcast(count, src=0)
-    value.copy_(count)
+
+
+def _steps_of(overlap: int | str | Time, sync_every: Time) -> Time:
+    """Return the number of steps that overlap with an exchange, in batches."""
+    steps = ensure_time(overlap, TimeUnit.BATCH, "overlap")
+    if steps.unit is not TimeUnit.BATCH or steps.value < 0:
+        raise ValueError(f"overlap must be a number of batches, 0 or more, such as 4 or '4ba'; got {overlap!r}.")
+    if sync_every.unit is TimeUnit.BATCH and steps.value >= sync_every.value:
+        raise ValueError(
+            f"overlap={overlap!r} must be less than sync_every={sync_every}: an average is applied before the next one "
+            f"starts. Use a shorter overlap or longer rounds."
+        )
+    return steps

@@ -20,7 +20,15 @@ from composer.core.replicas import Replicas
 from composer.dist.collectives import communicates
 from composer.dist.hang_report import InCollective
 
-__all__ = ["COMPRESSIONS", "average_over_replicas", "average_weights_of_replicas", "decode", "encode", "replicas_of"]
+__all__ = [
+    "COMPRESSIONS",
+    "average_over_replicas",
+    "average_weights_of_replicas",
+    "decode",
+    "difference",
+    "encode",
+    "replicas_of",
+]
 
 COMPRESSIONS: Final = ("bf16", "int8", "int4")
 # Number of values with a common scale in int8 and int4: 4 bytes for each 256.
@@ -63,10 +71,23 @@ def average_weights_of_replicas(
         for value, weight in zip(synchronized, weights, strict=True):
             value.copy_(weight)
         return
-    differences = [value - weight for value, weight in zip(synchronized, weights, strict=True)]
+    differences = [difference(value, weight) for value, weight in zip(synchronized, weights, strict=True)]
     average_over_replicas(differences, replicas, compression)
-    for value, difference, weight in zip(synchronized, differences, weights, strict=True):
-        weight.copy_(value.sub_(difference))
+    for value, average, weight in zip(synchronized, differences, weights, strict=True):
+        weight.copy_(value.sub_(average))
+
+
+def difference(value: Tensor, weight: Tensor) -> Tensor:
+    """Return value - weight, where equal infinities, such as those of a mask, differ by zero.
+
+    Args:
+        value: A synchronized tensor.
+        weight: The same tensor of this replica.
+
+    >>> difference(torch.tensor([2.0, -torch.inf]), torch.tensor([1.5, -torch.inf]))
+    tensor([0.5000, 0.0000])
+    """
+    return torch.where(value == weight, 0, value - weight)
 
 
 def average_over_replicas(tensors: Sequence[Tensor], replicas: Replicas, compression: str | None) -> None:

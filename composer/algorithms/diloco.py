@@ -5,7 +5,8 @@
     s  <- s - eta * (d + mu * m)     s: synchronized weights, from which all replicas start the next round
 
 Gradients are not communicated between replicas, so parameters are sent once every H steps rather than in each.
-Paper: Douillard et al. 2023, https://arxiv.org/abs/2311.08105
+Paper: Douillard et al. 2023, https://arxiv.org/abs/2311.08105. With communication that overlaps with computation:
+Douillard et al. 2025, https://arxiv.org/abs/2501.18512
 """
 
 from __future__ import annotations
@@ -92,9 +93,21 @@ def _outer_step(
         return
     differences = [value - weight for value, weight in zip(synchronized, weights, strict=True)]
     average_over_replicas(differences, replicas, compression)
-    for weight, value, buffer, difference in zip(weights, synchronized, momenta, differences, strict=True):
+    _apply_average(synchronized, momenta, differences, lr, momentum)
+    for weight, value in zip(weights, synchronized, strict=True):
+        weight.copy_(value)
+
+
+def _apply_average(
+    synchronized: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    differences: Sequence[Tensor],
+    lr: float,
+    momentum: float,
+) -> None:
+    for value, buffer, difference in zip(synchronized, momenta, differences, strict=True):
         buffer.mul_(momentum).add_(difference)
-        weight.copy_(value.sub_(difference.add_(buffer, alpha=momentum), alpha=lr))
+        value.sub_(torch.add(difference, buffer, alpha=momentum), alpha=lr)
 
 
 class DiLoCo(LocalSteps):
@@ -117,6 +130,18 @@ class DiLoCo(LocalSteps):
     weight. A replica whose data ends early takes no more steps, and takes part in the next synchronization with the
     weights it has. With a single replica, nothing is sent, and the outer steps are those of the momentum alone.
 
+    With ``overlap=k``, replicas do not wait for each other at the end of a round. They send the differences d of that
+    step in the background and train on. After k further steps the outer step is taken, which gives s, and each replica
+    continues from the mean of s and its own weights w:
+
+        w <- (w + s) / 2
+
+    This is the overlapped communication of Streaming DiLoCo, with a mixing factor of 1/2 and all parameters at once
+    rather than in fragments. The weights that are evaluated and saved as the model are those of the last outer step;
+    those of the replicas differ from them until training ends, and ``EMA`` averages them. If training ends with an
+    average pending, that one is applied first, and then the round ends as without an overlap. A checkpoint has the
+    pending average, so that a run also resumes bit for bit in these k steps; saving waits for it.
+
     A run resumes anywhere, also in the middle of a round, with the weights of the uninterrupted run, bit for bit: the
     checkpoint has the weights and optimizer states of each replica. With another number of replicas, or without this
     method, training continues from the average of the replicas; replica i takes the optimizer state of replica i modulo
@@ -133,11 +158,13 @@ class DiLoCo(LocalSteps):
     How to choose:
         ``sync_every`` from 30 to 500; the traffic falls in proportion. ``outer_lr`` 0.7 and ``outer_momentum`` 0.9 as
         in the paper, with AdamW as the optimizer. In short runs of few rounds, a lower momentum. ``compression="int8"``
-        divides the traffic by another 4.
+        divides the traffic by another 4. ``overlap`` hides the time to send parameters, if a step has to wait longer
+        than usual at the end of each round: as many steps as that takes, and not more, as the loss rises with it.
 
     Cost:
         Two copies of the parameters in memory. While the replicas synchronize, two buffers of at most 64 MiB, and the
-        difference of all parameters. A checkpoint contains each replica's optimizer states and weights, and rank 0
+        difference of all parameters; with ``overlap``, the latter during these steps, on a GPU also a copy on the host,
+        from which it is sent by gloo. A checkpoint contains each replica's optimizer states and weights, and rank 0
         gathers them in memory. Counts and losses are still reduced over all ranks in each step: a few hundred bytes.
 
     Args:
@@ -147,15 +174,19 @@ class DiLoCo(LocalSteps):
         compression: The dtype in which parameter differences are sent: ``"bf16"``, ``"int8"`` or ``"int4"`` (with a
             scale for each 256 values), or None for float32. Sums are computed in float32.
         replica_size: Number of adjacent ranks that form a replica. Must divide the world size.
+        overlap: Number of steps, or a time in batches, during which the replicas exchange their differences while they
+            train on; less than ``sync_every``. At 0, they wait. With rounds of epochs, an average is applied at the
+            latest at the end of the next round.
 
     Raises:
         ValueError: An argument is out of range. When training starts: ``replica_size`` does not divide the world size,
             or ``EMA`` would average the weights of single replicas.
+        RuntimeError: With ``overlap``, the exchange has failed; raised where its result is used.
 
     >>> DiLoCo(sync_every=100, compression="int8")
-    DiLoCo(sync_every=Time(100, TimeUnit.BATCH), outer_lr=0.7, outer_momentum=0.9, compression='int8', replica_size=1)
+    DiLoCo(sync_every=Time(100, TimeUnit.BATCH), ..., compression='int8', replica_size=1, overlap=Time(0, ...))
 
-    Paper: https://arxiv.org/abs/2311.08105 (Douillard et al. 2023)
+    Paper: https://arxiv.org/abs/2311.08105 (Douillard et al. 2023); overlap: https://arxiv.org/abs/2501.18512 (2025)
     """
 
     __traits__ = replace(
@@ -173,8 +204,9 @@ class DiLoCo(LocalSteps):
         outer_momentum: float = 0.9,
         compression: str | None = None,
         replica_size: int = 1,
+        overlap: int | str | Time = 0,
     ) -> None:
-        super().__init__(sync_every, compression, replica_size)
+        super().__init__(sync_every, compression, replica_size, overlap)
         self.outer_lr = positive("outer_lr", outer_lr)
         self.outer_momentum = in_unit_interval("outer_momentum", outer_momentum)
 
@@ -182,3 +214,8 @@ class DiLoCo(LocalSteps):
         self, weights: Sequence[Tensor], synchronized: Sequence[Tensor], momenta: Sequence[Tensor], replicas: Replicas
     ) -> None:
         _outer_step(weights, synchronized, momenta, replicas, self.outer_lr, self.outer_momentum, self.compression)
+
+    def _apply_average(
+        self, synchronized: Sequence[Tensor], momenta: Sequence[Tensor], differences: Sequence[Tensor]
+    ) -> None:
+        _apply_average(synchronized, momenta, differences, self.outer_lr, self.outer_momentum)

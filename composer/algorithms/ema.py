@@ -8,6 +8,7 @@ Juditsky 1992; in deep learning e.g. https://arxiv.org/abs/1703.01780
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
@@ -252,9 +253,11 @@ class EMA(Algorithm):
         if not self.ema_started:
             self.ema_started = self._should_start(state)
             if self.ema_started:
-                self._pair(state.model)
+                with _shared_weights(state):
+                    self._pair(state.model)
         elif count % int(self.update_interval.value) == 0:
-            (self._pairs or self._pair(state.model)).average(1 - self.decay)
+            with _shared_weights(state):
+                (self._pairs or self._pair(state.model)).average(1 - self.decay)
 
     def _should_start(self, state: State) -> bool:
         """Return whether averaging starts now."""
@@ -285,6 +288,12 @@ class EMA(Algorithm):
 
     def _is_trained(self, model: nn.Module) -> bool:
         return self._pairs is not None and self._pairs.are_of(weights_of(model))
+
+
+def _shared_weights(state: State) -> AbstractContextManager[None]:
+    """Return a context in which the model has the weights that all replicas share, if several train apart."""
+    replicas = state.replicas
+    return nullcontext() if replicas is None or replicas.count == 1 else replicas.evaluation_weights()
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:

@@ -46,7 +46,8 @@ class LocalSGD(LocalSteps):
     """Trains replicas without gradient communication, and averages their weights once a round.
 
     It is :class:`.DiLoCo` with an outer learning rate of 1 and without an outer momentum; see there for what is
-    evaluated, logged and saved, for uneven data, and for resuming. The state of the optimizers is not averaged.
+    evaluated, logged and saved, for uneven data, for resuming, and for ``overlap``. The state of the optimizers is not
+    averaged.
 
     When to use it:
         If the connection between ranks or nodes is slow, and rounds are short; and as the simplest baseline for DiLoCo.
@@ -67,23 +68,38 @@ class LocalSGD(LocalSteps):
             scale for each 256 values), or None for float32. Sums are computed in float32.
         replica_size: Number of adjacent ranks that form a replica, which average their gradients in each step (DDP).
             Must divide the world size.
+        overlap: Number of steps, or a time in batches, during which the replicas exchange their differences while they
+            train on; less than ``sync_every``. At 0, they wait.
 
     Raises:
         ValueError: An argument is out of range. When training starts: ``replica_size`` does not divide the world size,
             or ``EMA`` would average the weights of single replicas.
+        RuntimeError: With ``overlap``, the exchange has failed; raised where its result is used.
 
     >>> LocalSGD(8)
-    LocalSGD(sync_every=Time(8, TimeUnit.BATCH), compression=None, replica_size=1)
+    LocalSGD(sync_every=Time(8, TimeUnit.BATCH), compression=None, replica_size=1, overlap=Time(0, TimeUnit.BATCH))
 
     Paper: https://arxiv.org/abs/1805.09767 (Stich 2018)
     """
 
     has_outer_momentum = False
 
-    def __init__(self, sync_every: int | str | Time = 8, compression: str | None = None, replica_size: int = 1) -> None:
-        super().__init__(sync_every, compression, replica_size)
+    def __init__(
+        self,
+        sync_every: int | str | Time = 8,
+        compression: str | None = None,
+        replica_size: int = 1,
+        overlap: int | str | Time = 0,
+    ) -> None:
+        super().__init__(sync_every, compression, replica_size, overlap)
 
     def _outer_step(
         self, weights: Sequence[Tensor], synchronized: Sequence[Tensor], momenta: Sequence[Tensor], replicas: Replicas
     ) -> None:
         average_weights_of_replicas(weights, synchronized, replicas, self.compression)
+
+    def _apply_average(
+        self, synchronized: Sequence[Tensor], momenta: Sequence[Tensor], differences: Sequence[Tensor]
+    ) -> None:
+        for value, difference in zip(synchronized, differences, strict=True):
+            value.sub_(difference)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ class Replicas:
         first_ranks: The process group of the first rank of each replica; None on other ranks, and with one replica.
         synchronized: Each weight or buffer of the model, paired with its last synchronized value, while the weights of
             the replicas may differ; None while they are equal.
+        background: What averages over the replicas in the background, while an algorithm overlaps that with training.
 
     >>> Replicas().is_first, Replicas().ranks
     (True, range(0, 1))
@@ -46,6 +47,7 @@ class Replicas:
     group: ProcessGroup | None = None
     first_ranks: ProcessGroup | None = None
     synchronized: Sequence[tuple[Tensor, Tensor]] | None = None
+    background: Any = field(default=None, repr=False)
     _local: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @property

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from composer import dist
 from composer.parallel.config import FSDPConfig, ParallelismConfig, ParallelismType
 
-__all__ = ["Degrees", "Meshes", "degrees_of", "make_meshes"]
+__all__ = ["Degrees", "Meshes", "copy_timeout", "degrees_of", "make_meshes"]
 
 _REPLICATE, _SHARD, _TENSOR = (
     ParallelismType.DATA_PARALLEL_REPLICATE,
@@ -189,11 +189,18 @@ def _set_timeouts(meshes: Meshes) -> None:
     groups = [] if meshes.all is None else meshes.all.get_all_groups()
     for group in (*groups, meshes.data_group):
         if group is not None and group is not world:
-            _copy_timeout(world, group)
+            copy_timeout(world, group)
 
 
-def _copy_timeout(source: Any, target: Any) -> None:
-    """Copy the timeout of one group to another; does nothing if torch no longer has these private names."""
+def copy_timeout(source: Any, target: Any) -> None:
+    """Copy the timeout of one group to another; does nothing if torch no longer has these private names.
+
+    Args:
+        source: A process group.
+        target: The process group whose timeout is set.
+
+    >>> copy_timeout(None, None)
+    """
     backend: Any = torch_dist.distributed_c10d
     # torch has public names for none of this.
     with contextlib.suppress(AttributeError):

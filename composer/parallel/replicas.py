@@ -7,6 +7,7 @@ gradients are averaged in each step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as torch_dist
@@ -15,12 +16,12 @@ from torch import nn
 from composer import dist
 from composer.core.replicas import Replicas
 from composer.dist.collectives import communicates
-from composer.parallel.mesh import Degrees, make_meshes
+from composer.parallel.mesh import Degrees, copy_timeout, make_meshes
 
 if TYPE_CHECKING:
     from composer.core.algorithm import Algorithm
 
-__all__ = ["broadcast_model", "make_replicas", "requested_replica_size"]
+__all__ = ["broadcast_model", "destroy_groups", "make_replicas", "requested_replica_size", "with_new_groups"]
 
 
 def requested_replica_size(algorithms: Sequence[Algorithm]) -> int | None:
@@ -71,6 +72,53 @@ def make_replicas(size: int, device_type: str) -> Replicas:
     if count > 1 and replicas.is_first:
         replicas.first_ranks = mesh.get_group("data_parallel_replicate")
     return replicas
+
+
+def with_new_groups(replicas: Replicas) -> Replicas:
+    """Return the same replicas with process groups of their own, for collectives in the background.
+
+    Collectives of a process group must start in the same order on all ranks, which those of two threads do not. The
+    groups are of gloo, which communicates from the CPU: kernels of two NCCL communicators could wait for each other.
+    All ranks must call this, and :func:`destroy_groups` once the groups are not used any more.
+
+    Args:
+        replicas: The replicas of the run.
+
+    >>> with_new_groups(Replicas()).first_ranks is None
+    True
+    """
+    new = replace(replicas, group=None, first_ranks=None, synchronized=None, background=None)
+    if replicas.count == 1:
+        return new
+    starts = range(0, replicas.count * replicas.size, replicas.size)
+    new.first_ranks = _new_group(starts)
+    if replicas.size > 1:
+        groups = [_new_group(range(start, start + replicas.size)) for start in starts]
+        new.group = groups[replicas.index]
+    return new
+
+
+def _new_group(ranks: range) -> torch_dist.ProcessGroup | None:
+    """Return a new gloo process group of some ranks, with the timeout of the default group; None on other ranks."""
+    group: Any = torch_dist.new_group(list(ranks), backend="gloo")
+    if dist.get_global_rank() not in ranks:
+        return None
+    copy_timeout(torch_dist.group.WORLD, group)
+    return group
+
+
+def destroy_groups(replicas: Replicas) -> None:
+    """Destroy the process groups of :func:`with_new_groups`.
+
+    Args:
+        replicas: A result of that function.
+
+    >>> destroy_groups(with_new_groups(Replicas()))
+    """
+    for group in (replicas.group, replicas.first_ranks):
+        if group is not None and dist.is_initialized():
+            torch_dist.destroy_process_group(group)
+    replicas.group = replicas.first_ranks = None
 
 
 def broadcast_model(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from composer.core.algorithm import Algorithm
 from tests.common import FEATURES
 
 Weights = dict[str, Tensor]
+BATCH = 4
 
 
 class Normed(ComposerModel):
@@ -38,6 +39,19 @@ class Normed(ComposerModel):
 
     def update_metric(self, batch: Any, outputs: Tensor, metric: Any) -> None:
         metric.update(outputs, batch[1])
+
+
+def make_normed() -> Normed:
+    """The weights that all replicas start from."""
+    torch.manual_seed(20)
+    model = Normed()
+    model.dropout.p = 0.0
+    return model
+
+
+def make_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW would amplify rounding errors of the bias before the normalization, whose gradient is zero."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def samples(number: int = 48, dtype: torch.dtype = torch.float32) -> TensorDataset:

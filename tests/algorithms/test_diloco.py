@@ -128,6 +128,27 @@ def _statistics_around_a_round() -> list[torch.Tensor]:
     return found[-2:]
 
 
+class Masked(Normed):
+    """A model with a constant buffer that is not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+
+def constant_buffers(overlap: int) -> list[Any]:
+    model = Masked()
+    fitted(trainer_with(DiLoCo(3, overlap=overlap), model=model, max_duration="5ba"))
+    return [model.mask, model.norm.running_mean]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_constant_buffers_are_left_alone(two_ranks: Ranks, overlap: int) -> None:
+    (mask, mean), (other, other_mean) = two_ranks.run(constant_buffers, overlap)
+    assert mask.tolist() == other.tolist() == [0.0, -torch.inf]
+    assert torch.equal(mean, other_mean)
+
+
 def in_groups() -> list[Any]:
     seen = Seen()
     fitted(trainer_with(DiLoCo(2, replica_size=2), callbacks=seen, max_duration="4ba"))

@@ -31,6 +31,10 @@ METHODS: dict[str, Callable[[], Any]] = {
     "by epochs": lambda: DiLoCo("1ep"),
     "groups": lambda: DiLoCo(3, replica_size=2),
     "others": lambda: [ZClip(warmup_steps=2, z_threshold=0.1), DiLoCo(3), EMA("6ba", None, "3ba", "3ba")],
+    "overlap": lambda: DiLoCo(3, overlap=2),
+    "overlap by epochs": lambda: LocalSGD("1ep", overlap=3),
+    "overlap in groups": lambda: DiLoCo(3, compression="int8", replica_size=2, overlap=1),
+    "overlap with averages": lambda: [EMA("6ba", None, "3ba", "3ba"), DiLoCo(3, overlap=2)],
     "spikes": lambda: [DiLoCo(3), SpikeSkip(window=4, num_std=0.5)],
 }
 
@@ -62,6 +66,17 @@ def test_resumes_bit_for_bit_anywhere(two_ranks: Ranks, tmp_path: Path, stop: in
     check(two_ranks.run(saved_and_resumed, str(tmp_path), "diloco", 8, stop, saving))
 
 
+@pytest.mark.parametrize("stop", range(3, 8))
+@pytest.mark.parametrize("save_async", [False, True], ids=["blocking", "asynchronous"])
+def test_resumes_bit_for_bit_while_an_average_is_pending(
+    two_ranks: Ranks, tmp_path: Path, stop: int, save_async: bool
+) -> None:
+    saving = {"save_filename": "ba{batch}.pt", "save_async": save_async}
+    check(two_ranks.run(saved_and_resumed, str(tmp_path), "overlap", 9, stop, saving))
+    pending = torch.load(tmp_path / f"ba{stop}.pt", weights_only=True)["state"]["algorithms"][0][1]["pending"]
+    assert (pending is not None) == (stop in (3, 4, 6, 7))
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("stop", [2, 9])
 def test_each_method_resumes_bit_for_bit(four_ranks: Ranks, tmp_path: Path, method: str, stop: int) -> None:
@@ -81,9 +96,9 @@ def check(results: list[list[Any]]) -> None:
         assert not list(differing(first[1], other[1]))
 
 
-def save_within_a_round(folder: str, replica_size: int) -> list[Any]:
+def save_within_a_round(folder: str, replica_size: int, overlap: int = 0) -> list[Any]:
     trainer = trainer_with(
-        DiLoCo(3, replica_size=replica_size),
+        DiLoCo(3, replica_size=replica_size, overlap=overlap),
         max_duration="5ba",
         callbacks=(seen := Seen()),
         run_name="run",
@@ -122,6 +137,20 @@ def resumed_weights(path: str, algorithm: Any, **more: Any) -> dict[str, torch.T
     return found
 
 
+def test_checkpoint_in_a_window_has_the_average_and_the_weights_that_are_evaluated(
+    two_ranks: Ranks, tmp_path: Path
+) -> None:
+    (first, second) = two_ranks.run(save_within_a_round, str(tmp_path), 1, 2)
+    states = [torch.load(tmp_path / f"ba{step}.pt", weights_only=True)["state"] for step in (3, 4)]
+    for step, state in zip((3, 4), states, strict=True):
+        assert not list(differing(state["model"], states[0]["model"]))
+        for replica, weights in zip(state["replicas"], (first, second), strict=True):
+            assert not list(differing(replica["model"], weights[step - 1]))
+        outer = state["algorithms"][0][1]["pending"]["outer"]["first.weight"]
+        mean = (first[2]["first.weight"] + second[2]["first.weight"]) / 2
+        torch.testing.assert_close(outer, state["model"]["first.weight"] - mean)
+
+
 def on_two_ranks(path: str) -> dict[str, torch.Tensor]:
     return resumed_weights(path, DiLoCo(3))
 
@@ -142,10 +171,13 @@ def test_other_numbers_of_replicas_resume_from_the_average(four_ranks: Ranks, tw
     assert not list(differing(only, each[0][2]))
 
 
-def continue_elsewhere(path: str) -> list[Any]:
+def continue_elsewhere(path: str, overlap: int = 0) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted(trainer_with(DiLoCo(3), load_path=path, max_duration="8ba", callbacks=(seen := Seen())))
+        trainer = trainer_with(
+            DiLoCo(3, overlap=overlap), load_path=path, max_duration="8ba", callbacks=(seen := Seen())
+        )
+        fitted(trainer)
     return seen.after_batch
 
 
@@ -154,6 +186,22 @@ def test_training_continues_on_another_number_of_replicas(four_ranks: Ranks, two
     first, second = two_ranks.run(continue_elsewhere, str(tmp_path / "ba4.pt"))
     assert len(first) == 4
     assert [bool(list(differing(*pair))) for pair in zip(first, second, strict=True)] == [True, False, True, False]
+
+
+def test_a_pending_average_is_applied_on_another_number_of_replicas(
+    four_ranks: Ranks, two_ranks: Ranks, tmp_path: Path
+) -> None:
+    each = four_ranks.run(save_within_a_round, str(tmp_path), 1, 2)
+    path = str(tmp_path / "ba4.pt")
+    first, second = two_ranks.run(continue_elsewhere, path, 2)
+    assert [bool(list(differing(*pair))) for pair in zip(first, second, strict=True)] == [True] * 3 + [False]
+    # Also without the overlap, at the next step.
+    plain, other = two_ranks.run(continue_elsewhere, path)
+    assert [bool(list(differing(*pair))) for pair in zip(plain, other, strict=True)] == [True, False, True, False]
+    # And without the method: the average of the weights.
+    mean = torch.stack([one[3]["first.weight"].double() for one in each]).mean(0)
+    torch.testing.assert_close(resumed_weights(path, None)["first.weight"], mean.float())
+    assert len(continue_elsewhere(path, 2)) == 4
 
 
 def test_ignored_entries_are_not_loaded_with_the_replicas(two_ranks: Ranks, tmp_path: Path) -> None:
