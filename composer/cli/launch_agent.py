@@ -13,7 +13,11 @@ __all__ = ["Agent"]
 
 
 class Agent(LocalElasticAgent):
-    """Tells the log files of the ranks which ranks failed; torch raises an error only after the last attempt."""
+    """Tells the log files of the ranks which ranks failed; torch raises an error only after the last attempt.
+
+    >>> issubclass(Agent, LocalElasticAgent)
+    True
+    """
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleMethodOverride] - has an untyped decorator
         result = cast("Any", super())._monitor_workers(worker_group)

@@ -69,7 +69,8 @@ class Mixture:
             epoch has. With constant weights by samples, and data of known sizes, the number of batches is computed in
             advance; otherwise the mixture has no length.
         names: Names of the sources, for the log; ``source_0``, ``source_1``, ... by default.
-        num_replicas: Number of ranks that shard the data; None for the world size.
+        num_replicas: Number of ranks that shard the data; None for the world size. With ``by="tokens"``, they must be
+            the ranks of the process group, which add up their tokens.
         rank: Index of this rank among them; None for the global rank.
 
     Attributes:

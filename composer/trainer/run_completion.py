@@ -30,6 +30,8 @@ def is_complete(run: Run, end: Time | None) -> bool:
     end = end if changed is None else changed
     if end is None or not state.timestamp.has_reached(end):
         return False
+    if run.ledger is not None:
+        run.ledger.look_up(state)  # which training would do
     stop = state.stop = run.loaded.stop
     reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
     message = f"autoresume: this call of fit is already complete, {reason}; not training."

@@ -90,19 +90,26 @@ class RunLedger:
         self._clock.exchange()
         batch = state.timestamp.count(TimeUnit.BATCH)
         self._segment = replace(self._segment, state="running", last_batch=batch)
+        self.look_up(state)
+        if self._file is not None:
+            self._write_with(state)
+            self._clock.write()
+
+    def look_up(self, state: State) -> None:
+        """Read what earlier processes of the run have written, on rank 0, without writing; once.
+
+        Args:
+            state: The state of the run, after its savers have checked the folder.
+        """
         savers = savers_of(state)
-        if not savers or dist.get_global_rank() != 0:
+        if not savers or dist.get_global_rank() != 0 or self._file is not None:
             return
-        if self._file is None:
-            store = savers[0].store(state)
-            try:
-                is_ours = state.load_path is not None and store.name_of(state.load_path) is not None
-                self._open(ledger_file_of(store), batch, is_ours=is_ours)
-            except Exception as error:  # of any storage library
-                self._give_up(error)
-                return
-        self._write_with(state)
-        self._clock.write()
+        store = savers[0].store(state)
+        try:
+            is_ours = state.load_path is not None and store.name_of(state.load_path) is not None
+            self._open(ledger_file_of(store), state.timestamp.count(TimeUnit.BATCH), is_ours=is_ours)
+        except Exception as error:  # of any storage library
+            self._give_up(error)
 
     def _open(self, file: LocalLedgerFile | RemoteLedgerFile, batch: int, *, is_ours: bool) -> None:
         """Read the segments of earlier processes, and decide whether this one continues their run."""

@@ -146,7 +146,9 @@ class Interruption:
             return
         self.signum, self._received_at = signum, now
         name = signal.Signals(signum).name
-        message = f"\n{name}: a checkpoint is saved after this step, then training ends; repeat to end it now.\n"
+        # Ranks may be one step apart, and stop after the same one.
+        step = "this step" if dist.get_world_size() == 1 else "this step or the next"
+        message = f"\n{name}: a checkpoint is saved after {step}, then training ends; repeat to end it now.\n"
         # Not sys.stderr, which raises if the signal arrives while the program writes to it.
         with contextlib.suppress(OSError):
             os.write(2, message.encode())

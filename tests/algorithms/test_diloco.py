@@ -347,7 +347,7 @@ def test_arguments() -> None:
         ("sync_every", "3tok"),
         ("outer_lr", 0.0),
         ("outer_momentum", 1.5),
-        ("compression", "int4"),
+        ("compression", "int2"),
         ("replica_size", 0),
         ("replica_size", True),
     ):

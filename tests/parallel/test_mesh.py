@@ -10,7 +10,7 @@ from torch.distributed.distributed_c10d import get_pg_count
 
 from composer import dist
 from composer.parallel.config import FSDPConfig, ParallelismConfig, TPConfig
-from composer.parallel.mesh import Degrees, degrees_of, make_meshes
+from composer.parallel.mesh import Degrees, copy_timeout, degrees_of, make_meshes
 
 PLAN = {"layer": None}
 
@@ -112,7 +112,6 @@ def test_timeout_that_cannot_be_set_is_ignored(monkeypatch):
     message: list[Any] = []
     c10d = torch.distributed.distributed_c10d
     monkeypatch.setattr(c10d, "_set_pg_timeout", lambda timeout, group: message.append((timeout, group)))
-    copy_timeout = make_meshes.__globals__["_copy_timeout"]
 
     def source(options: Any) -> Any:
         return _Nameless(_device_types=["cpu"], _get_backend=lambda device: _Nameless(options=options))

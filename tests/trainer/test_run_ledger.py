@@ -175,10 +175,12 @@ def test_a_run_that_is_continued(tmp_path) -> None:
     assert ledger.seconds[C.LOST] == ledger.seconds[C.REPEATED] == ledger.seconds[C.NOT_RUNNING] == 0
     assert ledger.total == pytest.approx(trainer.ledger.total, abs=0.01)
     assert ledger.segments[1].resumed is not None
-    # A call that has nothing to train, as the run is complete, adds nothing.
+    # A call that has nothing to train, as the run is complete, adds nothing, and shows what there is.
     with pytest.warns(ComposerWarning, match="already complete"):
-        run(tmp_path, "8ba")
+        again = run(tmp_path, "8ba")
     assert len(Ledger.read(tmp_path).segments) == 2
+    assert len(again.ledger.segments) == 3
+    assert again.ledger.seconds[C.TRAINING] == pytest.approx(ledger.seconds[C.TRAINING], abs=1e-3)
 
 
 @pytest.mark.parametrize(("error", "state"), [(RuntimeError("bad"), "failed"), (KeyboardInterrupt(), "stopped")])
