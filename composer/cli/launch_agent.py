@@ -19,7 +19,7 @@ class Agent(LocalElasticAgent):
     True
     """
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleMethodOverride] - has an untyped decorator
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride] - has an untyped decorator
         result = cast("Any", super())._monitor_workers(worker_group)
         if result.failures:
             cast("Any", self)._logs_specs.failures = result.failures
