@@ -183,8 +183,11 @@ class DiLoCo(LocalSteps):
             or ``EMA`` would average the weights of single replicas.
         RuntimeError: With ``overlap``, the exchange has failed; raised where its result is used.
 
-    >>> DiLoCo(sync_every=100, compression="int8")
-    DiLoCo(sync_every=Time(100, TimeUnit.BATCH), ..., compression='int8', replica_size=1, overlap=Time(0, ...))
+    >>> diloco = DiLoCo(sync_every="100ba", compression="int8")
+    >>> diloco.sync_every, diloco.outer_lr, diloco.outer_momentum
+    (Time(100, TimeUnit.BATCH), 0.7, 0.9)
+    >>> diloco.compression, diloco.replica_size, diloco.overlap
+    ('int8', 1, Time(0, TimeUnit.BATCH))
 
     Paper: https://arxiv.org/abs/2311.08105 (Douillard et al. 2023); overlap: https://arxiv.org/abs/2501.18512 (2025)
     """
