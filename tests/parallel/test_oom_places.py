@@ -68,7 +68,7 @@ def check(ranks: Ranks, way: str, places: list[tuple[Any, Any]], first: int) -> 
     [("single", 0), ("single", 1), ("multi", 1), ("forced", 0), ("unused", 1), ("fsdp", 0), ("fsdp_last", 1)],
 )
 def test_MicrobatchOOM_at_each_place_of_one_rank(two_ranks: Ranks, way, first) -> None:
-    """In the first batch, or in the second, before which DDP rebuilds its buckets."""
+    """In the first batch, or in the second, before which DDP rebuilds its buckets unless they are fixed."""
     if "fsdp" in way and not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("this version of torch cannot leave the middle of a pass")
     # What optimizers make in the first step is what they need; with sharded weights they cannot be undone.

@@ -1,4 +1,4 @@
-"""SyncFree with two ranks: nothing is read from the device except for logging, and once for DDP's buckets."""
+"""SyncFree with two ranks: nothing is read from the device except for logging."""
 
 from __future__ import annotations
 
@@ -9,22 +9,8 @@ import torch
 
 from composer import dist
 from tests.accelerator import FakeAccelerator, Wait
-from tests.declared_waits import Declared
 from tests.ranks import Ranks
 from tests.trainer.test_sync_free import Step, run_of_80_steps
-
-REBUILDS = Declared(
-    "copy to the host",
-    "composer/parallel/ddp.py begin_batch",
-    lambda step: step == 2,
-    "DDP orders its buckets anew, once in a run, and all processes take the order of the first.",
-)
-
-
-def undeclared(found: list[Wait]) -> list[Wait]:
-    """The waits but for those of DDP, which must be there."""
-    assert any(REBUILDS.covers(wait) for wait in found)
-    return [wait for wait in found if not REBUILDS.covers(wait)]
 
 
 def waits_of_a_run(more: dict[str, Any]) -> tuple[list[Wait], list[int]]:
@@ -42,7 +28,7 @@ def waits_of_a_run(more: dict[str, Any]) -> tuple[list[Wait], list[int]]:
 def test_SyncFree_reads_in_step_50_only(more, two_ranks: Ranks) -> None:
     for found, steps in two_ranks.run(waits_of_a_run, more):
         # Nor are the metrics at the end of the epoch, which is after the last step, part of one.
-        assert {wait.step for wait in undeclared(found) if wait.step <= 80} == {50}, found
+        assert {wait.step for wait in found if wait.step <= 80} == {50}, found
         assert steps == list(range(80))
 
 
@@ -68,4 +54,4 @@ def waits_of_language() -> list[Wait]:
 
 def test_SyncFree_of_language_models_weighted_by_tokens(two_ranks: Ranks) -> None:
     for found in two_ranks.run(waits_of_language):
-        assert not undeclared(found)
+        assert not found

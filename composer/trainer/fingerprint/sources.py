@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import sysconfig
+import weakref
 from types import ModuleType
 from typing import Final
 
@@ -19,8 +20,9 @@ _INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in _PLACES
 _PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _LIBRARY: Final = __name__.partition(".")[0]
 
-# Modules that need not be looked at again: thousands are imported, and each first fit of a trainer asks for all.
-_left_out: dict[str, object] = {}
+# Modules that need not be looked at again: thousands are imported, and each first fit of a trainer asks for all. Those
+# that are deleted, as in notebooks, are not kept alive.
+_left_out: dict[str, weakref.ref[ModuleType]] = {}
 # By path, time of change and size.
 _hashes: dict[tuple[str, int, int], str] = {}
 
@@ -35,11 +37,12 @@ def fingerprint_of_sources() -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
-        if _left_out.get(name) is module:
+        if (known := _left_out.get(name)) is not None and known() is module:
             continue
         path = _path_of(module)
         if path is None or not _is_of_program(name, path):
-            _left_out[name] = module
+            if isinstance(module, ModuleType):
+                _left_out[name] = weakref.ref(module)
         elif len(found) < _MAX_FILES and (hashed := _hash_of(path)) is not None:
             found[name] = [os.path.basename(path), hashed]  # noqa: PTH119
     return found

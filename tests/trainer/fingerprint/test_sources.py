@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import weakref
 from types import ModuleType
 
 import pytest
@@ -53,6 +54,16 @@ def test_generated_modules_of_packages_are_left_out(tmp_path, monkeypatch) -> No
     generated.__file__ = str(path)
     monkeypatch.setitem(sys.modules, generated.__name__, generated)
     assert generated.__name__ not in fingerprint_of_sources()
+
+
+def test_deleted_modules_are_not_kept_alive(monkeypatch) -> None:
+    made = ModuleType("made_by_a_test")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    fingerprint_of_sources()
+    monkeypatch.undo()
+    reference = weakref.ref(made)
+    del made
+    assert reference() is None
 
 
 def test_lazy_modules_are_not_imported(tmp_path) -> None:
