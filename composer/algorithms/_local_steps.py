@@ -62,8 +62,8 @@ class LocalSteps(Algorithm, ABC):
     def __init__(
         self, sync_every: int | str | Time, compression: str | None, replica_size: int, overlap: int | str | Time
     ) -> None:
-        self.sync_every = ensure_time(sync_every, TimeUnit.BATCH, "sync_every")
-        if self.sync_every.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or self.sync_every.value < 1:
+        self.sync_every = ensure_time(sync_every, TimeUnit.BATCH, "sync_every", (TimeUnit.BATCH, TimeUnit.EPOCH))
+        if self.sync_every.value < 1:
             raise ValueError(
                 f"sync_every must be at least one batch or epoch, such as '100ba' or '1ep'; got {sync_every!r}."
             )
@@ -367,8 +367,8 @@ def _use_first(count: Tensor, replicas: Replicas) -> None:
 
 def _steps_of(overlap: int | str | Time, sync_every: Time) -> Time:
     """Return the number of steps that overlap with an exchange, in batches."""
-    steps = ensure_time(overlap, TimeUnit.BATCH, "overlap")
-    if steps.unit is not TimeUnit.BATCH or steps.value < 0:
+    steps = ensure_time(overlap, TimeUnit.BATCH, "overlap", [TimeUnit.BATCH])
+    if steps.value < 0:
         raise ValueError(f"overlap must be a number of batches, 0 or more, such as 4 or '4ba'; got {overlap!r}.")
     if sync_every.unit is TimeUnit.BATCH and steps.value >= sync_every.value:
         raise ValueError(

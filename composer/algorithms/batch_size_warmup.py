@@ -164,12 +164,12 @@ class BatchSizeWarmup(Algorithm):
         self.end = None if end is None else _multiple("end", end)
         if self.end is not None and self.end < self.start:
             raise ValueError(f"end must not be less than start, but got {end} and {start}.")
-        self.duration = None if duration is None else _time("duration", duration)
+        self.duration = None if duration is None else ensure_time(duration, _BATCH, "duration", _UNITS)
         if self.duration is not None:
             positive("duration", self.duration.value)
         self.noise_factor = None if noise_factor is None else positive("noise_factor", noise_factor)
-        self.interval = ensure_time(interval, _BATCH, "interval")
-        if self.interval.unit is not _BATCH or self.interval.value < 1:
+        self.interval = ensure_time(interval, _BATCH, "interval", [_BATCH])
+        if self.interval.value < 1:
             raise ValueError(f"interval must be a positive number of batches, such as '100ba'; got {interval!r}.")
         self.lr_scaling = None if lr_scaling is None else one_of("lr_scaling", lr_scaling, _LR_FACTORS)
         self._noisy = _NoiseDecision(self.start)
@@ -358,7 +358,10 @@ def _check_known(state: State, time: Time) -> None:
 def _milestones(milestones: Any) -> dict[Time, int]:
     if not isinstance(milestones, Mapping) or not milestones:
         raise ValueError(f"milestones must map times to multiples, such as {{'0.5dur': 2}}; got {milestones!r}.")
-    read = {_time("milestones", time): _multiple(f"milestones[{time!r}]", k) for time, k in milestones.items()}
+    read = {
+        ensure_time(time, _BATCH, "milestones", _UNITS): _multiple(f"milestones[{time!r}]", k)
+        for time, k in milestones.items()
+    }
     for time in read:
         if time.value < 0 or (time.unit is TimeUnit.DURATION and time.value > 1):
             raise ValueError(f"milestones: '{time}' is not a time of the run, which lasts from '0dur' to '1dur'.")
@@ -371,15 +374,6 @@ def _milestones(milestones: Any) -> dict[Time, int]:
                     f"{read[later]}; the batch only grows."
                 )
     return read
-
-
-def _time(argument: str, value: Any) -> Time:
-    time = ensure_time(value, _BATCH, argument)
-    if time.unit not in _UNITS:
-        raise ValueError(
-            f"{argument}: '{time}' must be in batches, samples, tokens or epochs, or a fraction such as '0.5dur'."
-        )
-    return time
 
 
 def _multiple(argument: str, value: Any) -> int:

@@ -298,7 +298,7 @@ def _shared_weights(state: State) -> AbstractContextManager[None]:
 
 def _interval(argument: str, time: str | Time | int) -> Time:
     """Return a positive time in batches or epochs."""
-    interval = ensure_time(time, TimeUnit.BATCH, argument)
-    if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or interval.value <= 0:
+    interval = ensure_time(time, TimeUnit.BATCH, argument, (TimeUnit.BATCH, TimeUnit.EPOCH))
+    if interval.value <= 0:
         raise ValueError(f"{argument} must be a positive time in batches or epochs, such as '10ba', but got {time!r}.")
     return interval

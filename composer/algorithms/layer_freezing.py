@@ -122,8 +122,9 @@ class LayerFreezing(Algorithm):
     ) -> None:
         self.freeze_start = in_unit_interval("freeze_start", freeze_start)
         self.freeze_level = in_unit_interval("freeze_level", freeze_level)
-        self.update_interval = ensure_time(update_interval, TimeUnit.EPOCH, "update_interval")
-        if self.update_interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or self.update_interval.value <= 0:
+        units = (TimeUnit.BATCH, TimeUnit.EPOCH)
+        self.update_interval = ensure_time(update_interval, TimeUnit.EPOCH, "update_interval", units)
+        if self.update_interval.value <= 0:
             raise ValueError(
                 f"update_interval must be a positive time in batches or epochs, such as '1ep'; got {update_interval!r}."
             )

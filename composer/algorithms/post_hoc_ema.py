@@ -183,10 +183,10 @@ class PostHocEMA(Algorithm):
         if len(set(self.lengths)) < 2:
             raise ValueError(f"lengths must be two or more different values, as in (0.05, 0.1), but got {lengths!r}.")
         self.snapshot_interval = ensure_time(snapshot_interval, TimeUnit.BATCH, "snapshot_interval")
-        self.update_interval = ensure_time(update_interval, TimeUnit.BATCH, "update_interval")
+        self.update_interval = ensure_time(update_interval, TimeUnit.BATCH, "update_interval", [TimeUnit.BATCH])
         if self.snapshot_interval.value <= 0:
             raise ValueError(f"snapshot_interval must be positive, such as '500ba', but got {snapshot_interval!r}.")
-        if self.update_interval.unit is not TimeUnit.BATCH or self.update_interval.value <= 0:
+        if self.update_interval.value <= 0:
             raise ValueError(
                 f"update_interval must be a positive time in batches, such as '1ba', but got {update_interval!r}."
             )

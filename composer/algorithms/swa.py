@@ -97,9 +97,11 @@ class SWA(Algorithm):
         anneal_steps: int = 10,
         swa_lr: float | None = None,
     ) -> None:
-        self.swa_start = ensure_time(swa_start, TimeUnit.EPOCH, "swa_start")
-        self.swa_end = ensure_time(swa_end, TimeUnit.EPOCH, "swa_end")
-        self.update_interval = ensure_time(update_interval, TimeUnit.EPOCH, "update_interval")
+        units = (TimeUnit.DURATION, TimeUnit.EPOCH)
+        self.swa_start = ensure_time(swa_start, TimeUnit.EPOCH, "swa_start", units)
+        self.swa_end = ensure_time(swa_end, TimeUnit.EPOCH, "swa_end", units)
+        units = (TimeUnit.EPOCH, TimeUnit.BATCH)
+        self.update_interval = ensure_time(update_interval, TimeUnit.EPOCH, "update_interval", units)
         _check_times(self.swa_start, self.swa_end, self.update_interval)
         self.schedule_swa_lr = schedule_swa_lr
         self.anneal_strategy = one_of("anneal_strategy", anneal_strategy, ("linear", "cos"))
@@ -231,8 +233,7 @@ def _parameters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _check_times(start: Time, end: Time, interval: Time) -> None:
-    units = (TimeUnit.DURATION, TimeUnit.EPOCH)
-    if start.unit is not end.unit or start.unit not in units:
+    if start.unit is not end.unit:
         raise ValueError(
             f"swa_start and swa_end must both be fractions of the run, such as '0.7dur', or both epochs; got '{start}' "
             f"and '{end}'."
@@ -241,7 +242,5 @@ def _check_times(start: Time, end: Time, interval: Time) -> None:
         raise ValueError(f"swa_end must be later than swa_start, which must be >= 0; got '{start}' and '{end}'.")
     if end.unit is TimeUnit.DURATION and end.value > 1:
         raise ValueError(f"swa_end must be at most '1dur', the end of training; got '{end}'.")
-    if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or interval.value <= 0:
-        raise ValueError(
-            f"update_interval must be a positive time in batches or epochs, such as '1ep'; got '{interval}'."
-        )
+    if interval.value <= 0:
+        raise ValueError(f"update_interval must be positive, such as '1ep'; got '{interval}'.")

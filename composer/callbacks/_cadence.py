@@ -31,8 +31,8 @@ class Cadence:
     """
 
     def __init__(self, argument: str, interval: int | str | Time) -> None:
-        self.interval = ensure_time(interval, TimeUnit.BATCH, argument)
-        if self.interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH) or self.interval.value < 1:
+        self.interval = ensure_time(interval, TimeUnit.BATCH, argument, (TimeUnit.BATCH, TimeUnit.EPOCH))
+        if self.interval.value < 1:
             raise ValueError(
                 f"{argument} must be a positive number of batches or epochs, such as '100ba'; got {interval!r}."
             )

@@ -261,9 +261,7 @@ class DataloaderMonitor(Callback):
 def _as_seconds(timeout: float | str | Time) -> float:
     if not isinstance(timeout, str | Time):
         return float(positive("timeout", timeout))
-    time = ensure_time(timeout, TimeUnit.SECOND, "timeout")
-    if time.unit is not TimeUnit.SECOND:
-        raise ValueError(f"timeout must be a wall-clock time: seconds, or a string such as '10m'; got {timeout!r}.")
+    time = ensure_time(timeout, TimeUnit.SECOND, "timeout", [TimeUnit.SECOND])
     return float(positive("timeout", time.value))
 
 

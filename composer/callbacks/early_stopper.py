@@ -90,9 +90,9 @@ class EarlyStopper(Callback):
         self._metric: MetricName | None = None  # set when training starts
         self.comp_func = self._given = as_comparison(comp)
         self.min_delta = non_negative("min_delta", min_delta)
-        self.patience = ensure_time(patience, TimeUnit.EPOCH, "patience")
-        if self.patience.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH) or self.patience.value < 0:
-            raise ValueError(f"patience must be in epochs or batches, such as '3ep' or '500ba'; got {patience!r}.")
+        self.patience = ensure_time(patience, TimeUnit.EPOCH, "patience", (TimeUnit.EPOCH, TimeUnit.BATCH))
+        if self.patience.value < 0:
+            raise ValueError(f"patience must not be negative; got {patience!r}. Use a time such as '3ep' or '500ba'.")
         self.best: Tensor | None = None
         self.best_occurred: Timestamp | None = None
         self._num_checks = 0  # without an improvement

@@ -117,12 +117,8 @@ class GarbageCollector(Callback):
 
 
 def _checked(argument: str, interval: int | str | Time) -> Time:
-    time = ensure_time(interval, TimeUnit.EPOCH, argument)
-    if time.unit is TimeUnit.SECOND:
-        raise ValueError(
-            f"{argument}={interval!r} is wall-clock time, at which ranks are in different steps; use batches, "
-            f"such as '100ba'."
-        )
+    # At a wall-clock time, ranks are in different steps.
+    time = ensure_time(interval, TimeUnit.EPOCH, argument, [unit for unit in TimeUnit if unit is not TimeUnit.SECOND])
     if not time.value > 0:
         raise ValueError(f"{argument} must be positive, such as '100ba'; got {interval!r}.")
     return time

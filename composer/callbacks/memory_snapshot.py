@@ -67,9 +67,10 @@ class MemorySnapshot(Callback):
         overwrite: bool = False,
     ) -> None:
         self.skip_batches = non_negative("skip_batches", skip_batches)
-        self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval")
-        if self.interval.unit in (TimeUnit.DURATION, TimeUnit.SECOND) or self.interval.value < 1:
-            raise ValueError(f"interval must be positive and not a wall-clock time, as '3ba'; got {interval!r}.")
+        units = [unit for unit in TimeUnit if unit not in (TimeUnit.DURATION, TimeUnit.SECOND)]
+        self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval", units)
+        if self.interval.value < 1:
+            raise ValueError(f"interval must be positive, such as '3ba'; got {interval!r}.")
         self.max_entries = positive("max_entries", max_entries)
         self.files = TraceFiles(folder, filename, remote_file_name, overwrite)
         self._start: Timestamp | None = None

@@ -188,13 +188,10 @@ class State(StateProgress, StateNames, StateSaved):
     @max_duration.setter
     def max_duration(self, duration: int | str | Time | None) -> None:
         if duration is not None:
-            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration")
+            units = [unit for unit in TimeUnit if unit is not TimeUnit.DURATION]  # which is a fraction of it
+            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration", units)
             if duration.value < 0:
                 raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
-            if duration.unit is TimeUnit.DURATION:
-                raise ValueError(
-                    f"max_duration={duration} is a fraction of itself; give epochs, batches, samples or tokens."
-                )
         self._max_duration = duration
         if self.is_fitting:
             # A duration that is already reached stops the run as stop_training does; a longer one revokes the stop.

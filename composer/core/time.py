@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from numbers import Real
 from types import GenericAlias
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final
 
 from composer._text import did_you_mean
-from composer.core._time_unit_hints import UNITS, wall_clock
+from composer.core._time_amounts import checked_amount, is_number
+from composer.core._time_strings import UNITS, either, in_words, seconds_of, wall_clock
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
 
 __all__ = ["Time", "TimeUnit", "Timestamp", "ensure_time"]
 
-_WALL_CLOCK = re.compile(r"(?=\d)(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m)?\s*(?:(\d+)\s*s)?", re.IGNORECASE)
 _AMOUNT = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
-_SECONDS_PER = (86400, 3600, 60, 1)
 
 
 def __getattr__(name: str) -> object:
@@ -108,7 +106,7 @@ class Time:
         if type(unit) is not TimeUnit:
             unit = TimeUnit(unit)
         if type(value) is not int or unit is _DURATION:
-            value = _amount(value, unit)
+            value = checked_amount(value, unit)
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "unit", unit)
 
@@ -162,10 +160,10 @@ class Time:
         """
         if isinstance(timestring, datetime.timedelta):
             return cls(timestring.total_seconds(), TimeUnit.SECOND)
-        match = _WALL_CLOCK.fullmatch(timestring.strip())
-        if match is None:
+        seconds = seconds_of(timestring.strip())
+        if seconds is None:
             raise ValueError(f"timestring must be a wall-clock time such as '1h30m' or '90s', but got {timestring!r}.")
-        return cls(sum(int(n) * s for n, s in zip(match.groups("0"), _SECONDS_PER, strict=True)), TimeUnit.SECOND)
+        return cls(seconds, TimeUnit.SECOND)
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time:
@@ -182,24 +180,7 @@ class Time:
         >>> Time.from_timestring("1_000ba"), Time.from_timestring("10 epochs")
         (Time(1000, TimeUnit.BATCH), Time(10, TimeUnit.EPOCH))
         """
-        try:
-            text = timestring.strip()
-        except AttributeError:
-            raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
-        if not text:
-            return cls(0, TimeUnit.SECOND)  # no hours, no minutes and no seconds
-        if _WALL_CLOCK.fullmatch(text):
-            return cls.from_timedelta(text)
-        match = _AMOUNT.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
-        number, unit = match.groups()
-        if (written := wall_clock(number, unit)) is not None:
-            raise ValueError(f"{timestring!r} is not a time. Write {written!r}.")
-        if not unit:
-            raise ValueError(f"The time {timestring!r} has no unit. Write '{number}ep', '{number}ba' or '{number}sec'.")
-        # float() would round the long counts that int() keeps.
-        return cls(int(number) if number.lstrip("+-").replace("_", "").isdigit() else float(number), unit)
+        return _parsed(timestring, TimeUnit)
 
     @classmethod
     def from_input(cls, i: Time | str | float, default_int_unit: TimeUnit | str | None = None) -> Time:
@@ -220,7 +201,7 @@ class Time:
             return i
         if isinstance(i, str):
             return cls.from_timestring(i)
-        if not _is_number(i):
+        if not is_number(i):
             raise _NotATimeError(
                 f"Expected a time: a Time, a string such as '10ep' or a number, but got {i!r} of type "
                 f"{type(i).__name__}."
@@ -312,12 +293,12 @@ class Time:
                     "or a plain number."
                 )
             return _cut(self.value * other.value, self.unit)
-        return _cut(self.value * other, self.unit) if _is_number(other) else NotImplemented
+        return _cut(self.value * other, self.unit) if is_number(other) else NotImplemented
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Time | str | float) -> Time:
-        if _is_number(other):
+        if is_number(other):
             return _cut(self.value / other, self.unit)
         value = self._value_of(other)
         return NotImplemented if value is None else Time(self.value / value, _DURATION)
@@ -329,7 +310,7 @@ class Time:
     def _value_of(self, other: object) -> int | float | None:
         """Return the amount of another time in this unit, or None if ``other`` is not a time."""
         if not isinstance(other, Time):
-            if not isinstance(other, str) and not _is_number(other):
+            if not isinstance(other, str) and not is_number(other):
                 return None
             other = Time.from_input(other, self.unit)
         if other.unit is not self.unit:
@@ -340,17 +321,49 @@ class Time:
         return other.value
 
 
-def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argument: str | None = None) -> Time:
+def _parsed(timestring: str, units: Collection[TimeUnit]) -> Time:
+    """Parse a time string; errors suggest accepted units only."""
+    try:
+        text = timestring.strip()
+    except AttributeError:
+        raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
+    if not text:
+        return Time(0, TimeUnit.SECOND)  # no hours, no minutes and no seconds
+    if (seconds := seconds_of(text)) is not None:
+        return Time(seconds, TimeUnit.SECOND)
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
+    number, unit = match.groups()
+    if TimeUnit.SECOND in units and (written := wall_clock(number, unit)) is not None:
+        raise ValueError(f"{timestring!r} is not a time. Write {written!r}.")
+    if not unit:
+        usual = [each for each in (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SECOND) if each in units] or units
+        if not float(number).is_integer():
+            usual, number = ([_DURATION], number) if _DURATION in units else (usual, max(round(float(number)), 1))
+        choices = either([repr(f"{number}{each}") for each in usual])
+        raise ValueError(f"The time {timestring!r} has no unit. Write {choices}.")
+    # float() would round the long counts that int() keeps.
+    return Time(int(number) if number.lstrip("+-").replace("_", "").isdigit() else float(number), unit)
+
+
+def ensure_time(
+    maybe_time: Time | str | float,
+    int_unit: TimeUnit | str,
+    argument: str | None = None,
+    units: Collection[TimeUnit] = TimeUnit,
+) -> Time:
     """Convert a time, a time string, or a number in ``int_unit`` to a time.
 
     Args:
         maybe_time: The time, string or number.
         int_unit: The unit of a number.
         argument: Name of the argument, for error messages.
+        units: The accepted units; all by default.
 
     Raises:
         TypeError: It is none of these.
-        ValueError: The string is not a time, or empty.
+        ValueError: The string is not a time, or empty; or the unit is not accepted.
 
     >>> ensure_time(3, "ep"), ensure_time("3ba", "ep")
     (Time(3, TimeUnit.EPOCH), Time(3, TimeUnit.BATCH))
@@ -358,35 +371,17 @@ def ensure_time(maybe_time: Time | str | float, int_unit: TimeUnit | str, argume
     try:
         if isinstance(maybe_time, str) and not maybe_time.strip():
             raise ValueError("Write a number and a unit, such as '10ep' or '1h30m'.")  # an argument is never 0 seconds
-        return Time.from_input(maybe_time, int_unit)
+        time = _parsed(maybe_time, units) if isinstance(maybe_time, str) else Time.from_input(maybe_time, int_unit)
     except (TypeError, ValueError) as error:
         if argument is None:
             raise
-        raise type(error)(f"{argument}={maybe_time!r} is not valid. {error}") from None
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether ``value`` is a number; a bool is not."""
-    return isinstance(value, (int, float, Real)) and not isinstance(value, bool)
+        hint = "" if len(units) == len(TimeUnit) else f" {argument} is a time in {in_words(units)}."
+        raise type(error)(f"{argument}={maybe_time!r} is not valid. {error}{hint}") from None
+    if time.unit not in units:
+        raise ValueError(f"{argument or 'The time'} must be in {in_words(units)}; got {maybe_time!r}.")
+    return time
 
 
 def _cut(value: float, unit: TimeUnit) -> Time:
     """Return a time whose amount is truncated towards zero unless the unit is ``dur``."""
     return Time(value if unit is _DURATION else int(value), unit)
-
-
-def _amount(value: object, unit: TimeUnit) -> int | float:
-    """Check ``value`` and convert it to the number type of the unit."""
-    if not _is_number(value):
-        raise TypeError(f"The value of a Time must be a number, but got {value!r} of type {type(value).__name__}.")
-    if not math.isfinite(value):
-        raise ValueError(f"The value of a Time must be finite, but got {value!r}.")
-    if unit is _DURATION:
-        return float(value)
-    integer = int(value)
-    if integer != value:
-        raise TypeError(
-            f"A time in {unit.name.lower()} units must be an integer, but got {value!r}. Round it, use a smaller unit "
-            "such as 'ba', or give a fraction of the run such as '0.5dur'."
-        )
-    return integer

@@ -8,7 +8,7 @@ from composer import dist
 from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time, TimeUnit, ensure_time
 from composer.loggers._format import checked_stream, config_block, format_log_data_value, open_stream
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ class ConsoleLogger(LoggerDestination):
     def __init__(
         self, log_interval: int | str | Time = "1ba", stream: str | TextIO = "stderr", log_traces: bool = False
     ) -> None:
-        interval = Time.from_input(log_interval, TimeUnit.EPOCH)
-        if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
-            raise ValueError(
-                f"log_interval must be in batches or epochs, such as '10ba' or '1ep'; got {log_interval!r}."
-            )
+        interval = ensure_time(log_interval, TimeUnit.EPOCH, "log_interval", (TimeUnit.BATCH, TimeUnit.EPOCH))
         self.log_interval = Time(positive("log_interval", interval.value), interval.unit)
         self._every = interval.value if interval.unit is TimeUnit.BATCH else 0
         self.stream = checked_stream(stream)

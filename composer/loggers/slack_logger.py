@@ -12,7 +12,7 @@ from composer._lazy import import_extra
 from composer._text import positive
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
-from composer.core.time import Time, TimeUnit
+from composer.core.time import Time, TimeUnit, ensure_time
 from composer.loggers._background import BackgroundWriter, RetryLater
 from composer.loggers._format import format_log_data_value
 
@@ -69,11 +69,7 @@ class SlackLogger(LoggerDestination):
         slack_sdk = import_extra("slack_sdk", "slack", "SlackLogger")
         if isinstance(include_keys, str):
             raise TypeError(f"include_keys must be a list of patterns; got {include_keys!r}. Pass [{include_keys!r}].")
-        interval = Time.from_input(log_interval, TimeUnit.EPOCH)
-        if interval.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
-            raise ValueError(
-                f"log_interval must be in batches or epochs, such as '10ba' or '1ep'; got {log_interval!r}."
-            )
+        interval = ensure_time(log_interval, TimeUnit.EPOCH, "log_interval", (TimeUnit.BATCH, TimeUnit.EPOCH))
         if not 1 <= max_logs_per_message <= _MAX_BLOCKS:
             raise ValueError(f"max_logs_per_message must be between 1 and 50; got {max_logs_per_message!r}.")
         self.include_keys = tuple(include_keys)

@@ -267,7 +267,7 @@ def test_no_python_loop_over_weights_in_a_step(monkeypatch):
     [
         ({"smoothing": 0.9}, "half_life=None"),
         ({"half_life": None}, "either half_life or smoothing"),
-        ({"half_life": "1000sp"}, "half_life must be a positive time in batches or epochs"),
+        ({"half_life": "1000sp"}, "half_life must be in batches or epochs"),
         ({"half_life": "0ba"}, "half_life"),
         ({"update_interval": "0ba"}, "update_interval"),
         ({"half_life": "10ep", "update_interval": "10ba"}, "same unit"),

@@ -178,7 +178,7 @@ def test_half_precision_weights_are_averaged_in_single():
         ({"lengths": (0.0, 0.1)}, "above 0 and below 0.2887"),
         ({"lengths": (0.1, LONGEST)}, "above 0 and below 0.2887"),
         ({"snapshot_interval": "0ba"}, "snapshot_interval must be positive"),
-        ({"update_interval": "1ep"}, "update_interval must be a positive time in batches"),
+        ({"update_interval": "1ep"}, "update_interval must be in batches"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -187,7 +187,7 @@ def test_half_precision_is_averaged_in_full():
     ("arguments", "message"),
     [
         ({"swa_start": "0.7dur", "swa_end": "5ep"}, "both"),
-        ({"swa_start": "10ba", "swa_end": "20ba"}, "both"),
+        ({"swa_start": "10ba", "swa_end": "20ba"}, "swa_start must be in fractions of the run or epochs"),
         ({"swa_start": "0.7dur", "swa_end": "0.7dur"}, "later"),
         ({"swa_start": "0.7dur", "swa_end": "1.2dur"}, "at most"),
         ({"update_interval": "100sp"}, "update_interval"),

@@ -154,7 +154,7 @@ def test_compiled_model() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"interval": "10tok"}, ValueError, "positive number of batches or epochs"),
+        ({"interval": "10tok"}, ValueError, "interval must be in batches or epochs"),
         ({"interval": "0ba"}, ValueError, "positive number of batches or epochs"),
         ({"ignore_module_types": "dropout"}, TypeError, r"Write \['dropout'\]"),
     ],

@@ -127,7 +127,7 @@ def test_frees_cycles_while_training() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"interval": "30s"}, "wall-clock time"),
+        ({"interval": "30s"}, "interval must be in iterations, epochs, .*; got '30s'"),
         ({"interval": 0}, "interval must be positive"),
         ({"full_interval": "0ba"}, "full_interval must be positive"),
         ({"full_interval": "often"}, "full_interval='often'"),

@@ -166,7 +166,7 @@ def test_has_handlers_only_at_the_events_of_its_mode() -> None:
     ("arguments", "message"),
     [
         ({"mode": "segmentaton"}, "Did you mean 'segmentation'"),
-        ({"interval": "10sp"}, "positive number of batches or epochs"),
+        ({"interval": "10sp"}, "interval must be in batches or epochs"),
         ({"interval": 0}, "positive number of batches or epochs"),
         ({"num_images": 0}, "num_images"),
     ],

@@ -40,7 +40,7 @@ class TestMaxDuration:
             (
                 "0.5dur",
                 ValueError,
-                "max_duration=0.5dur is a fraction of itself; give epochs, batches,",
+                "max_duration must be in iterations, epochs, batches, samples, tokens or wall-clock time, such as",
             ),
             (-1, ValueError, "max_duration must not be negative; got '-1ep'."),
             ("-2ba", ValueError, "max_duration must not be negative; got '-2ba'."),

@@ -1,6 +1,7 @@
 """Parse times from strings and numbers."""
 
 import datetime
+import re
 
 import pytest
 from hypothesis import given
@@ -178,3 +179,33 @@ class TestInput:
     def test_string_without_unit(self):
         with pytest.raises(ValueError, match="'5ep'"):
             ensure_time("5", "ep")
+
+
+@given(
+    st.sets(st.sampled_from(list(TimeUnit)), min_size=1).map(sorted), st.sampled_from(["7", "0.5", "7ep", "7 hours"])
+)
+def test_what_errors_suggest_is_accepted(units, text) -> None:
+    units = [TimeUnit(unit) for unit in units]
+    try:
+        ensure_time(text, "ba", "every", units)
+    except ValueError as error:
+        suggestions = re.findall(r"(?:Write|such as) ((?:'[^']+'(?:, | or )?)+)", str(error))
+        assert suggestions
+        for each in re.findall(r"'([^']+)'", suggestions[-1]):
+            assert ensure_time(each, "ba", "every", units).unit in units
+    else:
+        assert TimeUnit.EPOCH in units
+
+
+def test_only_accepted_units_are_suggested() -> None:
+    units = (TimeUnit.BATCH, TimeUnit.EPOCH)
+    with pytest.raises(
+        ValueError, match=r"^every='7' is not valid\. The time '7' has no unit\. Write '7ep' or '7ba'\."
+    ):
+        ensure_time("7", "ba", "every", units)
+    with pytest.raises(
+        ValueError, match=r"^every must be in batches or epochs, such as '10ba' or '1ep'; got '7tok'\.$"
+    ):
+        ensure_time("7tok", "ba", "every", units)
+    with pytest.raises(ValueError, match=r"every is a time in batches or epochs, such as '10ba' or '1ep'\.$"):
+        ensure_time("7 foo", "ba", "every", units)
