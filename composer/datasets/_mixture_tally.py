@@ -69,16 +69,21 @@ class Tally:
             "token": now.token.value,
         }
 
-    def samples_at(self, name: str, now: Timestamp) -> int:
-        """Return the number of samples of a source, with the last batch if its step is done.
+    def samples_at(self, now: Timestamp) -> dict[str, int]:
+        """Return the number of samples of each source, with the last batch if its step is done.
 
         Args:
-            name: The source.
             now: Current progress.
         """
-        last = self._last
-        is_last = last is not None and last["source"] == name
-        return self.samples[name] + (max(0, int(now.sample.value) - last["sample"]) if last and is_last else 0)
+        return self._with_last(self.samples, "sample", int(now.sample.value))
+
+    def tokens_at(self, now: Timestamp) -> dict[str, int]:
+        """Return the number of tokens of each source, with the last batch if its step is done.
+
+        Args:
+            now: Current progress.
+        """
+        return self._with_last(self.tokens, "token", int(now.token.value))
 
     def settle(self, now: Timestamp) -> None:
         """Count the last batch, if it is not counted yet.
@@ -147,6 +152,12 @@ class Tally:
         elif excess := math.fsum(self.credits.values()):
             for name in self.credits:
                 self.credits[name] -= excess / len(self.credits)
+
+    def _with_last(self, counts: dict[str, int], unit: str, now: int) -> dict[str, int]:
+        last = self._last
+        if last is None or last["source"] not in counts:
+            return dict(counts)
+        return {**counts, last["source"]: counts[last["source"]] + max(0, now - last[unit])}
 
     def forget_credits(self) -> None:
         """Start all sources level, where ranks may have counted differently."""

@@ -41,7 +41,7 @@ class Mixture:
     the number of batches.
 
     Under the :class:`.Trainer`, the log has ``loss/train/<source>`` for the steps of that source, and
-    ``samples/<source>`` and ``tokens/<source>``, the numbers up to the step on all ranks. They come from values that
+    ``samples/<source>`` and ``tokens/<source>``, the numbers before the step on all ranks. They come from values that
     the step computes anyway: nothing is synchronized with the device.
 
     A source that ends starts again, with the order of its next epoch. Batches of a map-style dataset and of a
@@ -144,13 +144,13 @@ class Mixture:
 
     @property
     def samples(self) -> dict[str, int]:
-        """Number of samples drawn from each source, on all ranks; under the ``Trainer`` up to the previous step."""
-        return dict(self._tally.samples)
+        """Number of samples from each source in the steps done so far, on all ranks."""
+        return self._tally.samples_at(self._now)
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Number of tokens drawn from each source, on all ranks; under the ``Trainer`` up to the previous step."""
-        return dict(self._tally.tokens)
+        """Number of tokens from each source in the steps done so far, on all ranks."""
+        return self._tally.tokens_at(self._now)
 
     def __len__(self) -> int:
         """Number of batches in an epoch.
@@ -214,7 +214,7 @@ class Mixture:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last yielded batch. In distributed training, each rank has one."""
-        now = self._now
+        samples = self.samples
         return {
             "seed": self.seed,
             "epoch": self.epoch,
@@ -225,9 +225,7 @@ class Mixture:
             "num_replicas": self.num_replicas,
             "clock": {unit: self._clock.count(TimeUnit(unit)) for unit in _COUNTERS},
             "tally": self._tally.state_dict(),
-            "sources": {
-                name: source.state_dict(self._tally.samples_at(name, now)) for name, source in self._sources.items()
-            },
+            "sources": {name: source.state_dict(samples[name]) for name, source in self._sources.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -57,7 +57,8 @@ def logged(mixed: Any, **more: Any) -> tuple[dict[str, dict[int, Any]], Any]:
 
 
 def test_losses_and_counts_by_source() -> None:
-    series, watch = logged(mixture(4))
+    mixed = mixture(4)
+    series, watch = logged(mixed)
     names = [source_of(numbers) for numbers in watch.numbers]
     assert len(names) == 12
     assert set(names) == {"mapped", "tensors"}
@@ -67,6 +68,7 @@ def test_losses_and_counts_by_source() -> None:
         for source, count in done.items():
             assert series[f"samples/{source}"][step] == count
         done[name] += 4
+    assert mixed.samples == done  # with the last step
     for name in done:
         assert sorted(series[f"loss/train/{name}"]) == [step for step, other in enumerate(names) if other == name]
     assert not any(name.startswith("tokens/") for name in series)
