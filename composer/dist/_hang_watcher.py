@@ -170,18 +170,18 @@ class HangWatcher:
             return [], f"The missing ranks could not be determined: {failure}"
 
     def _find_missing(self, ranks: Sequence[int]) -> tuple[list[int], str]:
-        """Return the missing ranks and the report. Only the first requester collects responses, for all of them."""
+        """Return the missing ranks and the report. The first requester collects responses, for all of them."""
         store, number = self._store, self._round
         if number and store.add(f"requesters/{number - 1}", 0) and not store.check([f"report/{number - 1}"]):
             number -= 1  # another rank is collecting right now, and our thread has responded
         store.set(f"request/{number}", "")
-        if store.add(f"requesters/{number}", 1) == 1:
+        is_first = store.add(f"requesters/{number}", 1) == 1
+        # The first requester may have exited: a launcher ends all ranks soon after one failed.
+        if is_first or not self._appears(f"report/{number}", _RESPONSE_TIMEOUT + _GRACE_PERIOD):
             report = _make_report(
                 [rank for rank in ranks if rank != self._rank], *self._collect_responses(number, ranks)
             )
             store.set(f"report/{number}", json.dumps(report))
-        else:
-            store.wait([f"report/{number}"], timedelta(seconds=_RESPONSE_TIMEOUT + 10))
         missing, text = json.loads(store.get(f"report/{number}"))
         store.add(f"received/{number}", 1)
         # The store may end with this process, so stay until the others have received the report.
@@ -191,6 +191,13 @@ class HangWatcher:
                 break
             time.sleep(0.05)
         return missing, text
+
+    def _appears(self, key: str, seconds: float) -> bool:
+        """Return whether a key is in the store within some time; unlike waiting, this logs nothing if it is not."""
+        end = time.monotonic() + seconds
+        while not (found := self._store.check([key])) and time.monotonic() < end:
+            time.sleep(0.05)
+        return found
 
     def _collect_responses(self, number: int, ranks: Sequence[int]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Return the posted errors and the stacks of the ranks, by rank."""

@@ -135,6 +135,22 @@ def test_a_rank_that_does_not_respond_has_exited(monkeypatch, thread_ranks) -> N
     )
 
 
+def test_the_report_is_made_by_another_rank_if_the_first_requester_exits(monkeypatch, thread_ranks) -> None:
+    monkeypatch.setattr(_hang_watcher, "_RESPONSE_TIMEOUT", 0.3)
+    monkeypatch.setattr(_hang_watcher, "_GRACE_PERIOD", 0.1)
+    ranks = thread_ranks(3)
+    # Rank 1 exits after it has asked for responses, as a launcher lets it do because rank 2 was killed.
+    ranks.rank(
+        1, lambda call: [call.post_error(CLOSED, waited=True), call._store.add("requesters/0", 1)], answers=False
+    )
+    wait_for(lambda: 1 in ranks.results)
+    ranks.rank(0, lambda call: call.request_report(CLOSED), answers=False)
+    wait_for(lambda: 0 in ranks.results)
+    missing, text = ranks.results[0]
+    assert missing == [2]
+    assert text.startswith("Rank 2 did not join the collective and did not respond within 0.3 s")
+
+
 def test_ranks_outside_of_the_group_are_not_waited_for(patient, thread_ranks) -> None:
     ranks = thread_ranks(4, LONG)
     ranks.rank(3, lambda call: call.post_error(TIMED_OUT, waited=True))
