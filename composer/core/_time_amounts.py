@@ -48,7 +48,7 @@ def checked_amount(value: object, unit: TimeUnit) -> int | float:
     integer = int(value)
     if integer != value:
         raise TypeError(
-            f"A time in {unit.name.lower()} units must be an integer, but got {value!r}. Round it, or, where "
-            "they are accepted, use a smaller unit such as 'ba' or a fraction of the run such as '0.5dur'."
+            f"A time in {unit.name.lower()} units must be an integer, but got {value!r}. Round it, use a smaller unit "
+            "such as 'ba', or give a fraction of the run such as '0.5dur'."
         )
     return integer

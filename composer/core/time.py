@@ -180,7 +180,26 @@ class Time:
         >>> Time.from_timestring("1_000ba"), Time.from_timestring("10 epochs")
         (Time(1000, TimeUnit.BATCH), Time(10, TimeUnit.EPOCH))
         """
-        return _parsed(timestring, TimeUnit)
+        try:
+            text = timestring.strip()
+        except AttributeError:
+            raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
+        if not text:
+            return cls(0, TimeUnit.SECOND)  # no hours, no minutes and no seconds
+        if (seconds := seconds_of(text)) is not None:
+            return cls(seconds, TimeUnit.SECOND)
+        match = _AMOUNT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
+        number, unit = match.groups()
+        if (written := wall_clock(number, unit)) is not None:
+            raise ValueError(f"{timestring!r} is not a time. Write {written!r}.")
+        if not unit:
+            suffixes = ("ep", "ba", "sec") if float(number).is_integer() else ("dur",)
+            choices = either([repr(f"{number}{suffix}") for suffix in suffixes])
+            raise ValueError(f"The time {timestring!r} has no unit. Write {choices}.")
+        # float() would round the long counts that int() keeps.
+        return cls(int(number) if number.lstrip("+-").replace("_", "").isdigit() else float(number), unit)
 
     @classmethod
     def from_input(cls, i: Time | str | float, default_int_unit: TimeUnit | str | None = None) -> Time:
@@ -321,32 +340,6 @@ class Time:
         return other.value
 
 
-def _parsed(timestring: str, units: Collection[TimeUnit]) -> Time:
-    """Parse a time string; errors suggest accepted units only."""
-    try:
-        text = timestring.strip()
-    except AttributeError:
-        raise TypeError(f"timestring must be a string such as '10ep', but got {timestring!r}.") from None
-    if not text:
-        return Time(0, TimeUnit.SECOND)  # no hours, no minutes and no seconds
-    if (seconds := seconds_of(text)) is not None:
-        return Time(seconds, TimeUnit.SECOND)
-    match = _AMOUNT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{timestring!r} is not a time. Write a number and a unit, such as '10ep' or '1h30m'.")
-    number, unit = match.groups()
-    if TimeUnit.SECOND in units and (written := wall_clock(number, unit)) is not None:
-        raise ValueError(f"{timestring!r} is not a time. Write {written!r}.")
-    if not unit:
-        usual = [each for each in (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SECOND) if each in units] or units
-        if not float(number).is_integer():
-            usual, number = ([_DURATION], number) if _DURATION in units else (usual, max(round(float(number)), 1))
-        choices = either([repr(f"{number}{each}") for each in usual])
-        raise ValueError(f"The time {timestring!r} has no unit. Write {choices}.")
-    # float() would round the long counts that int() keeps.
-    return Time(int(number) if number.lstrip("+-").replace("_", "").isdigit() else float(number), unit)
-
-
 def ensure_time(
     maybe_time: Time | str | float,
     int_unit: TimeUnit | str,
@@ -369,14 +362,16 @@ def ensure_time(
     (Time(3, TimeUnit.EPOCH), Time(3, TimeUnit.BATCH))
     """
     try:
-        if isinstance(maybe_time, str) and not maybe_time.strip():
-            raise ValueError("Write a number and a unit, such as '10ep' or '1h30m'.")  # an argument is never 0 seconds
-        time = _parsed(maybe_time, units) if isinstance(maybe_time, str) else Time.from_input(maybe_time, int_unit)
+        if isinstance(maybe_time, str) and not maybe_time.strip():  # an argument is never 0 seconds
+            raise ValueError("It is empty. Write a number and a unit, such as '10ep' or '1h30m'.")
+        time = Time.from_input(maybe_time, int_unit)
     except (TypeError, ValueError) as error:
         if argument is None:
             raise
-        hint = "" if len(units) == len(TimeUnit) else f" {argument} is a time in {in_words(units)}."
-        raise type(error)(f"{argument}={maybe_time!r} is not valid. {error}{hint}") from None
+        reason = str(error)
+        if len(units) < len(TimeUnit):  # then the suggestions may be in other units
+            reason = f"{reason.split('. ', maxsplit=1)[0]}. {argument} is a time in {in_words(units)}."
+        raise type(error)(f"{argument}={maybe_time!r} is not valid. {reason}") from None
     if time.unit not in units:
         raise ValueError(f"{argument or 'The time'} must be in {in_words(units)}; got {maybe_time!r}.")
     return time
