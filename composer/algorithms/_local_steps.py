@@ -304,12 +304,18 @@ class LocalSteps(Algorithm, ABC):
     def _check_average(self, ema: Any) -> None:
         """Raise if an average would be updated while the weights of the replicas differ."""
         times = {"update_interval": ema.update_interval, "ema_start": ema.ema_start}
+        if ema.half_life is None:
+            length = f"half_life=None, smoothing={ema.smoothing}"
+        else:
+            is_same_unit = ema.half_life.unit is self.sync_every.unit
+            length = f"half_life='{ema.half_life if is_same_unit else 10 * self.sync_every}'"
         for name, time in times.items():
             if time.unit is not self.sync_every.unit or time.value < 1 or time.value % self.sync_every.value:
                 raise ValueError(
                     f"{name}={time} of EMA would average the weights of single replicas. {type(self).__name__} "
                     f"synchronizes them every {self.sync_every}; use a multiple of it for update_interval and "
-                    f"ema_start, such as EMA(update_interval='{self.sync_every}', ema_start='{self.sync_every}')."
+                    f"ema_start, such as EMA({length}, update_interval='{self.sync_every}', "
+                    f"ema_start='{self.sync_every}')."
                 )
 
 

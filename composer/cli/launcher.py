@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"composer: {error}", file=sys.stderr)  # noqa: T201 - this is a program
         return 1
     except KeyboardInterrupt:  # before ranks have started
+        print("composer: stopped by SIGINT", file=sys.stderr)  # noqa: T201 - this is a program
         return 128 + signal.SIGINT
 
 
@@ -87,10 +88,13 @@ def launch(plan: Plan, verbose: bool = False) -> int:
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher import api
 
-    from composer.cli.launch_agent import Agent
+    from composer.cli.launch_agent import Agent, InterruptibleRegistry
     from composer.cli.launch_logs import RankLogs, print_message, report_failures
 
-    api.LocalElasticAgent = Agent  # pyright: ignore[reportPrivateImportUsage] - elastic_launch() has no argument for it
+    # elastic_launch() has no arguments for these.
+    waiting = f"waiting for the other nodes at {plan.endpoint}"
+    api.LocalElasticAgent = functools.partial(Agent, waiting=waiting)  # pyright: ignore[reportPrivateImportUsage]
+    api.rdzv_registry = InterruptibleRegistry  # pyright: ignore[reportPrivateImportUsage]
     _set_up_logging(verbose)
     logs = RankLogs(
         plan.stdout, plan.stderr, plan.expected, on_rendezvous=functools.partial(_set_connection_timeout, plan)
