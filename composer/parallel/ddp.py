@@ -240,6 +240,17 @@ class _FixedBuckets(DistributedDataParallel):
         self.reducer._push_all_rebuilt_params()
         self.reducer._rebuild_buckets()
 
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._pre_forward(*inputs, **kwargs)
+        except RuntimeError as error:
+            if "Expected to have finished reduction" in str(error):
+                error.add_note(
+                    "Some parameters got no gradient in the last step. If that is intended, pass "
+                    "Trainer(find_unused_parameters=True)."
+                )
+            raise
+
     def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
         """Return the parameters from last to first, as backward passes usually reach them, and which are sparse."""
         parameters, is_sparse = super()._build_params_for_reducer()

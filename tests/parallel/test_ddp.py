@@ -127,6 +127,25 @@ def test_all_averaging_methods_are_equal(unused: bool, two_ranks: Ranks) -> None
         expected.check(one)
 
 
+class HalfUsed(TwoLayers):
+    """Has a layer that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(3, 3)
+
+
+def unused_but_not_expected() -> list[str]:
+    with pytest.raises(RuntimeError, match="Expected to have finished reduction") as caught:
+        train("plain", HalfUsed, functools.partial(regression_data, 4, 7))
+    return caught.value.__notes__
+
+
+def test_the_error_for_unused_parameters_names_the_argument(two_ranks: Ranks) -> None:
+    for notes in two_ranks.run(unused_but_not_expected):
+        assert any("Trainer(find_unused_parameters=True)" in note for note in notes)
+
+
 def begun_apart() -> tuple[list[float], list[float]]:
     """Make a model with other weights on each rank; return them before and after a trainer has been made."""
     torch.manual_seed(torch.distributed.get_rank())
