@@ -273,9 +273,10 @@ class Mixture:
         Raises:
             ValueError: A loss has the name of a source.
         """
-        found: dict[str, Any] = {f"samples/{name}": count for name, count in self._tally.samples.items()}
-        if any(self._tally.tokens.values()):
-            found |= {f"tokens/{name}": count for name, count in self._tally.tokens.items()}
+        tokens = self.tokens
+        found: dict[str, Any] = {f"samples/{name}": count for name, count in self.samples.items()}
+        if any(tokens.values()):
+            found |= {f"tokens/{name}": count for name, count in tokens.items()}
         if self.source is not None and "loss/train/total" in losses:
             name = f"loss/train/{self.source}"
             if name in losses:

@@ -78,7 +78,8 @@ def _fit(run: Run) -> None:
             train_batch(run)
             step = phase.timestamp.__fields__.batch
             if logger.destinations:
-                logger.enqueue({**time_metrics(run), **state.total_loss_dict, **source_metrics(run)}, step)
+                losses = state.total_loss_dict
+                logger.enqueue({**time_metrics(run), **losses, **source_metrics(run, losses)}, step)
             advance(run)
             # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):
@@ -96,7 +97,7 @@ def _fit(run: Run) -> None:
             log_last_train_metrics(run)
         else:
             keep_last_train_values(run)
-    logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run)})
+    logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run), **source_metrics(run, {})})
     if state.stop is not None:
         logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)

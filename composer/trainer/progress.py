@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
 from composer.core.time import TimeUnit
 from composer.trainer.run import Run
 from composer.trainer.schedules import refresh_schedules
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "advance",
@@ -143,11 +147,12 @@ def time_metrics(run: Run) -> dict[str, int | float]:
     return metrics
 
 
-def source_metrics(run: Run) -> dict[str, Any]:
+def source_metrics(run: Run, losses: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return what is logged with each batch of data from several sources, such as a :class:`.Mixture`.
 
     Args:
-        run: The run, after a step; its losses are those of the batch.
+        run: The run.
+        losses: The losses of the batch; empty at the end of training.
     """
     metrics = getattr(run.state.train_phase.loader.dataloader, "__step_metrics__", None)
-    return {} if metrics is None else metrics(run.state.total_loss_dict)
+    return {} if metrics is None else metrics(losses)

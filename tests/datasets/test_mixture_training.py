@@ -68,7 +68,7 @@ def test_losses_and_counts_by_source() -> None:
         for source, count in done.items():
             assert series[f"samples/{source}"][step] == count
         done[name] += 4
-    assert mixed.samples == done  # with the last step
+    assert mixed.samples == done == {source: series[f"samples/{source}"][len(names)] for source in done}
     for name in done:
         assert sorted(series[f"loss/train/{name}"]) == [step for step, other in enumerate(names) if other == name]
     assert not any(name.startswith("tokens/") for name in series)
