@@ -219,8 +219,15 @@ trainer(train_dataloader=loader()).fit()
 
 
 @pytest.mark.skipif(not can_fork(), reason="forks processes")
-@pytest.mark.parametrize("command", [["doctor", "--remedies", "none"], ["estimate", "--device", "16GB"]])
-@pytest.mark.parametrize("signum", [0, signal.SIGINT, signal.SIGTERM])
+# Both run programs by the same probe; each combination takes 20 seconds.
+@pytest.mark.parametrize(
+    ("command", "signum"),
+    [
+        (["doctor", "--remedies", "none"], 0),
+        (["doctor", "--remedies", "none"], signal.SIGINT),
+        (["estimate", "--device", "16GB"], signal.SIGTERM),
+    ],
+)
 def test_data_workers_leave_nothing_in_the_temporary_folder(tmp_path: Path, command: list[str], signum: int) -> None:
     """Each makes a folder for its sockets, and is killed."""
     begun = tmp_path / "begun"
