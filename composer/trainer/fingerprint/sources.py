@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -41,7 +42,7 @@ def fingerprint_of_sources() -> dict[str, list[str]]:
             continue
         path = _path_of(module)
         if path is None or not _is_of_program(name, path):
-            if isinstance(module, ModuleType):
+            with contextlib.suppress(TypeError):  # modules of cffi have no weak references
                 _left_out[name] = weakref.ref(module)
         elif len(found) < _MAX_FILES and (hashed := _hash_of(path)) is not None:
             found[name] = [os.path.basename(path), hashed]  # noqa: PTH119

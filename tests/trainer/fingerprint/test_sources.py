@@ -66,6 +66,17 @@ def test_deleted_modules_are_not_kept_alive(monkeypatch) -> None:
     assert reference() is None
 
 
+def test_objects_without_weak_references_are_left_out(monkeypatch) -> None:
+    class Library:
+        """As those of cffi, which say that they are modules."""
+
+        __slots__ = ()
+        __class__ = ModuleType
+
+    monkeypatch.setitem(sys.modules, "library_of_a_test", Library())
+    assert "library_of_a_test" not in fingerprint_of_sources()
+
+
 def test_lazy_modules_are_not_imported(tmp_path) -> None:
     path = tmp_path / "lazy_of_mine.py"
     path.write_text("raise AssertionError\n")
