@@ -114,7 +114,7 @@ class BatchSizeWarmup(Algorithm):
             for the multiple itself, which suits SGD, or None for none.
 
     Raises:
-        TypeError: A time is not one.
+        TypeError: A time is not one, or a multiple is not an integer.
         ValueError: An argument is invalid, or a combination of them. When training starts: a fraction of the run is
             unknown, ``noise_factor`` is given without :class:`.GradientNoiseScale`, or the data is a mixture.
 

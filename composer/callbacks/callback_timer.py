@@ -91,7 +91,7 @@ class CallbackTimer(Callback):
         batch_log_interval: Number of batches between two logged points.
 
     Raises:
-        TypeError: ``batch_log_interval`` is not a number.
+        TypeError: ``batch_log_interval`` is not an integer.
         ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Callback, Engine, State

@@ -63,7 +63,7 @@ class MemoryMonitor(Callback):
         batch_log_interval: Number of batches between two points of the other metrics.
 
     Raises:
-        TypeError: An interval is not a number.
+        TypeError: An interval is not an integer.
         ValueError: An interval is not positive; or, in the first step, the allocator has no statistic for a key of
             ``memory_keys``.
 

@@ -62,7 +62,7 @@ class RuntimeEstimator(Callback):
         time_unit: ``seconds``, ``minutes``, ``hours`` or ``days``.
 
     Raises:
-        TypeError: ``skip_batches`` is not a number.
+        TypeError: ``skip_batches`` is not an integer.
         ValueError: ``skip_batches`` is negative, or the unit is unknown.
 
     >>> from composer import Engine, State, Timestamp

@@ -44,7 +44,7 @@ class SystemMetricsMonitor(Callback):
 
     Raises:
         MissingConditionalImportError: psutil is not installed; on an NVIDIA GPU, nvidia-ml-py.
-        TypeError: ``batch_log_interval`` is not a number.
+        TypeError: ``batch_log_interval`` is not an integer.
         ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Engine, State
