@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import SupportsFloat, TypeVar
 
 __all__ = [
     "as_integer",
+    "callable_or_none",
     "did_you_mean",
     "did_you_slip",
     "first_of",
@@ -24,6 +26,7 @@ __all__ = [
     "positive",
     "printable",
     "shortened",
+    "whole_number",
     "word_set",
 ]
 
@@ -229,6 +232,29 @@ def non_negative(argument: str, value: Number) -> Number:
     return value
 
 
+def callable_or_none(argument: str, value: Choice) -> Choice:
+    """Return ``value`` if it can be called, or is None.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The given function, or None.
+
+    Raises:
+        TypeError: ``value`` is neither.
+
+    >>> callable_or_none("transform", 3)
+    Traceback (most recent call last):
+    ...
+    TypeError: transform must be a function, but got 3 of type int. Pass a callable object, or omit transform.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(
+            f"{argument} must be a function, but got {value!r} of type {type(value).__name__}. Pass a callable object, "
+            f"or omit {argument}."
+        )
+    return value
+
+
 def printable(text: str) -> str:
     """Return a text that is safe to print on a terminal: control characters are replaced by escape sequences.
 
@@ -285,6 +311,41 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)  # pyright: ignore[reportArgumentType]
     except TypeError:
         return None
+
+
+def whole_number(argument: str, value: object, minimum: int | None = 0) -> int:
+    """Return a count as ``int``; a float without a fraction counts as an integer, since configurations write 1e3.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The given value: an integer of Python or NumPy, a scalar tensor of integers, or a whole float.
+        minimum: The smallest allowed value, or None for any.
+
+    Raises:
+        TypeError: ``value`` is anything else: a float with a fraction, infinity, NaN, a boolean or a string.
+        ValueError: ``value`` is less than ``minimum``.
+
+    >>> whole_number("depth", 3), whole_number("num_steps", 1e3)
+    (3, 1000)
+    >>> whole_number("depth", 2.5)
+    Traceback (most recent call last):
+    ...
+    TypeError: depth must be an integer, but got 2.5 of type float. Pass a whole number, such as 1.
+    """
+    number = as_integer(value)
+    if number is None and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        given = float(value)
+        number = int(given) if given.is_integer() else None
+    if number is None:
+        example = max(1, minimum or 0)
+        raise TypeError(
+            f"{argument} must be an integer, but got {value!r} of type {type(value).__name__}. Pass a whole number, "
+            f"such as {example}."
+        )
+    if minimum is not None and number < minimum:
+        least = "greater than 0" if minimum == 1 else f"{minimum} or greater"
+        raise ValueError(f"{argument} must be {least}, but got {value!r}.")
+    return number
 
 
 def word_set(text: str) -> frozenset[str]:

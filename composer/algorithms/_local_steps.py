@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer.algorithms._background_average import BackgroundAverages, PendingAverage
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._weight_averaging import weights_of
@@ -68,9 +68,7 @@ class LocalSteps(Algorithm, ABC):
                 f"sync_every must be at least one batch or epoch, such as '100ba' or '1ep'; got {sync_every!r}."
             )
         self.compression = None if compression is None else one_of("compression", compression, COMPRESSIONS)
-        if isinstance(replica_size, bool) or not isinstance(replica_size, int) or replica_size < 1:
-            raise ValueError(f"replica_size must be a positive number of ranks; got {replica_size!r}.")
-        self.replica_size = replica_size
+        self.replica_size = whole_number("replica_size", replica_size, minimum=1)
         self.overlap = _steps_of(overlap, self.sync_every)
         self._synchronized: dict[str, Tensor] = {}
         self._momenta: dict[str, Tensor] = {}

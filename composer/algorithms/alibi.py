@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import positive
+from composer._text import positive, whole_number
 from composer.algorithms import _alibi_transformers as in_transformers
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
@@ -136,7 +136,7 @@ def apply_alibi(
 
     Paper: https://arxiv.org/abs/2108.12409 (Press et al. 2022)
     """
-    positive("max_sequence_length", max_sequence_length)
+    max_sequence_length = whole_number("max_sequence_length", max_sequence_length, minimum=1)
     before = dict.fromkeys(model.parameters())
     changed = [
         in_transformers.convert(pretrained, max_sequence_length)
@@ -218,7 +218,7 @@ class Alibi(Algorithm):
     )
 
     def __init__(self, max_sequence_length: int, train_sequence_length_scaling: float = 0.25) -> None:
-        self.max_sequence_length = positive("max_sequence_length", max_sequence_length)
+        self.max_sequence_length = whole_number("max_sequence_length", max_sequence_length, minimum=1)
         self.train_sequence_length_scaling = positive("train_sequence_length_scaling", train_sequence_length_scaling)
         if train_sequence_length_scaling == 1:
             self.__traits__ = replace(self.__traits__, conflicts_with={})

@@ -20,7 +20,7 @@ from torch import Tensor
 from composer import trees
 from composer._device_copies import copied_to
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import positive, whole_number
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms.utils._batched import Plan, apply_plan, as_bytes, sample_plan
@@ -70,7 +70,8 @@ def augmix_image(
     """
     if img is None:
         return AugmentAndMixTransform(severity, depth, width, alpha, augmentation_set, value_range)
-    _check(severity, width, alpha)
+    _check(severity, alpha)
+    depth, width = whole_number("depth", depth, minimum=None), whole_number("width", width, minimum=1)
     operations = operations_of(augmentation_set)
 
     def edit_tensors(names: list[str], size: int) -> Any:
@@ -118,10 +119,10 @@ class AugmentAndMixTransform(ImageTransform):
         value_range: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__(augmentation_set, value_range)
-        _check(severity, width, alpha)
+        _check(severity, alpha)
         self.severity = severity
-        self.depth = depth
-        self.width = width
+        self.depth = whole_number("depth", depth, minimum=None)
+        self.width = whole_number("width", width, minimum=1)
         self.alpha = alpha
 
     def augment(self, img: Any) -> Any:
@@ -199,10 +200,10 @@ class AugMix(ImageAugmentation):
         value_range: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__(augmentation_set, on_device, input_key, value_range)
-        _check(severity, width, alpha)
+        _check(severity, alpha)
         self.severity = severity
-        self.depth = depth
-        self.width = width
+        self.depth = whole_number("depth", depth, minimum=None)
+        self.width = whole_number("width", width, minimum=1)
         self.alpha = alpha
 
     def transform(self) -> AugmentAndMixTransform:
@@ -216,10 +217,9 @@ class AugMix(ImageAugmentation):
         )
 
 
-def _check(severity: float, width: int, alpha: float) -> None:
+def _check(severity: float, alpha: float) -> None:
     if not 0 <= severity <= 10:
         raise ValueError(f"severity must be from 0 to 10, but got {severity!r}.")
-    positive("width", width)
     positive("alpha", alpha)
 
 

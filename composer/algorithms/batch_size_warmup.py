@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import Tensor
 
 from composer import dist
-from composer._text import one_of, positive
+from composer._text import one_of, positive, whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.microbatches import join
@@ -106,14 +106,15 @@ class BatchSizeWarmup(Algorithm):
             fraction of the run.
         start: Multiple at the start of a ramp, or before it is doubled the first time.
         end: Multiple at the end of a ramp, or the largest one with ``noise_factor``.
-        duration: Length of a ramp, in one of the same units.
+        duration: Length of a ramp, in one of the same units. Of a ramp that is longer than the run, only the beginning
+            is reached.
         noise_factor: Ratio of the noise scale to the batch from which the multiple is doubled.
         interval: Number of steps from one comparison with the noise scale to the next.
         lr_scaling: Factor of the learning rates: "sqrt" for the square root of the multiple, which suits Adam, "linear"
             for the multiple itself, which suits SGD, or None for none.
 
     Raises:
-        TypeError: A time is not one.
+        TypeError: A time is not one, or a multiple is not an integer.
         ValueError: An argument is invalid, or a combination of them. When training starts: a fraction of the run is
             unknown, ``noise_factor`` is given without :class:`.GradientNoiseScale`, or the data is a mixture.
 
@@ -160,8 +161,8 @@ class BatchSizeWarmup(Algorithm):
         if noise_factor is None and interval != "100ba":
             raise ValueError(f"interval belongs to noise_factor, but with {chosen[0]} it is {interval!r}; omit it.")
         self.milestones = None if milestones is None else _milestones(milestones)
-        self.start = _multiple("start", start)
-        self.end = None if end is None else _multiple("end", end)
+        self.start = whole_number("start", start, minimum=1)
+        self.end = None if end is None else whole_number("end", end, minimum=1)
         if self.end is not None and self.end < self.start:
             raise ValueError(f"end must not be less than start, but got {end} and {start}.")
         self.duration = None if duration is None else ensure_time(duration, _BATCH, "duration", _UNITS)
@@ -359,7 +360,7 @@ def _milestones(milestones: Any) -> dict[Time, int]:
     if not isinstance(milestones, Mapping) or not milestones:
         raise ValueError(f"milestones must map times to multiples, such as {{'0.5dur': 2}}; got {milestones!r}.")
     read = {
-        ensure_time(time, _BATCH, "milestones", _UNITS): _multiple(f"milestones[{time!r}]", k)
+        ensure_time(time, _BATCH, "milestones", _UNITS): whole_number(f"milestones[{time!r}]", k, minimum=1)
         for time, k in milestones.items()
     }
     for time in read:
@@ -374,9 +375,3 @@ def _milestones(milestones: Any) -> dict[Time, int]:
                     f"{read[later]}; the batch only grows."
                 )
     return read
-
-
-def _multiple(argument: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{argument} must be a positive number of batches of the loader; got {value!r}.")
-    return value

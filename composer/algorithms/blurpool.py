@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import non_negative
+from composer._text import whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -65,7 +65,7 @@ def apply_blurpool(
     Paper: https://arxiv.org/abs/1904.11486 (Zhang 2019)
     """
     _check_choice(replace_convs, replace_maxpools)
-    non_negative("min_channels", min_channels)
+    min_channels = whole_number("min_channels", min_channels)
     blurred = {module.conv for module in model.modules() if isinstance(module, BlurConv2d)}
 
     def blur_conv(module: nn.Conv2d, module_index: int) -> BlurConv2d | None:
@@ -143,7 +143,7 @@ class BlurPool(Algorithm):
         self.replace_convs = replace_convs
         self.replace_maxpools = replace_maxpools
         self.blur_first = blur_first
-        self.min_channels = non_negative("min_channels", min_channels)
+        self.min_channels = whole_number("min_channels", min_channels)
 
     @staticmethod
     def required_on_load() -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, non_negative
+from composer._text import in_unit_interval, whole_number
 from composer.algorithms._boxes import box_mask, image_size, sample_box, sample_boxes, widen
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm
@@ -60,7 +60,7 @@ def cutout_batch(
 
     Paper: https://arxiv.org/abs/1708.04552 (DeVries and Taylor 2017)
     """
-    non_negative("num_holes", num_holes)
+    num_holes = whole_number("num_holes", num_holes)
     in_unit_interval("length", length)
     if is_pillow_image(input):
         return _cut_pillow(input, num_holes, length, uniform_sampling)
@@ -135,7 +135,7 @@ class CutOut(Algorithm):
         input_key: trees.BatchKey = 0,
         per_sample: bool = False,
     ) -> None:
-        self.num_holes = non_negative("num_holes", num_holes)
+        self.num_holes = whole_number("num_holes", num_holes)
         self.length = in_unit_interval("length", length)
         self.uniform_sampling = uniform_sampling
         self.input_key = input_key

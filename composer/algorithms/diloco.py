@@ -11,6 +11,7 @@ Douillard et al. 2025, https://arxiv.org/abs/2501.18512
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ def apply_outer_step(
 
     Paper: https://arxiv.org/abs/2311.08105 (Douillard et al. 2023)
     """
-    positive("outer_lr", outer_lr)
+    _finite_rate(outer_lr)
     in_unit_interval("outer_momentum", outer_momentum)
     if compression is not None:
         one_of("compression", compression, COMPRESSIONS)
@@ -210,7 +211,7 @@ class DiLoCo(LocalSteps):
         overlap: int | str | Time = 0,
     ) -> None:
         super().__init__(sync_every, compression, replica_size, overlap)
-        self.outer_lr = positive("outer_lr", outer_lr)
+        self.outer_lr = _finite_rate(outer_lr)
         self.outer_momentum = in_unit_interval("outer_momentum", outer_momentum)
 
     def _outer_step(
@@ -222,3 +223,10 @@ class DiLoCo(LocalSteps):
         self, synchronized: Sequence[Tensor], momenta: Sequence[Tensor], differences: Sequence[Tensor]
     ) -> None:
         _apply_average(synchronized, momenta, differences, self.outer_lr, self.outer_momentum)
+
+
+def _finite_rate(outer_lr: float) -> float:
+    """Check the outer learning rate and return it."""
+    if math.isinf(positive("outer_lr", outer_lr)):
+        raise ValueError(f"outer_lr must be finite, but got {outer_lr!r}. Pass a number such as 0.7.")
+    return outer_lr

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
-from composer._text import non_negative, positive
+from composer._text import positive, whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -86,7 +86,10 @@ def apply_factorization(
 
     Paper: https://arxiv.org/abs/2105.01029 (Khodak et al. 2021)
     """
-    _check(min_channels, latent_channels, min_features, latent_features)
+    min_channels = whole_number("min_channels", min_channels)
+    positive("latent_channels", latent_channels)
+    min_features = whole_number("min_features", min_features)
+    positive("latent_features", latent_features)
     kept = _unsplittable_layers(model)
 
     def split_conv(module: nn.Conv2d, module_index: int) -> FactorizedConv2d | None:
@@ -174,13 +177,12 @@ class Factorize(Algorithm):
         min_features: int = 256,
         latent_features: float = 128,
     ) -> None:
-        _check(min_channels, latent_channels, min_features, latent_features)
         self.factorize_convs = factorize_convs
         self.factorize_linears = factorize_linears
-        self.min_channels = min_channels
-        self.latent_channels = latent_channels
-        self.min_features = min_features
-        self.latent_features = latent_features
+        self.min_channels = whole_number("min_channels", min_channels)
+        self.latent_channels = positive("latent_channels", latent_channels)
+        self.min_features = whole_number("min_features", min_features)
+        self.latent_features = positive("latent_features", latent_features)
 
     @staticmethod
     def required_on_load() -> bool:
@@ -222,15 +224,3 @@ def _unsplittable_layers(model: nn.Module) -> set[nn.Module]:
             if owner.setdefault(id(parameter), module) is not module:
                 kept.update((module, owner[id(parameter)]))
     return kept
-
-
-def _check(
-    min_channels: int,
-    latent_channels: float,
-    min_features: int,
-    latent_features: float,
-) -> None:
-    non_negative("min_channels", min_channels)
-    positive("latent_channels", latent_channels)
-    non_negative("min_features", min_features)
-    positive("latent_features", latent_features)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from composer._text import callable_or_none
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -119,8 +120,7 @@ def apply_gated_linear_units(
 
     Paper: https://arxiv.org/abs/2002.05202 (Shazeer 2020)
     """
-    if act_fn is not None and not callable(act_fn):
-        raise TypeError(f"act_fn must be a module or function of one tensor, but got {act_fn!r}.")
+    callable_or_none("act_fn", act_fn)
     changed = 0
     for module in list(model.modules()):
         layers = _feed_forward_of(module)
@@ -193,9 +193,7 @@ class GatedLinearUnits(Algorithm):
         gated_layer_bias: bool = False,
         non_gated_layer_bias: bool = False,
     ) -> None:
-        if act_fn is not None and not callable(act_fn):
-            raise TypeError(f"act_fn must be a module or function of one tensor, but got {act_fn!r}.")
-        self.act_fn = act_fn
+        self.act_fn = callable_or_none("act_fn", act_fn)
         self.gated_layer_bias = gated_layer_bias
         self.non_gated_layer_bias = non_gated_layer_bias
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -65,7 +65,7 @@ def apply_ghost_batchnorm(
 
     Paper: https://arxiv.org/abs/1705.08741 (Hoffer et al. 2017)
     """
-    positive("ghost_batch_size", ghost_batch_size)
+    ghost_batch_size = whole_number("ghost_batch_size", ghost_batch_size, minimum=1)
 
     def ghost(module: _BatchNorm, module_index: int) -> nn.Module | None:
         if isinstance(module, _GHOSTS) or type(module).forward is not _BatchNorm.forward:
@@ -119,7 +119,7 @@ class GhostBatchNorm(Algorithm):
     )
 
     def __init__(self, ghost_batch_size: int = 32) -> None:
-        self.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)
+        self.ghost_batch_size = whole_number("ghost_batch_size", ghost_batch_size, minimum=1)
 
     @staticmethod
     def required_on_load() -> bool:

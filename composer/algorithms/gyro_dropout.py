@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -61,8 +61,9 @@ def apply_gyro_dropout(
 
     Paper: https://proceedings.mlsys.org/paper_files/paper/2022/hash/72aa1632b83c93a2f680dbb5235f1a83-Abstract.html
     """
-    positive("iters_per_epoch", iters_per_epoch)
-    positive("max_epoch", max_epoch)
+    iters_per_epoch = whole_number("iters_per_epoch", iters_per_epoch, minimum=1)
+    max_epoch = whole_number("max_epoch", max_epoch, minimum=1)
+    sigma, tau = whole_number("sigma", sigma, minimum=1), whole_number("tau", tau, minimum=1)
     _replace(model, p, sigma, tau, _period(iters_per_epoch * max_epoch, sigma, tau))
     return model
 
@@ -110,10 +111,9 @@ class GyroDropout(Algorithm):
     )
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16) -> None:
-        GyroDropoutLayer(p, sigma, tau)  # checks the arguments
+        layer = GyroDropoutLayer(p, sigma, tau)  # checks the arguments
         self.p = p
-        self.sigma = sigma
-        self.tau = tau
+        self.sigma, self.tau = layer.sigma, layer.tau
 
     @staticmethod
     def required_on_load() -> bool:

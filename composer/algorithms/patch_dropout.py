@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from composer._text import did_you_mean, in_unit_interval, non_negative
+from composer._text import did_you_mean, in_unit_interval, whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -58,6 +58,7 @@ def drop_patches(tokens: Tensor, drop_rate: float = 0.5, num_prefix_tokens: int 
     _check_rate(drop_rate)
     if drop_rate == 0:
         return tokens
+    num_prefix_tokens = whole_number("num_prefix_tokens", num_prefix_tokens)
     if tokens.ndim != 3 or tokens.shape[1] <= num_prefix_tokens:
         raise ValueError(
             f"tokens must be of the shape (B, P + N, d) with P = {num_prefix_tokens} and N at least 1, but are of the "
@@ -118,7 +119,7 @@ class PatchDropout(Algorithm):
 
     def __init__(self, drop_rate: float = 0.5, num_prefix_tokens: int = 1, module: str | None = None) -> None:
         self.drop_rate = _check_rate(drop_rate)
-        self.num_prefix_tokens = non_negative("num_prefix_tokens", num_prefix_tokens)
+        self.num_prefix_tokens = whole_number("num_prefix_tokens", num_prefix_tokens)
         self.module = module
         self._module: nn.Module | None = None
         self._handle: RemovableHandle | None = None

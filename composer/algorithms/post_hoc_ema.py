@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
+from composer._text import whole_number
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
 from composer.algorithms._weight_averaging import Pairs, average_of, weights_of
 from composer.checkpoint import file_format
@@ -57,6 +58,9 @@ class EMASnapshot:
     length: float
     updates: int
     weights: dict[str, Tensor]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "updates", whole_number("updates", self.updates))
 
 
 def load_ema_snapshots(folder: str | Path) -> list[EMASnapshot]:
@@ -112,7 +116,7 @@ def reconstruct_ema(snapshots: Sequence[EMASnapshot], length: float, updates: in
     """
     exponent = exponent_of(_check_length(length))
     last = max((snapshot.updates for snapshot in snapshots), default=0)
-    updates = last if updates is None else updates
+    updates = last if updates is None else whole_number("updates", updates)
     used = sorted((s for s in snapshots if 0 < s.updates <= updates), key=lambda snapshot: snapshot.updates)
     if not used:
         raise ValueError(f"There is no snapshot of the first {updates} updates, among the {len(snapshots)} given.")

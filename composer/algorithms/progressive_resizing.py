@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, one_of, positive
+from composer._text import in_unit_interval, one_of, positive, whole_number
 from composer.algorithms._images import is_channels_last
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -136,7 +136,7 @@ class ProgressiveResizing(Algorithm):
                 f"The sum of delay_fraction and finetune_fraction must not exceed 1, but got {delay_fraction} and "
                 f"{finetune_fraction}: no time would remain to grow."
             )
-        self.size_increment = positive("size_increment", size_increment)
+        self.size_increment = whole_number("size_increment", size_increment, minimum=1)
         self.resize_targets = resize_targets
         self.input_key = input_key
         self.target_key = target_key

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from composer import trees
-from composer._text import non_negative
+from composer._text import non_negative, whole_number
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms.utils._batched import apply_plan, as_bytes, sample_plan
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of
@@ -57,7 +57,8 @@ def randaugment_image(
         return RandAugmentTransform(severity, depth, augmentation_set, value_range)
     non_negative("severity", severity)
     operations = operations_of(augmentation_set)
-    if non_negative("depth", depth) == 0:
+    depth = whole_number("depth", depth)
+    if depth == 0:
         return img
 
     def edit_tensors(names: list[str], size: int) -> Any:
@@ -97,7 +98,7 @@ class RandAugmentTransform(ImageTransform):
     ) -> None:
         super().__init__(augmentation_set, value_range)
         self.severity = non_negative("severity", severity)
-        self.depth = non_negative("depth", depth)
+        self.depth = whole_number("depth", depth)
 
     def augment(self, img: Any) -> Any:
         """Apply the operations."""
@@ -160,7 +161,7 @@ class RandAugment(ImageAugmentation):
     ) -> None:
         super().__init__(augmentation_set, on_device, input_key, value_range)
         self.severity = non_negative("severity", severity)
-        self.depth = non_negative("depth", depth)
+        self.depth = whole_number("depth", depth)
 
     def transform(self) -> RandAugmentTransform:
         """Return the transform for an image or a batch of images.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer._text import non_negative, positive
+from composer._text import non_negative, whole_number
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
@@ -88,11 +88,12 @@ class SAMOptimizer(Optimizer):
         reuse: float = 0.0,
         also: Sequence[Optimizer] = (),
     ) -> None:
-        _check(rho, epsilon, interval, eta, reuse)
+        _check(rho, epsilon, eta, reuse)
         self.base_optimizer = base_optimizer
         # As if unpickled: sets up the hooks of an optimizer without separate groups and state.
         self.__setstate__({})
-        self.rho, self.epsilon, self.interval = rho, epsilon, interval
+        self.rho, self.epsilon = rho, epsilon
+        self.interval = whole_number("interval", interval, minimum=1)
         self.adaptive, self.eta, self.reuse = adaptive, eta, reuse
         self.steps = 0
         self.perturbed = False
@@ -289,8 +290,9 @@ class SAM(Algorithm):
         eta: float = 0.01,
         reuse: float = 0.0,
     ) -> None:
-        _check(rho, epsilon, interval, eta, reuse)
-        self.rho, self.epsilon, self.interval = rho, epsilon, interval
+        _check(rho, epsilon, eta, reuse)
+        self.rho, self.epsilon = rho, epsilon
+        self.interval = whole_number("interval", interval, minimum=1)
         self.adaptive, self.eta, self.reuse = adaptive, eta, reuse
         self._optimizer: SAMOptimizer | None = None
         # Directions that were loaded, or left by a previous fit, until the next one starts.
@@ -365,10 +367,9 @@ class SAM(Algorithm):
         self._optimizer = first
 
 
-def _check(rho: float, epsilon: float, interval: int, eta: float, reuse: float) -> None:
+def _check(rho: float, epsilon: float, eta: float, reuse: float) -> None:
     non_negative("rho", rho)
     non_negative("epsilon", epsilon)
-    positive("interval", interval)
     non_negative("eta", eta)
     non_negative("reuse", reuse)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - the base of all of them
 from torch.optim import Optimizer
 
-from composer._text import non_negative
+from composer._text import whole_number
 from composer.algorithms._weight_averaging import Pairs, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
@@ -130,11 +130,11 @@ class ScheduleFree(Algorithm):
     )
 
     def __init__(self, calibration_batches: int = 8) -> None:
-        self.calibration_batches = non_negative("calibration_batches", calibration_batches)
+        self.calibration_batches = whole_number("calibration_batches", calibration_batches)
         # The trained weights, while the averages are in the model.
         self._training: dict[str, Tensor] | None = None
         self._for_this_evaluation = False
-        self._batches: deque[Batch] = deque(maxlen=calibration_batches)
+        self._batches: deque[Batch] = deque(maxlen=self.calibration_batches)
         self._keeps_batches = False
 
     @property

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer import dist, trees
-from composer._text import in_unit_interval, non_negative, positive
+from composer._text import in_unit_interval, positive, whole_number
 from composer.algorithms._images import select_samples
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -55,6 +55,7 @@ def should_selective_backprop(
     >>> [should_selective_backprop(0.6, batch_idx, interrupt=3) for batch_idx in range(4)]
     [True, True, False, True]
     """
+    batch_idx, interrupt = whole_number("batch_idx", batch_idx, minimum=None), whole_number("interrupt", interrupt)
     return start <= current_duration < end and (not interrupt or (batch_idx + 1) % interrupt != 0)
 
 
@@ -182,7 +183,7 @@ class SelectiveBackprop(Algorithm):
         _check(keep, scale_factor)
         self.keep = keep
         self.scale_factor = scale_factor
-        self.interrupt = non_negative("interrupt", interrupt)
+        self.interrupt = whole_number("interrupt", interrupt)
         self.input_key = input_key
         self.target_key = target_key
         self._sharded: bool | None = None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, positive
+from composer._text import in_unit_interval, whole_number
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -65,8 +65,7 @@ def set_batch_sequence_length(
 
     Paper: https://arxiv.org/abs/2108.06084 (Li et al. 2022)
     """
-    if not curr_seq_len > 0:
-        positive("curr_seq_len", curr_seq_len)  # raises the error message
+    curr_seq_len = whole_number("curr_seq_len", curr_seq_len, minimum=1)
     size = sequence_size(batch)
     if curr_seq_len >= size[1]:
         return batch
@@ -149,13 +148,13 @@ class SeqLengthWarmup(Algorithm):
         preserve_end_of_sequence: bool = False,
     ) -> None:
         self.duration = in_unit_interval("duration", duration)
-        self.min_seq_length = positive("min_seq_length", min_seq_length)
-        self.max_seq_length = max_seq_length
-        if max_seq_length < min_seq_length:
+        self.min_seq_length = whole_number("min_seq_length", min_seq_length, minimum=1)
+        self.max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=None)
+        if self.max_seq_length < self.min_seq_length:
             raise ValueError(
                 f"max_seq_length must not be less than min_seq_length, but got {max_seq_length} and {min_seq_length}."
             )
-        self.step_size = positive("step_size", step_size)
+        self.step_size = whole_number("step_size", step_size, minimum=1)
         self.truncate = truncate
         self.preserve_end_of_sequence = preserve_end_of_sequence
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from composer._text import did_you_mean, one_of, plural, positive
+from composer._text import did_you_mean, one_of, plural, whole_number
 
 __all__ = ["SequencePacking", "block_diagonal_mask", "document_block_mask", "document_offsets", "pack_sequences"]
 
@@ -140,7 +140,8 @@ def pack_sequences(
 
     Paper: https://arxiv.org/abs/2107.02027 (Krell et al. 2021)
     """
-    positive("max_seq_length", max_seq_length)
+    max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
+    num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
     one_of("weights", weights, _WEIGHTS)
     return _packed(documents, max_seq_length, causal, weights, padding, num_rows)
 
@@ -239,11 +240,11 @@ class SequencePacking:
         num_rows: int | None = None,
         keep: Sequence[str] | None = None,
     ) -> None:
-        self.max_seq_length = positive("max_seq_length", max_seq_length)
+        self.max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
         self.causal = causal
         self.weights = one_of("weights", weights, _WEIGHTS)
         self.padding = padding
-        self.num_rows = None if num_rows is None else positive("num_rows", num_rows)
+        self.num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
         self.keep = keep
 
     def __call__(self, documents: Sequence[Any]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from composer import dist
-from composer._text import one_of, positive
+from composer._text import one_of, positive, whole_number
 from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -119,6 +119,7 @@ class SpikeSkip(Algorithm):
 
     def __init__(self, num_std: float = 6.0, window: int = 128, watch: str = "both") -> None:
         self.num_std = positive("num_std", num_std)
+        window = whole_number("window", window, minimum=None)
         if window < 4:
             raise ValueError(f"window must be at least 4 steps, to compute a deviation; got {window!r}.")
         self.window = window

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import non_negative, positive
+from composer._text import positive, whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -67,7 +67,7 @@ def apply_squeeze_excite(
     Paper: https://arxiv.org/abs/1709.01507 (Hu et al. 2018)
     """
     positive("latent_channels", latent_channels)
-    non_negative("min_channels", min_channels)
+    min_channels = whole_number("min_channels", min_channels)
     done = {part for module in model.modules() if isinstance(module, SqueezeExciteConv2d) for part in module.modules()}
 
     def squeeze_excite(module: nn.Conv2d, module_index: int) -> SqueezeExciteConv2d | None:
@@ -123,7 +123,7 @@ class SqueezeExcite(Algorithm):
 
     def __init__(self, latent_channels: float = 64, min_channels: int = 128) -> None:
         self.latent_channels = positive("latent_channels", latent_channels)
-        self.min_channels = non_negative("min_channels", min_channels)
+        self.min_channels = whole_number("min_channels", min_channels)
 
     @staticmethod
     def required_on_load() -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from composer._text import non_negative, one_of, positive
+from composer._text import non_negative, one_of, whole_number
 from composer.algorithms._weight_averaging import Pairs, average_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
@@ -105,7 +105,7 @@ class SWA(Algorithm):
         _check_times(self.swa_start, self.swa_end, self.update_interval)
         self.schedule_swa_lr = schedule_swa_lr
         self.anneal_strategy = one_of("anneal_strategy", anneal_strategy, ("linear", "cos"))
-        self.anneal_steps = positive("anneal_steps", anneal_steps)
+        self.anneal_steps = whole_number("anneal_steps", anneal_steps, minimum=1)
         self.swa_lr = None if swa_lr is None else non_negative("swa_lr", swa_lr)
         self.swa_completed = False
         self.num_averaged = 0

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from composer._text import non_negative, plural
+from composer._text import plural, whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -79,7 +79,7 @@ def apply_weight_standardization(module: nn.Module, n_last_layers_ignore: int = 
 
     Paper: https://arxiv.org/abs/1903.10520 (Qiao et al. 2019)
     """
-    non_negative("n_last_layers_ignore", n_last_layers_ignore)
+    n_last_layers_ignore = whole_number("n_last_layers_ignore", n_last_layers_ignore)
     convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     chosen = [layer for layer in convs[: max(len(convs) - n_last_layers_ignore, 0)] if _is_plain(layer)]
     for layer in chosen:
@@ -133,7 +133,7 @@ class WeightStandardization(Algorithm):
     )
 
     def __init__(self, n_last_layers_ignore: int = 0) -> None:
-        self.n_last_layers_ignore = non_negative("n_last_layers_ignore", n_last_layers_ignore)
+        self.n_last_layers_ignore = whole_number("n_last_layers_ignore", n_last_layers_ignore)
 
     @staticmethod
     def required_on_load() -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from composer._text import in_unit_interval, non_negative, positive
+from composer._text import in_unit_interval, positive, whole_number
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
@@ -69,7 +69,8 @@ def apply_zclip(
 
     Paper: https://arxiv.org/abs/2504.02507 (Kumar et al. 2025)
     """
-    _check(alpha, z_threshold, max_norm, warmup_steps)
+    _check(alpha, z_threshold, max_norm)
+    warmup_steps = whole_number("warmup_steps", warmup_steps)
     gradients = gradients_of(model.parameters() if isinstance(model, nn.Module) else model)
     if not gradients:
         return statistics.new_zeros(()), statistics.new_ones(())
@@ -147,11 +148,11 @@ class ZClip(Algorithm):
         max_norm: float | None = None,
         warmup_steps: int = 25,
     ) -> None:
-        _check(alpha, z_threshold, max_norm, warmup_steps)
+        _check(alpha, z_threshold, max_norm)
         self.alpha = alpha
         self.z_threshold = z_threshold
         self.max_norm = max_norm
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = whole_number("warmup_steps", warmup_steps)
         self._statistics = torch.zeros(3)
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -183,9 +184,8 @@ class ZClip(Algorithm):
         self._statistics = state["statistics"].to(self._statistics.device, copy=True)
 
 
-def _check(alpha: float, z_threshold: float, max_norm: float | None, warmup_steps: int) -> None:
+def _check(alpha: float, z_threshold: float, max_norm: float | None) -> None:
     in_unit_interval("alpha", alpha)
     positive("z_threshold", z_threshold)
-    non_negative("warmup_steps", warmup_steps)
     if max_norm is not None:
         positive("max_norm", max_norm)

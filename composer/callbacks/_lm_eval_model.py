@@ -9,7 +9,7 @@ from typing import Any
 from composer._lazy import import_extra
 from composer.callbacks._lm_eval_ranks import GenerateBatch, RankedModel, ScoreBatch, ScoredText
 
-__all__ = ["harness", "language_model", "max_length_of"]
+__all__ = ["harness", "language_model", "max_length_of", "num_positions_of"]
 
 _LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx", "max_seq_len")
 # Tokenizers without a maximum length have this or a larger number.
@@ -48,6 +48,21 @@ def max_length_of(model: Any, tokenizer: Any) -> int | None:
             return length
     length = getattr(tokenizer, "model_max_length", None)
     return length if isinstance(length, int) and length < _UNLIMITED else None
+
+
+def num_positions_of(model: Any) -> int | None:
+    """Return the number of positions that the configuration of a model states, or None.
+
+    Args:
+        model: The model.
+
+    >>> from types import SimpleNamespace
+    >>> num_positions_of(SimpleNamespace(config=SimpleNamespace(max_position_embeddings=64)))
+    64
+    """
+    config = getattr(model, "config", None)
+    found = (getattr(config, name, None) for name in ("n_positions", "max_position_embeddings"))
+    return next((number for number in found if isinstance(number, int) and number > 0), None)
 
 
 def language_model(model: RankedModel, tokenizer: Any, max_length: int, batch_size: int) -> Any:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from composer.callbacks._checkpoint_names import in_folder, remote
 from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import retention_of
-from composer.core.interval import create_interval_scheduler
+from composer.core.interval import IntervalSchedule, create_interval_scheduler
 from composer.core.metric_names import check_monitor
+from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
     from composer.checkpoint.retention import Retention
     from composer.checkpoint.saved_checkpoints import SavedList
     from composer.core.file_names import PartialFilePath
 
-__all__ = ["SaverSettings"]
+__all__ = ["SaverSettings", "save_schedule"]
 
 _RETENTION: Final = ("num_checkpoints_to_keep", "keep_best", "keep_every", "monitor", "mode")
 _FIXED: Final = ("folder", "filename", "asynchronous", "on_failure")
@@ -66,7 +67,7 @@ class SaverSettings:
             if isinstance(self._store, RemoteCheckpoints):
                 self._store.set_timeout(value)
         elif name == "save_interval" and not callable(value):
-            return create_interval_scheduler(value)
+            return save_schedule(value)
         elif name == "latest_filename" and isinstance(value, (str, Path)):
             return in_folder(name, value, self.folder) if os.fspath(value) else None
         elif name in ("remote_file_name", "latest_remote_file_name") and isinstance(value, (str, Path)):
@@ -86,3 +87,15 @@ class SaverSettings:
         return retention_of(
             new["num_checkpoints_to_keep"], new["keep_best"], new["keep_every"], new["mode"] or "min", new["monitor"]
         )
+
+
+def save_schedule(save_interval: Time | str | int) -> IntervalSchedule:
+    """Return the function that is true if a checkpoint is due.
+
+    Args:
+        save_interval: A time, a time string, or a number of epochs.
+
+    >>> save_schedule("500ba").interval
+    Time(500, TimeUnit.BATCH)
+    """
+    return create_interval_scheduler(ensure_time(save_interval, TimeUnit.EPOCH, "save_interval"))

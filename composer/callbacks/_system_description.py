@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from composer import dist
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer._version import __version__
 from composer.dist.local_gpu import local_gpu
 
@@ -52,7 +52,9 @@ def get_system_description(
     one_of("division", division, DIVISIONS)
     one_of("status", status, STATUSES)
     cpu = _processor()
-    sockets = cpu["sockets"] if host_processors_per_node is None else host_processors_per_node
+    sockets = cpu["sockets"]
+    if host_processors_per_node is not None:
+        sockets = whole_number("host_processors_per_node", host_processors_per_node, minimum=1)
     accelerator, memory = _accelerator()
     per_node = dist.get_local_world_size() if accelerator else 0
     name = system_name or (f"{dist.get_world_size()}x{accelerator}" if accelerator else f"{sockets}x{cpu['model']}")

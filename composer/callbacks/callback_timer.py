@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of
@@ -91,7 +91,7 @@ class CallbackTimer(Callback):
         batch_log_interval: Number of batches between two logged points.
 
     Raises:
-        TypeError: ``batch_log_interval`` is not a number.
+        TypeError: ``batch_log_interval`` is not an integer.
         ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Callback, Engine, State
@@ -106,7 +106,7 @@ class CallbackTimer(Callback):
     """
 
     def __init__(self, batch_log_interval: int = 100) -> None:
-        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+        self.batch_log_interval = whole_number("batch_log_interval", batch_log_interval, minimum=1)
         self._owners: dict[int, _OwnerCosts] = {}
         self._inner = 0.0
         self._batches = 0

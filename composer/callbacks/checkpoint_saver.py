@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
 from composer._secrets.masking import mask_text
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer.callbacks._checkpoint_event import log_saved
 from composer.callbacks._checkpoint_names import current_name, in_folder, remote, remote_names, times_from, times_of
 from composer.callbacks._duplicate_saves import SavePoint, is_never
 from composer.callbacks._monitored_metric import mode_for, read_score
-from composer.callbacks._saver_settings import SaverSettings
+from composer.callbacks._saver_settings import SaverSettings, save_schedule
 from composer.checkpoint.async_writer import CheckpointWriter
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.latest_symlink import upload_copy
@@ -30,7 +30,6 @@ from composer.checkpoint.save import collect, folders_for, template_for
 from composer.checkpoint.saved_checkpoints import SavedList, folder_key
 from composer.core.callback import Callback
 from composer.core.event import Event
-from composer.core.interval import create_interval_scheduler
 from composer.core.metric_names import check_monitor
 from composer.core.name_placeholders import check_template, format_name
 from composer.core.time import Time
@@ -122,13 +121,13 @@ class CheckpointSaver(SaverSettings, Callback):
         self.remote_file_name = remote("remote_file_name", remote_file_name)
         self.latest_filename = in_folder("latest_filename", latest_filename, self.folder) if latest_filename else None
         self.latest_remote_file_name = remote("latest_remote_file_name", latest_remote_file_name)
-        self.save_interval = save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
-        self.overwrite, self.weights_only, self.ignore_keys = overwrite, weights_only, ignore_keys
-        self.save_metrics, self._upload_timeout = save_metrics, upload_timeout_in_seconds
-        self.num_checkpoints_to_keep, self.asynchronous = num_checkpoints_to_keep, asynchronous
+        self.save_interval = save_interval if callable(save_interval) else save_schedule(save_interval)
+        self.weights_only, self.ignore_keys, self.save_metrics = weights_only, ignore_keys, save_metrics
+        self.overwrite, self.asynchronous, self._upload_timeout = overwrite, asynchronous, upload_timeout_in_seconds
         self.monitor, self.mode = monitor if monitor is None else check_monitor(monitor), mode
         check_format("filename", self.filename.filename, weights_only=weights_only)
         self._infers_mode = mode is None and monitor is not None
+        self.num_checkpoints_to_keep = whole_number("num_checkpoints_to_keep", num_checkpoints_to_keep, minimum=None)
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
         self._list = SavedList(retention, folder_key(self.folder, self.filename.filename))
         self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from composer._text import plural, positive
+from composer._text import plural, positive, whole_number
 from composer.callbacks._watchdog import Watchdog
 from composer.callbacks._worker_stacks import WorkerStacks, process_state
 from composer.core.callback import Callback
@@ -82,7 +82,7 @@ class DataloaderMonitor(Callback):
 
     def __init__(self, timeout: float | str | Time | None = 600.0, window_size: int = 100) -> None:
         self.timeout = None if timeout is None else _as_seconds(timeout)
-        self.window_size = positive("window_size", window_size)
+        self.window_size = whole_number("window_size", window_size, minimum=1)
         self._steps: deque[tuple[float, float]] = deque()  # of the window: seconds of wait and of the full step
         self._all_waits = self._all_steps = 0.0
         self._requested_at = self._waited = 0.0

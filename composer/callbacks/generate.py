@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, rng
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.callback import Callback
 from composer.core.eval_mode import model_eval_mode
 from composer.core.event import Event
@@ -60,7 +60,7 @@ class Generate(Callback):
         for prompt in self.prompts:
             if not isinstance(prompt, str):
                 raise TypeError(f"prompts must be strings; got {prompt!r}.")
-        self.batch_size = len(self.prompts) if batch_size is None else positive("batch_size", batch_size)
+        self.batch_size = len(self.prompts) if batch_size is None else whole_number("batch_size", batch_size, minimum=1)
         self.generate_kwargs = generate_kwargs
         self.check_interval = create_interval_scheduler(interval)
 

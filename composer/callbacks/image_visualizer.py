@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from composer._text import one_of, positive
+from composer._text import one_of, whole_number
 from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
 from composer.core.event import Event
@@ -68,7 +68,7 @@ class ImageVisualizer(Callback):
         target_key: BatchKey = 1,
     ) -> None:
         self.mode = one_of("mode", mode.lower(), ("input", "segmentation"))
-        self.num_images = positive("num_images", num_images)
+        self.num_images = whole_number("num_images", num_images, minimum=1)
         self.channels_last = channels_last
         self.input_key = input_key
         self.target_key = target_key

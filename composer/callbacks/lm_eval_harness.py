@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from composer import rng
-from composer._text import did_you_mean, non_negative, positive
-from composer.callbacks._lm_eval_model import harness, language_model, max_length_of
+from composer._text import callable_or_none, did_you_mean, positive, whole_number
+from composer.callbacks._lm_eval_model import harness, language_model, max_length_of, num_positions_of
 from composer.callbacks._lm_eval_ranks import RankedModel
 from composer.core.callback import Callback
 from composer.core.eval_mode import model_eval_mode
@@ -78,9 +78,10 @@ class LMEvalHarness(Callback):
 
     Raises:
         ValueError: An argument is invalid; when the trainer is created, also if there is no tokenizer or maximum
-            length, or if the model is an encoder-decoder model; when training starts, if a task does not exist, or
-            generates text and the model has no ``generate`` method.
-        TypeError: ``tasks`` or ``evaluate_kwargs`` has the wrong type or an unknown name.
+            length, if ``max_length`` exceeds the positions that the model's ``config`` states, or if the model is an
+            encoder-decoder model; when training starts, if a task does not exist, or generates text and the model has
+            no ``generate`` method.
+        TypeError: ``tasks``, ``create_batch``, a number or ``evaluate_kwargs`` has the wrong type or an unknown name.
         MissingConditionalImportError: When the trainer is created, if the package is not installed.
 
     >>> harness = LMEvalHarness(["lambada_openai", "arc_easy"], interval="1000ba", limit=100)
@@ -115,15 +116,15 @@ class LMEvalHarness(Callback):
         for task in self.tasks:
             if not isinstance(task, (str, Mapping)):
                 raise TypeError(f"tasks must be names, or configurations as dicts; got {task!r}.")
-        self.batch_size = positive("batch_size", batch_size)
-        self.num_fewshot = None if num_fewshot is None else non_negative("num_fewshot", num_fewshot)
+        self.batch_size = whole_number("batch_size", batch_size, minimum=1)
+        self.num_fewshot = None if num_fewshot is None else whole_number("num_fewshot", num_fewshot)
         if gen_kwargs is not None and not isinstance(gen_kwargs, Mapping):
             raise TypeError(f"gen_kwargs must be a mapping such as {{'max_gen_toks': 64}}, but got {gen_kwargs!r}.")
         self.gen_kwargs = dict(gen_kwargs or {})
         self.include_path, self.include_defaults = include_path, include_defaults
         self.tokenizer = tokenizer
-        self.max_length = None if max_length is None else positive("max_length", max_length)
-        self.create_batch = create_batch
+        self.max_length = None if max_length is None else whole_number("max_length", max_length, minimum=1)
+        self.create_batch = callable_or_none("create_batch", create_batch)
         reserved = sorted(_SET_HERE & evaluate_kwargs.keys())
         if reserved:
             raise TypeError(f"{reserved[0]}= cannot be passed on to lm_eval.evaluate: the callback sets it.")
@@ -131,7 +132,7 @@ class LMEvalHarness(Callback):
             raise ValueError(f"limit={limit!r} is neither a fraction of the documents nor a whole number of them.")
         self.evaluate_kwargs = {
             "limit": None if limit is None else positive("limit", limit),
-            "bootstrap_iters": non_negative("bootstrap_iters", bootstrap_iters),
+            "bootstrap_iters": whole_number("bootstrap_iters", bootstrap_iters),
             "fewshot_as_multiturn": True,
             **evaluate_kwargs,
         }
@@ -153,7 +154,12 @@ class LMEvalHarness(Callback):
         model: Any = state.model
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
             raise ValueError(f"LMEvalHarness requires a decoder-only language model; got {type(model.model).__name__}.")
-        self._length(state)
+        length, positions = self._length(state), num_positions_of(model)
+        if positions is not None and length > positions:
+            raise ValueError(
+                f"max_length={length} exceeds the {positions} positions of {type(model).__name__}, as its config says. "
+                f"Pass max_length={positions} or less."
+            )
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Load the tasks and their data, so that mistakes are errors before training."""

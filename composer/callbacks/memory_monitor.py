@@ -12,7 +12,7 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import did_you_mean, positive
+from composer._text import did_you_mean, whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.warnings import ComposerWarning
@@ -63,7 +63,7 @@ class MemoryMonitor(Callback):
         batch_log_interval: Number of batches between two points of the other metrics.
 
     Raises:
-        TypeError: An interval is not a number.
+        TypeError: An interval is not an integer.
         ValueError: An interval is not positive; or, in the first step, the allocator has no statistic for a key of
             ``memory_keys``.
 
@@ -83,10 +83,12 @@ class MemoryMonitor(Callback):
         batch_log_interval: int = 1,
     ) -> None:
         if dist_aggregate_batch_interval is not None:
-            positive("dist_aggregate_batch_interval", dist_aggregate_batch_interval)
+            dist_aggregate_batch_interval = whole_number(
+                "dist_aggregate_batch_interval", dist_aggregate_batch_interval, minimum=1
+            )
         self.memory_keys = memory_keys
         self.dist_aggregate_batch_interval = dist_aggregate_batch_interval
-        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+        self.batch_log_interval = whole_number("batch_log_interval", batch_log_interval, minimum=1)
 
     def init(self, state: State, logger: Logger) -> None:
         device_type = state.device.torch_device.type

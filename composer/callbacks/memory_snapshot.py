@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from composer._forwarded_attributes import Forwarded
-from composer._text import non_negative, positive
+from composer._text import whole_number
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
 from composer.callbacks._memory_files import TraceFiles
 from composer.core.callback import Callback
@@ -66,12 +66,12 @@ class MemorySnapshot(Callback):
         remote_file_name: str | None = "{run_name}/torch_memory_traces",
         overwrite: bool = False,
     ) -> None:
-        self.skip_batches = non_negative("skip_batches", skip_batches)
+        self.skip_batches = whole_number("skip_batches", skip_batches)
         units = [unit for unit in TimeUnit if unit not in (TimeUnit.DURATION, TimeUnit.SECOND)]
         self.interval = ensure_time(interval, TimeUnit.EPOCH, "interval", units)
         if self.interval.value < 1:
             raise ValueError(f"interval must be positive, such as '3ba'; got {interval!r}.")
-        self.max_entries = positive("max_entries", max_entries)
+        self.max_entries = whole_number("max_entries", max_entries, minimum=1)
         self.files = TraceFiles(folder, filename, remote_file_name, overwrite)
         self._start: Timestamp | None = None
         self._enabled = False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
-from composer._text import did_you_mean, non_negative, one_of
+from composer._text import did_you_mean, one_of, whole_number
 from composer.callbacks._mllog import MLPerfLog
 from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
 from composer.core.callback import Callback
@@ -88,7 +88,7 @@ class MLPerfCallback(Callback):
         self.benchmark = one_of("benchmark", benchmark, BENCHMARKS)
         self.division = one_of("division", division, DIVISIONS)
         self.status = one_of("status", status, STATUSES)
-        self.index = non_negative("index", index)
+        self.index = whole_number("index", index)
         self.target = float(target)
         self.metric_name = metric_name
         self.metric_label = metric_label

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer._forwarded_attributes import Forwarded
-from composer._text import positive
+from composer._text import whole_number
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
 from composer.callbacks._memory_files import TraceFiles
 from composer.core.callback import Callback
@@ -69,7 +69,7 @@ class OOMObserver(Callback):
         remote_file_name: str | None = "{run_name}/oom_traces/rank{rank}_oom",
         overwrite: bool = False,
     ) -> None:
-        self.max_entries = positive("max_entries", max_entries)
+        self.max_entries = whole_number("max_entries", max_entries, minimum=1)
         self.files = TraceFiles(folder, filename, remote_file_name, overwrite)
         self._run: tuple[weakref.ref[State], weakref.ref[Logger]] | None = None
         self._attached = False

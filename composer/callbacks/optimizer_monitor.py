@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
@@ -47,7 +47,7 @@ class OptimizerMonitor(Callback):
         batch_log_interval: Number of batches between two logged points.
 
     Raises:
-        TypeError: ``batch_log_interval`` is not a number.
+        TypeError: ``batch_log_interval`` is not an integer.
         ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Engine, State, Timestamp
@@ -68,7 +68,7 @@ class OptimizerMonitor(Callback):
 
     def __init__(self, log_optimizer_metrics: bool = True, batch_log_interval: int = 10) -> None:
         self.log_optimizer_metrics = log_optimizer_metrics
-        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+        self.batch_log_interval = whole_number("batch_log_interval", batch_log_interval, minimum=1)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         if state.timestamp.count(TimeUnit.BATCH) % self.batch_log_interval:

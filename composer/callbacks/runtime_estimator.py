@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from composer._text import non_negative, one_of
+from composer._text import one_of, whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.warnings import ComposerWarning
@@ -62,7 +62,7 @@ class RuntimeEstimator(Callback):
         time_unit: ``seconds``, ``minutes``, ``hours`` or ``days``.
 
     Raises:
-        TypeError: ``skip_batches`` is not a number.
+        TypeError: ``skip_batches`` is not an integer.
         ValueError: ``skip_batches`` is negative, or the unit is unknown.
 
     >>> from composer import Engine, State, Timestamp
@@ -79,7 +79,7 @@ class RuntimeEstimator(Callback):
     """
 
     def __init__(self, skip_batches: int = 1, time_unit: str = "hours") -> None:
-        self.skip_batches = non_negative("skip_batches", skip_batches)
+        self.skip_batches = whole_number("skip_batches", skip_batches)
         self.time_unit = one_of("time_unit", time_unit, _SECONDS)
         self.divider = _SECONDS[self.time_unit]
         self._skipped = 0

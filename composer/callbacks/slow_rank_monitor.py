@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from composer import dist
-from composer._text import positive
+from composer._text import positive, whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.devices import TIMED
@@ -76,7 +76,7 @@ class SlowRankMonitor(Callback):
     """
 
     def __init__(self, batch_log_interval: int = 100, threshold: float = 1.5) -> None:
-        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+        self.batch_log_interval = whole_number("batch_log_interval", batch_log_interval, minimum=1)
         self.threshold = positive("threshold", threshold)
         self._is_distributed = False
         self._on_device = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from composer import dist
-from composer._text import one_of, positive
+from composer._text import one_of, positive, whole_number
 from composer.callbacks.peak_flops import GPU_AVAILABLE_FLOPS, get_gpu_flops_available
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
@@ -82,14 +82,14 @@ class SpeedMonitor(Callback):
     def __init__(
         self, window_size: int = 100, gpu_flops_available: float | None = None, time_unit: str = "hours"
     ) -> None:
-        self.window_size = positive("window_size", window_size)
+        self.window_size = whole_number("window_size", window_size, minimum=1)
         if gpu_flops_available is not None:
             positive("gpu_flops_available", gpu_flops_available)
         self.gpu_flops_available = gpu_flops_available
         self.time_unit = one_of("time_unit", time_unit, _SECONDS)
         self.divider = _SECONDS[self.time_unit]
         self.total_eval_wct = 0.0
-        self._window: deque[_Point] = deque(maxlen=int(window_size) + 1)
+        self._window: deque[_Point] = deque(maxlen=self.window_size + 1)
         self._flops = 0.0
         self._flops_of: Callable[[Any], Any] | None = None
         self._peak: float | None = None

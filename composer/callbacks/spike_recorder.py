@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from composer._text import one_of, positive
+from composer._text import one_of, positive, whole_number
 from composer.callbacks._async_readback import Readback
 from composer.core.callback import Callback
 from composer.core.epoch_iterator import EpochIterator
@@ -100,10 +100,11 @@ class SpikeRecorder(Callback):
     ) -> None:
         self.watch = one_of("watch", watch, _WATCHED)
         self.z_threshold = positive("z_threshold", z_threshold)
+        window = whole_number("window", window, minimum=None)
         if window < 4:
             raise ValueError(f"window must be at least 4 steps, to compute a deviation; got {window!r}.")
         self.window = window
-        self.num_batches = int(positive("num_batches", num_batches))
+        self.num_batches = whole_number("num_batches", num_batches, minimum=1)
         self.num_spikes = 0
         self._run_file = RunFile(filename, remote_file_name, overwrite)
         self._curves = {name: _Curve(window, _MIN_DEVIATION[name]) for name in _WATCHED[watch]}

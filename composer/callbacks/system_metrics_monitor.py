@@ -9,7 +9,7 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 
@@ -44,7 +44,7 @@ class SystemMetricsMonitor(Callback):
 
     Raises:
         MissingConditionalImportError: psutil is not installed; on an NVIDIA GPU, nvidia-ml-py.
-        TypeError: ``batch_log_interval`` is not a number.
+        TypeError: ``batch_log_interval`` is not an integer.
         ValueError: ``batch_log_interval`` is not positive.
 
     >>> from composer import Engine, State
@@ -60,7 +60,7 @@ class SystemMetricsMonitor(Callback):
 
     def __init__(self, log_all_data: bool = False, batch_log_interval: int = 10) -> None:
         self.log_all_data = log_all_data
-        self.batch_log_interval = positive("batch_log_interval", batch_log_interval)
+        self.batch_log_interval = whole_number("batch_log_interval", batch_log_interval, minimum=1)
         self._psutil: Any = import_extra("psutil", "system", _PURPOSE)
 
     def init(self, state: State, logger: Logger) -> None:

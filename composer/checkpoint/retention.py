@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, cast
 
-from composer._text import one_of
+from composer._text import one_of, whole_number
 
 __all__ = ["BestCheckpoint", "Retention", "SavedCheckpoint", "retention_of"]
 
@@ -135,14 +135,14 @@ def retention_of(newest: int, best: int, every: int, mode: Literal["min", "max"]
     >>> retention_of(-1, 3, 0, "min", "eval/Loss")
     Retention(newest=1, best=3, every=0, mode='min')
     """
+    newest = whole_number("num_checkpoints_to_keep", newest, minimum=None)
+    best, every = whole_number("keep_best", best), whole_number("keep_every", every)
     if newest < -1:
         raise ValueError(f"num_checkpoints_to_keep must be a number, or -1 for all; got {newest}.")
     if newest == 0 and not best:
         raise ValueError(
             "num_checkpoints_to_keep=0 would delete the checkpoint that was just saved; use 1 to keep the newest."
         )
-    if best < 0 or every < 0:
-        raise ValueError(f"keep_best and keep_every must not be negative; got {best} and {every}.")
     if newest == -1 and (best or every):
         newest = 1
     if (best > 0) != (monitor is not None):

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import whole_number
 
 __all__ = ["batch_size_per_rank", "make_loader", "torchvision"]
 
@@ -27,7 +27,8 @@ def batch_size_per_rank(global_batch_size: int) -> int:
     8
     """
     size = dist.get_world_size()
-    if positive("global_batch_size", global_batch_size) % size:
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
+    if global_batch_size % size:
         raise ValueError(
             f"global_batch_size must be a multiple of the world size, {size}, but got {global_batch_size}."
         )

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from composer._text import as_integer, non_negative, positive
+from composer._text import whole_number
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule import ComposerScheduler, as_time
 
-__all__ = ["STRATEGIES", "Weight", "epoch_batches", "expected_batches", "named_pairs", "whole"]
+__all__ = ["STRATEGIES", "Weight", "epoch_batches", "expected_batches", "named_pairs"]
 
 STRATEGIES = ("first_exhausted", "all_exhausted")
 
@@ -40,9 +40,7 @@ def epoch_batches(epoch_length: Any, strategy: str | None) -> int:
         if time.unit is not TimeUnit.BATCH:
             raise ValueError(f"epoch_length must be a number of batches such as '1000ba', but got {str(time)!r}.")
         return int(time)
-    if isinstance(epoch_length, bool) or not isinstance(epoch_length, int):
-        raise TypeError(f"epoch_length must be an integer number of batches, but got {epoch_length!r}.")
-    return positive("epoch_length", epoch_length)
+    return whole_number("epoch_length", epoch_length, minimum=1)
 
 
 def expected_batches(
@@ -79,29 +77,6 @@ def expected_batches(
     end = min(ends) if strategy == "first_exhausted" else max(ends)
     # A quotient such as 3 / 0.1 must not need another step because of rounding.
     return max(1, math.ceil((end - drawn) * steps_per_sample - 1e-9))
-
-
-def whole(argument: str, number: Any, default: int | None = None) -> int:
-    """Return an integer from 0.
-
-    Args:
-        argument: Name of the argument, for error messages.
-        number: The given number.
-        default: The number if None is given; None if a number is required.
-
-    Raises:
-        TypeError: It is not an integer.
-        ValueError: It is negative.
-
-    >>> whole("rank", None, default=3)
-    3
-    """
-    if number is None and default is not None:
-        return default
-    found = as_integer(number)
-    if found is None:
-        raise TypeError(f"{argument} must be an integer from 0, but got {number!r}.")
-    return non_negative(argument, found)
 
 
 def named_pairs(sources: Any, names: Sequence[str] | None) -> dict[str, tuple[Any, Weight]]:

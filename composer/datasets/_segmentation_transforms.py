@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import positive, whole_number
 
 __all__ = ["EvalTransform", "TrainTransform"]
 
@@ -57,7 +57,8 @@ class TrainTransform:
     """
 
     def __init__(self, base_size: int, min_scale: float, max_scale: float, size: int) -> None:
-        self.base_size, self.size = positive("base_size", base_size), positive("final_size", size)
+        self.base_size = whole_number("base_size", base_size, minimum=1)
+        self.size = whole_number("final_size", size, minimum=1)
         self.min_scale, self.max_scale = positive("min_resize_scale", min_scale), max_scale
         if max_scale < min_scale:
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from composer._lazy import import_extra
-from composer._text import one_of, positive
+from composer._text import callable_or_none, one_of, whole_number
 from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader
@@ -47,7 +47,7 @@ class ADE20k(Dataset[Any]):
 
     def __init__(self, datadir: str, split: str = "train", transform: Callable[..., Any] | None = None) -> None:
         self.split = one_of("split", split, list(_SPLITS))
-        self.transform = transform
+        self.transform = callable_or_none("transform", transform)
         self._images = sorted(Path(datadir, "images", _SPLITS[split]).glob("*.jpg"))
         if not self._images:
             raise FileNotFoundError(
@@ -118,10 +118,11 @@ def build_ade20k_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     if is_train:
         transform: Any = TrainTransform(base_size, min_resize_scale, max_resize_scale, final_size)
     else:
-        transform = EvalTransform(positive("final_size", final_size))
+        transform = EvalTransform(whole_number("final_size", final_size, minimum=1))
     loader = make_loader(
         ADE20k(datadir, "train" if is_train else "val", transform),
         global_batch_size,
@@ -168,12 +169,14 @@ def build_synthetic_ade20k_dataloader(
     >>> x.shape, y.shape, y.dtype
     (torch.Size([2, 3, 8, 8]), torch.Size([2, 8, 8]), torch.int64)
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
+    final_size = whole_number("final_size", final_size, minimum=1)
     data = SyntheticBatchPairDataset(
         total_dataset_size=_SIZES["train" if is_train else "val"],
         data_shape=(3, final_size, final_size),
         label_shape=(final_size, final_size),
         num_classes=_NUM_CLASSES,
-        num_unique_samples_to_create=num_unique_samples,
+        num_unique_samples_to_create=whole_number("num_unique_samples", num_unique_samples, minimum=1),
         device=device,
         memory_format=memory_format,
     )

@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from composer import dist
+from composer._text import whole_number
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
 from composer.datasets._streaming import make_streaming_loader
@@ -51,6 +52,7 @@ def build_cifar10_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     with dist.run_local_rank_zero_first():
         data = torchvision("datasets", "build_cifar10_dataloader").CIFAR10(
             datadir, train=is_train, download=download, transform=_transform("build_cifar10_dataloader", is_train)
@@ -88,11 +90,12 @@ def build_synthetic_cifar10_dataloader(
     >>> x.shape, x.is_contiguous(memory_format=torch.channels_last)
     (torch.Size([16, 3, 32, 32]), True)
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     data = SyntheticBatchPairDataset(
         total_dataset_size=50_000 if is_train else 10_000,
         data_shape=(3, 32, 32),
         num_classes=10,
-        num_unique_samples_to_create=num_unique_samples,
+        num_unique_samples_to_create=whole_number("num_unique_samples", num_unique_samples, minimum=1),
         device=device,
         memory_format=memory_format,
     )
@@ -134,6 +137,7 @@ def build_streaming_cifar10_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     return make_streaming_loader(
         "StreamingCIFAR10",
         global_batch_size,

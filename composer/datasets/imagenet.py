@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from composer._text import whole_number
 from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
@@ -66,7 +67,9 @@ def build_imagenet_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     purpose = "build_imagenet_dataloader"
+    resize_size, crop_size = _pixels(resize_size, crop_size)
     folder = Path(datadir, "train" if is_train else "val")
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -118,11 +121,13 @@ def build_synthetic_imagenet_dataloader(
     >>> spec.num_samples, next(iter(spec.dataloader))[0].shape
     (1281167, torch.Size([4, 3, 32, 32]))
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
+    crop_size = whole_number("crop_size", crop_size, minimum=1)
     data = SyntheticBatchPairDataset(
         total_dataset_size=1_281_167 if is_train else 50_000,
         data_shape=(3, crop_size, crop_size),
         num_classes=1000,
-        num_unique_samples_to_create=num_unique_samples,
+        num_unique_samples_to_create=whole_number("num_unique_samples", num_unique_samples, minimum=1),
         device=device,
         memory_format=memory_format,
     )
@@ -170,6 +175,8 @@ def build_streaming_imagenet1k_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
+    resize_size, crop_size = _pixels(resize_size, crop_size)
     loader = make_streaming_loader(
         "StreamingImageNet",
         global_batch_size,
@@ -190,12 +197,19 @@ def _normalized(loader: DataLoader[Any]) -> DataSpec:
     return DataSpec(loader, batch_transforms=NormalizationFn(IMAGENET_CHANNEL_MEAN, IMAGENET_CHANNEL_STD))
 
 
-def _transform(purpose: str, is_train: bool, resize_size: int, crop_size: int) -> Any:
+def _pixels(resize_size: int, crop_size: int) -> tuple[int, int]:
+    """Check both sizes and return them."""
+    resize_size = whole_number("resize_size", resize_size, minimum=None)
+    crop_size = whole_number("crop_size", crop_size, minimum=None)
     for name, size in (("crop_size", crop_size), ("resize_size", resize_size)):
         if size < 1 and (name, size) != ("resize_size", -1):
             raise ValueError(
                 f"{name} must be a positive number of pixels, but got {size!r} (resize_size may be -1: no resizing)."
             )
+    return resize_size, crop_size
+
+
+def _transform(purpose: str, is_train: bool, resize_size: int, crop_size: int) -> Any:
     transforms = torchvision("transforms", purpose)
     resize = [transforms.Resize(resize_size)] if resize_size > 0 else []
     if is_train:

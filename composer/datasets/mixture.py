@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer._text import one_of, plural, positive
+from composer._text import one_of, plural, whole_number
 from composer.core.data_sharding import DataShard
 from composer.core.data_spec import DataSpec
 from composer.core.random_order import mix_seed
@@ -17,7 +17,7 @@ from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
-from composer.datasets._mixture_arguments import STRATEGIES, Weight, epoch_batches, expected_batches, named_pairs, whole
+from composer.datasets._mixture_arguments import STRATEGIES, Weight, epoch_batches, expected_batches, named_pairs
 from composer.datasets._mixture_sources import Source, make_source
 from composer.datasets._mixture_tally import Tally
 from composer.datasets._mixture_weights import MixtureWeights, choose
@@ -107,9 +107,10 @@ class Mixture:
         rank: int | None = None,
     ) -> None:
         pairs = named_pairs(sources, names)
-        self.by, self.seed = one_of("by", by, ("samples", "tokens")), whole("seed", seed)
-        size = positive("num_replicas", whole("num_replicas", num_replicas, default=dist.get_world_size()))
-        self.num_replicas, self.rank = size, whole("rank", rank, default=dist.get_global_rank())
+        self.by, self.seed = one_of("by", by, ("samples", "tokens")), whole_number("seed", seed)
+        size = whole_number("num_replicas", dist.get_world_size() if num_replicas is None else num_replicas, minimum=1)
+        self.num_replicas = size
+        self.rank = whole_number("rank", dist.get_global_rank() if rank is None else rank)
         if not 0 <= self.rank < size:
             raise ValueError(f"rank must be from 0 to {size - 1} (num_replicas - 1), but got {self.rank}.")
         self._weights = MixtureWeights({name: weight for name, (_, weight) in pairs.items()}, milestones)

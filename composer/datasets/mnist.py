@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from composer import dist
+from composer._text import whole_number
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
 from composer.datasets.synthetic import SyntheticBatchPairDataset
@@ -48,6 +49,7 @@ def build_mnist_dataloader(
     ...     print("not here")
     not here
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     transforms = torchvision("transforms", "build_mnist_dataloader")
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)])
     with dist.run_local_rank_zero_first():
@@ -87,11 +89,12 @@ def build_synthetic_mnist_dataloader(
     >>> x.shape, y.shape
     (torch.Size([16, 1, 28, 28]), torch.Size([16]))
     """
+    global_batch_size = whole_number("global_batch_size", global_batch_size, minimum=1)
     data = SyntheticBatchPairDataset(
         total_dataset_size=60_000 if is_train else 10_000,
         data_shape=(1, 28, 28),
         num_classes=10,
-        num_unique_samples_to_create=num_unique_samples,
+        num_unique_samples_to_create=whole_number("num_unique_samples", num_unique_samples, minimum=1),
         device=device,
         memory_format=memory_format,
     )

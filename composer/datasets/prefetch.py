@@ -11,7 +11,7 @@ import torch
 
 from composer import dist, trees
 from composer._device_copies import copied_to
-from composer._text import non_negative
+from composer._text import callable_or_none, whole_number
 from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterators import EpochIterators
@@ -64,12 +64,13 @@ class DevicePrefetcher:
         seed: int = 0,
         transform: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        self.loader, self.seed, self.transform = loader, seed, transform
+        self.loader, self.transform = loader, callable_or_none("transform", transform)
+        self.seed = whole_number("seed", seed, minimum=None)
         self.device = default_device() if device is None else torch.device(device)
-        self.ahead = non_negative("ahead", ahead)
+        self.ahead = whole_number("ahead", ahead)
         shard = DataShard(dist.get_global_rank(), dist.get_world_size())
         check_sharded_data(loader, shard, "loader")
-        self._epochs = EpochIterators(loader, seed, shard)
+        self._epochs = EpochIterators(loader, self.seed, shard)
         self._counts_samples = self._epochs.resume_by == "dataset" and not self._epochs.is_per_rank
         self._now = _Position(epoch=0)
         self._is_iterating = False

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from composer._lazy import import_extra
-from composer._text import one_of, positive
+from composer._text import callable_or_none, one_of, whole_number
 from composer.core.types import MemoryFormat
 
 __all__ = ["SyntheticBatchPairDataset", "SyntheticDataLabelType", "SyntheticDataType", "SyntheticPILDataset"]
@@ -91,17 +91,17 @@ class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
     ) -> None:
-        self.total_dataset_size = positive("total_dataset_size", total_dataset_size)
+        self.total_dataset_size = whole_number("total_dataset_size", total_dataset_size, minimum=1)
         self.data_shape = tuple(data_shape)
-        count = min(positive("num_unique_samples_to_create", num_unique_samples_to_create), total_dataset_size)
-        self.num_unique_samples_to_create = count
+        num_unique = whole_number("num_unique_samples_to_create", num_unique_samples_to_create, minimum=1)
+        self.num_unique_samples_to_create = count = min(num_unique, self.total_dataset_size)
         self.data_type = SyntheticDataType(one_of("data_type", data_type, list(SyntheticDataType)))
         self.label_type = SyntheticDataLabelType(one_of("label_type", label_type, list(SyntheticDataLabelType)))
         self.num_classes = _at_least_two(num_classes)
         self.label_shape = () if label_shape is None else tuple(label_shape)
         self.device = torch.device(device)
         self.memory_format = MemoryFormat(one_of("memory_format", memory_format, list(MemoryFormat)))
-        self.transform = transform
+        self.transform = callable_or_none("transform", transform)
         if self.label_shape and self.data_type is SyntheticDataType.SEPARABLE:
             raise ValueError(
                 f"label_shape must be None with data_type='separable', which needs one label per sample, but got "
@@ -113,7 +113,7 @@ class SyntheticBatchPairDataset(Dataset[tuple[Any, Tensor]]):
                 f"memory_format={self.memory_format.value!r} requires data of {dims} dimensions, but data_shape is "
                 f"{self.data_shape}."
             )
-        generator = torch.Generator(self.device).manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(whole_number("seed", seed, minimum=None))
         labels = torch.randint(
             self.num_classes, (count, *self.label_shape), generator=generator, device=self.device, dtype=torch.int64
         )
@@ -188,7 +188,7 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
     ) -> None:
         if len(data_shape) != 2:
             raise ValueError(f"data_shape must be the height and the width of the images, but got {data_shape!r}.")
-        if label_shape is not None and (num_classes or 0) > 256:
+        if label_shape is not None and num_classes is not None and whole_number("num_classes", num_classes) > 256:
             raise ValueError(f"num_classes must be at most 256 if labels are images, but got {num_classes!r}.")
         self._pairs = SyntheticBatchPairDataset(
             total_dataset_size=total_dataset_size,
@@ -202,7 +202,7 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
         )
         if label_shape is not None and self._pairs.label_type is SyntheticDataLabelType.CLASSIFICATION_ONE_HOT:
             raise ValueError("label_type must be 'classification_int' if labels are images (label_shape is given).")
-        self.transform = transform
+        self.transform = callable_or_none("transform", transform)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -222,9 +222,10 @@ class SyntheticPILDataset(Dataset[tuple[Any, Any]]):
 
 
 def _at_least_two(num_classes: int | None) -> int:
-    if num_classes is None or num_classes < 2:
+    number = None if num_classes is None else whole_number("num_classes", num_classes, minimum=None)
+    if number is None or number < 2:
         raise ValueError(f"num_classes must be the number of classes, at least 2, but got {num_classes!r}.")
-    return num_classes
+    return number
 
 
 def _checked_index(index: int, size: int) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from composer._text import in_unit_interval, positive
+from composer._text import in_unit_interval, whole_number
 from composer.core.random_order import mix_seed
 
 __all__ = ["SyntheticTokenDataset"]
@@ -50,12 +50,12 @@ class SyntheticTokenDataset(Dataset[dict[str, Tensor]]):
         noise: float = 0.1,
         seed: int = 0,
     ) -> None:
-        self.total_dataset_size = positive("total_dataset_size", total_dataset_size)
+        self.total_dataset_size = whole_number("total_dataset_size", total_dataset_size, minimum=1)
         self.max_seq_len = _at_least_two("sequence_length", sequence_length)
         self.vocab_size = _at_least_two("vocab_size", vocab_size)
         self.num_classes = None if num_classes is None else _at_least_two("num_classes", num_classes)
         self.noise = in_unit_interval("noise", noise)
-        self.seed = seed
+        self.seed = whole_number("seed", seed, minimum=None)
 
     @property
     def entropy(self) -> float:
@@ -87,6 +87,7 @@ class SyntheticTokenDataset(Dataset[dict[str, Tensor]]):
 
 
 def _at_least_two(argument: str, value: int) -> int:
-    if value < 2:
+    number = whole_number(argument, value, minimum=None)
+    if number < 2:
         raise ValueError(f"{argument} must be at least 2, but got {value!r}.")
-    return value
+    return number

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer._text import positive
+from composer._text import callable_or_none, whole_number
 from composer.core.random_order import mix_seed
 from composer.core.types import Batch
 from composer.datasets._device import default_device
@@ -78,10 +78,13 @@ class TensorLoader:
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        self.batch_size = positive("batch_size", batch_size)
-        self.shuffle, self.seed, self.drop_last, self.transform = shuffle, seed, drop_last, transform
-        self.num_replicas = positive("num_replicas", dist.get_world_size() if num_replicas is None else num_replicas)
-        self.rank = dist.get_global_rank() if rank is None else rank
+        self.batch_size = whole_number("batch_size", batch_size, minimum=1)
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.transform = callable_or_none("transform", transform)
+        self.seed = whole_number("seed", seed, minimum=None)
+        replicas = dist.get_world_size() if num_replicas is None else num_replicas
+        self.num_replicas = whole_number("num_replicas", replicas, minimum=1)
+        self.rank = whole_number("rank", dist.get_global_rank() if rank is None else rank, minimum=None)
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"rank must be from 0 to {self.num_replicas - 1} (num_replicas - 1), but got {self.rank}.")
         self.device = default_device() if device is None else torch.device(device)

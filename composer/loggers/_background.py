@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from composer._text import non_negative, plural, positive
+from composer._text import non_negative, plural, whole_number
 from composer.warnings import ComposerWarning
 
 __all__ = ["BackgroundWriter", "RetryLater"]
@@ -85,15 +85,15 @@ class BackgroundWriter(Generic[Record]):
     ) -> None:
         self.name = name
         self.deliver = deliver
-        self.capacity = positive("capacity", capacity)
-        self.max_batch = positive("max_batch", max_batch)
+        self.capacity = whole_number("capacity", capacity, minimum=1)
+        self.max_batch = whole_number("max_batch", max_batch, minimum=1)
         self.patience = non_negative("patience", patience)
         self.close_timeout = non_negative("close_timeout", close_timeout)
         self.names = names
         self._changed = threading.Condition(threading.RLock())  # reentrant, as a signal handler may log during a put
         self._waiting: deque[tuple[Record, bool]] = deque()
         self._in_flight = 0  # number of records in the current delivery
-        self._limit = capacity
+        self._limit = self.capacity
         self._thread: threading.Thread | None = None
         self._deadline: float | None = None  # of closing
         self._error: Exception | None = None  # not raised in the caller yet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
 from composer.core.timestamp import Timestamp
@@ -32,7 +32,7 @@ class RunFileLogger(LoggerDestination):
 
     def __init__(self, filename: str, remote_file_name: str | None, flush_interval: int, overwrite: bool) -> None:
         self._run_file = RunFile(filename, remote_file_name, overwrite)
-        self.flush_interval = positive("flush_interval", flush_interval)
+        self.flush_interval = whole_number("flush_interval", flush_interval, minimum=1)
         self._state: State | None = None
         self._logger: Logger | None = None
 

@@ -44,7 +44,7 @@ class CSVLogger(RunFileLogger):
         overwrite: Replace a file of an earlier run instead of moving it.
 
     Raises:
-        TypeError: A name is not a string, or ``flush_interval`` is not a number.
+        TypeError: A name is not a string, or ``flush_interval`` is not an integer.
         ValueError: A name has an unknown placeholder, or ``flush_interval`` is not positive.
 
     >>> import tempfile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from composer._forwarded_attributes import Forwarded
 from composer._secrets.masking import mask_text
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
@@ -84,9 +84,9 @@ class FileLogger(LoggerDestination):
         overwrite: bool = False,
     ) -> None:
         self._run_file = RunFile(filename, remote_file_name, overwrite)
-        self.buffer_size = positive("buffer_size", buffer_size)
+        self.buffer_size = whole_number("buffer_size", buffer_size, minimum=1)
         self.should_log_traces = log_traces
-        self.flush_interval = positive("flush_interval", flush_interval)
+        self.flush_interval = whole_number("flush_interval", flush_interval, minimum=1)
         capture = {"stdout": capture_stdout, "stderr": capture_stderr}
         self._capture = Capture([name for name in capture if capture[name]], self._print)
         self.file: TextIO | None = None

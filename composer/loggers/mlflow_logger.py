@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import non_negative, positive
+from composer._text import non_negative, whole_number
 from composer.loggers import _mlflow_files
 from composer.loggers._mlflow_models import ModelRegistry
 from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches, run_url
@@ -105,7 +105,7 @@ class MLFlowLogger(Tracker):
         self.run_name = run_name
         self.tags = dict(tags or {})
         self.tracking_uri = str(mlflow.get_tracking_uri() if tracking_uri is None else tracking_uri)
-        self.flush_interval = positive("flush_interval", flush_interval)
+        self.flush_interval = whole_number("flush_interval", flush_interval, minimum=1)
         self.synchronous = synchronous
         self.log_system_metrics = log_system_metrics
         self.rename_metrics = dict(rename_metrics or {})
@@ -114,7 +114,7 @@ class MLFlowLogger(Tracker):
         self.run_group = run_group
         self.resume = resume
         self.logging_buffer_seconds = non_negative("logging_buffer_seconds", logging_buffer_seconds)
-        self.log_duplicated_metric_every_n_steps = non_negative(
+        self.log_duplicated_metric_every_n_steps = whole_number(
             "log_duplicated_metric_every_n_steps", log_duplicated_metric_every_n_steps
         )
         self.log_artifacts = log_artifacts

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from composer._text import whole_number
 from composer.core.logger import LoggerDestination
 
 __all__ = [
@@ -58,7 +59,7 @@ class MosaicMLLogger(LoggerDestination):
     def __init__(
         self, log_interval: int = 60, ignore_keys: Sequence[str] | None = None, ignore_exceptions: bool = True
     ) -> None:
-        self.log_interval = log_interval
+        self.log_interval = whole_number("log_interval", log_interval, minimum=None)
         self.ignore_keys = ignore_keys
         self.ignore_exceptions = ignore_exceptions
         self.run_name = os.environ.get(RUN_NAME_ENV_VAR)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._secrets.masking import mask_text
+from composer._text import whole_number
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_template, format_name
 from composer.storage.downloads import copy_file
@@ -79,8 +80,8 @@ class RemoteUploaderDownloader(LoggerDestination):
         self.remote_backend = store_of(bucket_uri, backend_kwargs)
         self.remote_backend_name, self.remote_bucket_name, self._above = parse_uri(self.bucket_uri)
         self.backend_kwargs = dict(backend_kwargs or {})
-        self.num_attempts = num_attempts
-        self._queue = UploadQueue(num_concurrent_uploads, num_attempts)
+        self.num_attempts = whole_number("num_attempts", num_attempts, minimum=1)
+        self._queue = UploadQueue(num_concurrent_uploads, self.num_attempts)
         self._uploads = Uploads(self.remote_backend, self._queue, Staging(upload_staging_folder))
         self._run_name: str | None = None
 

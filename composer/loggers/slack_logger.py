@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import callable_or_none, positive, whole_number
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -70,10 +70,11 @@ class SlackLogger(LoggerDestination):
         if isinstance(include_keys, str):
             raise TypeError(f"include_keys must be a list of patterns; got {include_keys!r}. Pass [{include_keys!r}].")
         interval = ensure_time(log_interval, TimeUnit.EPOCH, "log_interval", (TimeUnit.BATCH, TimeUnit.EPOCH))
+        max_logs_per_message = whole_number("max_logs_per_message", max_logs_per_message, minimum=None)
         if not 1 <= max_logs_per_message <= _MAX_BLOCKS:
             raise ValueError(f"max_logs_per_message must be between 1 and 50; got {max_logs_per_message!r}.")
         self.include_keys = tuple(include_keys)
-        self.formatter_func = _section if formatter_func is None else formatter_func
+        self.formatter_func = callable_or_none("formatter_func", formatter_func) or _section
         self.log_interval = Time(positive("log_interval", interval.value), interval.unit)
         self.max_logs_per_message = max_logs_per_message
         token = _setting("slack_logging_api_key", slack_logging_api_key, "SLACK_LOGGING_API_KEY")

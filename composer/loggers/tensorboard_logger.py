@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import whole_number
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._arrays import ArrayLog
@@ -69,7 +69,7 @@ class TensorboardLogger(LoggerDestination):
     def __init__(self, log_dir: str | None = None, flush_interval: int = 100, rank_zero_only: bool = True) -> None:
         import_extra("tensorboard", "tensorboard", "TensorboardLogger")
         self.log_dir = "tensorboard_logs" if log_dir is None else str(log_dir)
-        self.flush_interval = positive("flush_interval", flush_interval)
+        self.flush_interval = whole_number("flush_interval", flush_interval, minimum=1)
         self.rank_zero_only = rank_zero_only
         self._is_active = logs_here(rank_zero_only)
         self.writer: SummaryWriter | None = None

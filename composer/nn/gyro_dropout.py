@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from composer._text import in_unit_interval, positive
+from composer._text import in_unit_interval, whole_number
 
 __all__ = ["GyroDropoutLayer"]
 
@@ -51,10 +51,11 @@ class GyroDropoutLayer(nn.Module):
         super().__init__()
         if in_unit_interval("p", p) == 1:
             raise ValueError("p must be less than 1: otherwise all features are dropped.")
+        sigma, tau = whole_number("sigma", sigma, minimum=None), whole_number("tau", tau, minimum=None)
         if not 1 <= tau <= sigma:
             raise ValueError(f"tau must be from 1 to sigma, the number of masks; got tau={tau!r} and sigma={sigma!r}.")
         self.p, self.sigma, self.tau = p, sigma, tau
-        self.period = positive("period", period)
+        self.period = whole_number("period", period, minimum=1)
         self.register_buffer("masks", None)
         self.register_buffer("chosen", torch.zeros(tau, dtype=torch.long))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))

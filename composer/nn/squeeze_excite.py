@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from composer._text import positive
+from composer._text import positive, whole_number
 from composer.nn._forward_context import autocast_dtype, is_traced
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]
@@ -39,6 +39,7 @@ class SqueezeExcite2d(nn.Module):
 
     def __init__(self, num_features: int, latent_channels: float = 0.125) -> None:
         super().__init__()
+        num_features = whole_number("num_features", num_features, minimum=1)
         is_fraction = positive("latent_channels", latent_channels) < 1
         latent = max(int(latent_channels * num_features if is_fraction else latent_channels), 1)
         self.squeeze = nn.Linear(num_features, latent, bias=False)

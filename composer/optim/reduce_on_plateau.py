@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from composer._text import non_negative, one_of
+from composer._text import non_negative, one_of, whole_number
 from composer.core.metric_direction import require_direction
 from composer.core.metric_names import MetricName, check_monitor, find_metric
 from composer.optim.schedule import ComposerScheduler, Plan
@@ -69,10 +69,10 @@ class ReduceOnPlateauScheduler(ComposerScheduler):
         self.mode = mode if mode is None else one_of("mode", mode, ("min", "max"))
         self._larger = None if mode is None else mode == "max"
         self.factor = factor
-        self.patience = non_negative("patience", patience)
+        self.patience = whole_number("patience", patience)
         self.threshold = non_negative("threshold", threshold)
         self.threshold_mode = one_of("threshold_mode", threshold_mode, ("rel", "abs"))
-        self.cooldown = non_negative("cooldown", cooldown)
+        self.cooldown = whole_number("cooldown", cooldown)
         self.min_factor = non_negative("min_factor", min_factor)
         self.multiplier = 1.0
         self.best: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import sleep
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from composer._text import non_negative, positive
+from composer._text import non_negative, whole_number
 
 __all__ = ["call_with_retries", "retry"]
 
@@ -100,7 +100,7 @@ def retry(
     if callable(exc_class) and not isinstance(exc_class, type):
         return retry()(cast("Callable[..., Any]", exc_class))
     exc_classes = (exc_class,) if isinstance(exc_class, type) else tuple(cast("Sequence[type[Exception]]", exc_class))
-    positive("num_attempts", num_attempts)
+    num_attempts = whole_number("num_attempts", num_attempts, minimum=1)
     non_negative("initial_backoff", initial_backoff)
     non_negative("max_jitter", max_jitter)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from composer._text import non_negative, plural, positive
+from composer._text import non_negative, plural, whole_number
 from composer.storage.errors import is_transient
 from composer.storage.retrying import call_with_retries
 
@@ -76,8 +76,8 @@ class UploadQueue:
         initial_backoff: float = 1.0,
         close_timeout: float = 3600.0,
     ) -> None:
-        self.num_workers = positive("num_concurrent_uploads", num_workers)
-        self.num_attempts = positive("num_attempts", num_attempts)
+        self.num_workers = whole_number("num_concurrent_uploads", num_workers, minimum=1)
+        self.num_attempts = whole_number("num_attempts", num_attempts, minimum=1)
         self.initial_backoff = non_negative("initial_backoff", initial_backoff)
         self.close_timeout = non_negative("close_timeout", close_timeout)
         self._changed = threading.Condition()

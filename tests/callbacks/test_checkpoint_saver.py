@@ -300,7 +300,7 @@ def test_destinations_receive_complete_files(asynchronous, tmp_path) -> None:
         ({"filename": "a.safetensors"}, "Use weights_only=True"),
         ({"num_checkpoints_to_keep": -2}, "must be a number, or -1 for all"),
         ({"num_checkpoints_to_keep": 0}, "use 1 to keep the newest"),
-        ({"keep_best": -1}, "must not be negative"),
+        ({"keep_best": -1}, "keep_best must be 0 or greater, but got -1"),
         ({"keep_best": 2, "num_checkpoints_to_keep": 1}, "keep_best and monitor must be given together"),
         ({"monitor": "eval/Loss"}, "keep_best and monitor must be given together"),
         ({"keep_best": 2, "num_checkpoints_to_keep": 1, "monitor": "a", "mode": "maxx"}, "Did you mean 'max'"),

@@ -345,6 +345,7 @@ def test_tasks_that_cannot_be_done_are_errors_before_training(tmp_path) -> None:
         ({"tasks": "a", "limit": 0}, ValueError, "limit"),
         ({"tasks": "a", "bootstrap_iters": -1}, ValueError, "bootstrap_iters"),
         ({"tasks": "a", "gen_kwargs": "max_gen_toks=3"}, TypeError, "gen_kwargs must be a mapping"),
+        ({"tasks": "a", "create_batch": 3}, TypeError, "create_batch must be a function, but got 3"),
         ({"tasks": "a", "device": "cpu"}, TypeError, "device= cannot be passed on"),
     ],
 )
@@ -361,6 +362,7 @@ def test_refuses_invalid_arguments(arguments, error, message) -> None:
         (writer, {"tokenizer": object()}, ValueError, "tokenizer with encode; object has none"),
         (lambda: HuggingFaceModel(tiny.t5(), tiny.tokenizer()), {}, ValueError, "decoder-only .* got T5"),
         (Plain, {"tokenizer": Words()}, ValueError, "max_length is required"),
+        (writer, {"max_length": 9999}, ValueError, r"max_length=9999 exceeds the \d+ positions of HuggingFaceModel"),
     ],
 )
 def test_refuses_a_model_that_it_cannot_evaluate(make, arguments, error, message, tmp_path) -> None:

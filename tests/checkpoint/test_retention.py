@@ -103,7 +103,7 @@ def test_best_or_every_nth_is_sufficient() -> None:
     [
         ((-2, 0, 0, "min", None), "must be a number, or -1 for all; got -2"),
         ((0, 0, 0, "min", None), "would delete the checkpoint"),
-        ((1, -1, 0, "min", "loss"), "must not be negative"),
+        ((1, -1, 0, "min", "loss"), "keep_best must be 0 or greater, but got -1"),
         ((1, 1, 0, "min", None), "must be given together"),
         ((1, 1, 0, "lowest", "loss"), "mode must be one of 'min', 'max'"),
     ],
