@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from composer._lazy import import_extra
 from composer.callbacks._lm_eval_ranks import GenerateBatch, RankedModel, ScoreBatch, ScoredText
 
@@ -51,18 +53,24 @@ def max_length_of(model: Any, tokenizer: Any) -> int | None:
 
 
 def num_positions_of(model: Any) -> int | None:
-    """Return the number of positions that the configuration of a model states, or None.
+    """Return how many positions a model can embed, or None if its positions are not learned or it does not say.
 
     Args:
-        model: The model.
+        model: The model. Its number is that of its ``config`` if it has an embedding of as many positions; other
+            models, such as those with rotary embeddings, accept longer sequences.
 
     >>> from types import SimpleNamespace
-    >>> num_positions_of(SimpleNamespace(config=SimpleNamespace(max_position_embeddings=64)))
+    >>> model = nn.Sequential(nn.Embedding(64, 2))
+    >>> model.config = SimpleNamespace(n_positions=64)
+    >>> num_positions_of(model)
     64
     """
     config = getattr(model, "config", None)
     found = (getattr(config, name, None) for name in ("n_positions", "max_position_embeddings"))
-    return next((number for number in found if isinstance(number, int) and number > 0), None)
+    number = next((number for number in found if isinstance(number, int) and number > 0), None)
+    sizes = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    # OPT has two more, as an offset.
+    return number if number is not None and {number, number + 2} & sizes else None
 
 
 def language_model(model: RankedModel, tokenizer: Any, max_length: int, batch_size: int) -> Any:

@@ -78,7 +78,7 @@ class LMEvalHarness(Callback):
 
     Raises:
         ValueError: An argument is invalid; when the trainer is created, also if there is no tokenizer or maximum
-            length, if ``max_length`` exceeds the positions that the model's ``config`` states, or if the model is an
+            length, if ``max_length`` exceeds the learned positions of the model, or if the model is an
             encoder-decoder model; when training starts, if a task does not exist, or generates text and the model has
             no ``generate`` method.
         TypeError: ``tasks``, ``create_batch``, a number or ``evaluate_kwargs`` has the wrong type or an unknown name.
@@ -157,7 +157,7 @@ class LMEvalHarness(Callback):
         length, positions = self._length(state), num_positions_of(model)
         if positions is not None and length > positions:
             raise ValueError(
-                f"max_length={length} exceeds the {positions} positions of {type(model).__name__}, as its config says. "
+                f"max_length={length} exceeds the {positions} positions of {type(model).__name__}. "
                 f"Pass max_length={positions} or less."
             )
 
