@@ -190,9 +190,9 @@ class StateData(ABC):
 
     @dataloader_len.setter
     def dataloader_len(self, length: int | Time) -> None:
-        given = ensure_time(length, TimeUnit.BATCH, "dataloader_len", [TimeUnit.BATCH])
+        given = ensure_time(length, TimeUnit.BATCH, "dataloader_len")
         count = int(given.value)
-        if count < -1:
+        if given.unit is not TimeUnit.BATCH or count < -1:
             raise ValueError(f"dataloader_len must be a number of batches, or -1 for all; got {str(given)!r}.")
         full = None if self.phase.loader is None else self.phase.loader.__length_of__(self.data_shard)
         if count == -1:

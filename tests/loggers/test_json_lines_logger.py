@@ -186,7 +186,7 @@ def test_in_a_real_run(tmp_path) -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"filename='\{run_nam\}' has the unknown placeholder"):
         JSONLinesLogger("{run_nam}")
-    with pytest.raises(TypeError, match="flush_interval must be a number"):
+    with pytest.raises(TypeError, match="flush_interval must be an integer"):
         JSONLinesLogger("a", flush_interval="1ep")  # type: ignore[arg-type]
 
 
