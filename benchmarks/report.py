@@ -110,7 +110,17 @@ class Report:
         (folder / f"{self.name}.md").write_text(self.markdown())
         goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
         content = {**asdict(self), "goals": goals}
-        (folder / f"{self.name}.json").write_text(json.dumps(content, indent=1) + "\n")
+        (folder / f"{self.name}.json").write_text(_laid_out(content) + "\n")
+
+
+def _laid_out(value: Any, depth: int = 3) -> str:
+    """Return JSON with a line for each entry down to a depth; deeper ones, which are most of a file, have none."""
+    if depth == 0 or not value or not isinstance(value, dict | list | tuple):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        entries = [f"{json.dumps(str(key))}: {_laid_out(each, depth - 1)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(entries) + "\n}"
+    return "[\n" + ",\n".join(_laid_out(each, depth - 1) for each in value) + "\n]"
 
 
 def spread(values: list[float]) -> float:
