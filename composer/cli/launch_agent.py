@@ -52,7 +52,13 @@ class Agent(LocalElasticAgent):
 
 
 class InterruptibleRegistry:
-    """Makes the rendezvous handlers of torch's registry; signals interrupt waiting for the host of the rendezvous."""
+    """Makes the rendezvous handlers of torch's registry; signals interrupt waiting for the host of the rendezvous.
+
+    >>> from torch.distributed.elastic.rendezvous import RendezvousParameters
+    >>> at = RendezvousParameters("static", "127.0.0.1:29500", "night", 1, 1, rank=0)
+    >>> InterruptibleRegistry.get_rendezvous_handler(at).get_backend()
+    'static'
+    """
 
     @staticmethod
     def get_rendezvous_handler(parameters: RendezvousParameters) -> RendezvousHandler:
