@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from composer._text import as_integer, did_you_mean
+from composer._text import did_you_mean, whole_number
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
@@ -63,14 +63,16 @@ class Evaluator:
         ):
             raise ValueError(f"metric_names must be a list of strings; got {metric_names!r}.")
         self.auto_microbatching = isinstance(device_eval_microbatch_size, str) and device_eval_microbatch_size == "auto"
-        if subset_num_batches is not None and subset_num_batches != -1 and not _is_count(subset_num_batches):
-            raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
+        if subset_num_batches is not None:
+            subset_num_batches = whole_number("subset_num_batches", subset_num_batches, minimum=None)
+            if subset_num_batches < -1 or subset_num_batches == 0:
+                raise ValueError(f"subset_num_batches must be positive, or -1 for all; got {subset_num_batches!r}.")
         if not isinstance(label, str) or not label:
             raise TypeError(f"label must be a non-empty string, the name of the data in metrics; got {label!r}.")
         self.label = label
         self.dataloader = spec = ensure_data_spec(dataloader)
         self.metric_names = metric_names
-        self.subset_num_batches = as_integer(subset_num_batches)
+        self.subset_num_batches = subset_num_batches
         self.microbatch_size: int | None = None
         if device_eval_microbatch_size is not None and not self.auto_microbatching:
             self.microbatch_size = microbatch_size_of("device_eval_microbatch_size", device_eval_microbatch_size, spec)
@@ -128,10 +130,6 @@ class Evaluator:
                 f"Evaluator {self.label!r}: metric_names has {name!r}, which is not a valid regular expression: "
                 f"{error}. Escape special characters: {re.escape(name)!r}."
             ) from None
-
-
-def _is_count(value: object) -> bool:
-    return (as_integer(value) or 0) >= 1
 
 
 def ensure_evaluator(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from composer._text import positive
+from composer._text import positive, whole_number
 
 __all__ = ["RangeTest", "geometric_learning_rates"]
 
@@ -50,8 +50,7 @@ def geometric_learning_rates(min_lr: float, max_lr: float, num_batches: int) -> 
     """
     if not 0 < min_lr < max_lr < math.inf:
         raise ValueError(f"min_lr must be above 0 and max_lr greater, but got min_lr={min_lr} and max_lr={max_lr}.")
-    if num_batches < 2:
-        raise ValueError(f"num_batches must be 2 or more, but got {num_batches}.")
+    num_batches = whole_number("num_batches", num_batches, minimum=2)
     span = math.log10(max_lr) - math.log10(min_lr)
     inner = [10 ** (math.log10(min_lr) + span * k / (num_batches - 1)) for k in range(1, num_batches - 1)]
     return [min_lr, *inner, max_lr]

@@ -10,10 +10,11 @@ from typing import Any, Final, SupportsFloat, cast
 
 import torch
 
-from composer._text import as_integer, did_you_mean, one_of
+from composer._text import as_integer, did_you_mean, one_of, whole_number
 from composer.core.time import TimeUnit, ensure_time
 from composer.parallel.config import FSDPConfig
 from composer.rng import MAX_SEED
+from composer.trainer.arguments import as_subset
 
 __all__ = ["check_arguments"]
 
@@ -62,18 +63,15 @@ def _seed(name: str, value: Any) -> None:
 
 
 def _count(name: str, value: Any) -> None:
-    _integer(name, value)
+    whole_number(name, value, minimum=None)
 
 
 def _batches(name: str, value: Any) -> None:
-    number = _integer(f"{name}, the number of batches,", value)
-    if number < -1 or number == 0:
-        raise ValueError(f"{name} must be positive, or -1 for all batches; got {value!r}.")
+    as_subset(name, value)
 
 
 def _kept(name: str, value: Any) -> None:
-    number = _integer(f"{name}, the number of checkpoints,", value)
-    if number < -1:
+    if whole_number(name, value, minimum=None) < -1:
         raise ValueError(f"{name} must be 0 or more, or -1 for all checkpoints; got {value!r}.")
 
 

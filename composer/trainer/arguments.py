@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import as_integer, one_of
+from composer._text import one_of, whole_number
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.infinite_data import raise_if_infinite
@@ -313,14 +313,15 @@ def as_count(argument: str, value: Any) -> int:
         value: The value.
 
     Raises:
-        ValueError: The value is not an integer, or negative.
+        TypeError: The value is not a whole number.
+        ValueError: The value is negative.
 
     >>> as_count("overfit_batches", 2)
     2
     """
-    number = as_integer(value)
-    if number is None or number < 0:
-        raise ValueError(f"{argument} must be an integer number of batches, 0 for none; got {value!r}.")
+    number = whole_number(argument, value, minimum=None)
+    if number < 0:
+        raise ValueError(f"{argument} must be a number of batches, 0 for none; got {value!r}.")
     return number
 
 
@@ -332,13 +333,14 @@ def as_subset(argument: str, value: int | None) -> int:
         value: The value; None uses all.
 
     Raises:
+        TypeError: The value is not a whole number.
         ValueError: The value is zero, or negative and not -1.
 
     >>> as_subset("train_subset_num_batches", 2), as_subset("train_subset_num_batches", None)
     (2, -1)
     """
-    number = -1 if value is None else as_integer(value)
-    if number is None or number < -1 or number == 0:
+    number = -1 if value is None else whole_number(argument, value, minimum=None)
+    if number < -1 or number == 0:
         raise ValueError(f"{argument} must be positive, or -1 for all batches; got {value!r}.")
     return number
 

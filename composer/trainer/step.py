@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from composer._class_cache import cached_by_class
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
+from composer.trainer import optimizer_calls
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
@@ -23,9 +23,6 @@ __all__ = [
     "train_batch",
     "zero_gradients",
 ]
-
-
-_ZERO_GRAD = Optimizer.zero_grad
 
 
 def train_batch(run: Run) -> None:
@@ -62,7 +59,7 @@ def _train_step(run: Run) -> None:
         optimizer.step(cast(Any, lambda: _closure(run)))  # annotated as float, but torch accepts a tensor
     for optimizer in run.state.optimizers:
         if not with_closure or optimizer not in with_closure:
-            optimizer.step()
+            optimizer_calls.step(optimizer)
     _average_losses(run)
 
 
@@ -153,15 +150,8 @@ def zero_gradients(run: Run) -> None:
     """
     if run.strategy.has_own_optimizer_step:
         return
-    is_profiled = torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
     for optimizer in run.state.optimizers:
-        if is_profiled or getattr(optimizer.zero_grad, "__func__", None) is not _ZERO_GRAD:
-            optimizer.zero_grad()
-            continue
-        # What it does, without its span in profiles, which takes most of the time of a small model.
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        optimizer_calls.zero_grad(optimizer)
 
 
 def _compute_gradients(run: Run) -> Tensor:

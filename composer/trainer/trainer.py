@@ -563,7 +563,7 @@ class Trainer(TrainerNames):
         """
         raise_if_unknown(Trainer.eval, unknown)
         raise_if_misplaced(Trainer.eval, eval_dataloader, subset_num_batches)
-        check_arguments({"subset_num_batches": subset_num_batches})
+        subset_num_batches = given.as_subset("subset_num_batches", subset_num_batches)
         evaluators = self.state.evaluators
         if eval_dataloader is not None:
             evaluators = given.as_evaluators(eval_dataloader, 1, subset_num_batches)
@@ -595,16 +595,12 @@ class Trainer(TrainerNames):
         """
         raise_if_unknown(Trainer.predict, unknown)
         raise_if_misplaced(Trainer.predict, dataloader, subset_num_batches)
-        check_arguments({"subset_num_batches": subset_num_batches, "return_outputs": return_outputs})
+        check_arguments({"return_outputs": return_outputs})
+        subset_num_batches = given.as_subset("subset_num_batches", subset_num_batches)
         with self._running(Category.EVALUATION):
             spec = ensure_data_spec(dataloader)
             check_sharded_data(spec.dataloader, self.state.data_shard, "dataloader")
-            return predict(
-                self._run,
-                spec,
-                given.as_subset("subset_num_batches", subset_num_batches),
-                return_outputs=return_outputs,
-            )
+            return predict(self._run, spec, subset_num_batches, return_outputs=return_outputs)
 
     @saves
     def save_checkpoint(

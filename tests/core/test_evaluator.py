@@ -94,13 +94,18 @@ class TestArguments:
             evaluator.device_eval_microbatch_size = 2
             assert (evaluator.device_eval_microbatch_size, evaluator.microbatch_size) == (2, 2)
 
-    @pytest.mark.parametrize("count", [0, -2, 0.5, "all"])
+    @pytest.mark.parametrize("count", [0, -2])
     def test_subset(self, count):
         message = f"subset_num_batches must be positive, or -1 for all; got {count!r}."
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             evaluator_of(subset_num_batches=count)
 
-    @pytest.mark.parametrize("count", [None, -1, 5])
+    @pytest.mark.parametrize("count", [0.5, "all"])
+    def test_subset_that_is_not_whole(self, count):
+        with pytest.raises(TypeError, match=f"^subset_num_batches must be an integer, but got {count!r} of type"):
+            evaluator_of(subset_num_batches=count)
+
+    @pytest.mark.parametrize("count", [None, -1, 5, 5.0])
     def test_subset_given(self, count):
         assert evaluator_of(subset_num_batches=count).subset_num_batches == count
 

@@ -139,7 +139,7 @@ def test_plot(tmp_path):
         ((0.0, 1.0, 10), "min_lr must be above 0"),
         ((1.0, 0.1, 10), "max_lr greater"),
         ((0.1, math.inf, 10), "max_lr greater"),
-        ((0.1, 1.0, 1), "num_batches must be 2 or more"),
+        ((0.1, 1.0, 1), "num_batches must be 2 or greater"),
     ],
 )
 def test_wrong_rates(arguments, message):

@@ -169,6 +169,23 @@ def test_integers_of_numpy_and_torch(kind) -> None:
     assert trainer.state.seed == 3
 
 
+def test_numbers_of_batches_as_whole_floats() -> None:
+    """Configurations write 1e3, which YAML and arithmetic make a float."""
+    evaluator = Evaluator(label="mine", dataloader=regression_data(), subset_num_batches=1.0)
+    trainer = trainer_of(
+        eval_batches_before_fit=1.0,
+        train_subset_num_batches=2.0,
+        eval_dataloader=evaluator,
+        eval_subset_num_batches=1.0,
+        max_duration="1ep",
+    )
+    trainer.fit(train_subset_num_batches=2.0)
+    assert trainer.state.timestamp.batch == 2
+    trainer.eval(subset_num_batches=1.0)
+    assert len(trainer.predict(regression_data(), 1.0)) == 1
+    assert len(trainer.find_lr(num_batches=3.0).learning_rates) == 3
+
+
 @pytest.mark.parametrize("name", ["seed", "overfit_batches", "eval_batches_before_fit", "device_train_microbatch_size"])
 @pytest.mark.parametrize("value", [np.float64(1.5), torch.tensor(1.5), torch.tensor(True), np.bool_(True), "1"])
 def test_non_integer_error_names_its_argument(name, value) -> None:
