@@ -40,9 +40,9 @@ def on_two_ranks(*arguments: object) -> object:
 def test_low_communication(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_communication, "ask", lambda *given: two_ranks.run(on_two_ranks, *given)[0])
     report = low_communication.measure(
-        seeds=(0, 1), steps=10, contenders=(low_communication.BASELINE, low_communication.DILOCO)
+        seeds=(0, 1), steps=10, contenders=(low_communication.BASELINE, low_communication.DILOCO), trained_steps=5
     )
-    (_, *plain), (_, *own) = report.rows
+    (_, *plain), (_, *own), trained_plain, trained_own = report.rows
     weights = sum(weight.numel() for weight in low_communication.LanguageModel().parameters())
     assert plain[4] == pytest.approx(4 * weights, rel=1e-3)  # two ranks send all gradients once a step
     # In a round, a rank sends half of the differences and half of their averages, in int8.
@@ -50,5 +50,7 @@ def test_low_communication(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) ->
     assert plain[5] == own[5] < 400
     assert plain[6] == 1 < own[6]
     assert plain[2] == 1
-    assert [goal.limit for goal in report.goals] == [1.02, 1 / 50]
+    assert [goal.limit for goal in report.goals] == [1.02, 1.02, 1 / 50]
+    assert plain[0] > trained_plain[1] > 0  # five steps before reduce the loss
+    assert own[0] > trained_own[1] > 0
     assert set(report.samples[low_communication.DILOCO]["sent"]) >= {PARAMETERS, STEP}
