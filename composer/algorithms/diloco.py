@@ -159,9 +159,10 @@ class DiLoCo(LocalSteps):
     How to choose:
         ``sync_every`` from 30 to 500; the traffic falls in proportion. ``outer_lr`` 0.7 and ``outer_momentum`` 0.9 as
         in the paper, with AdamW as the optimizer. In short runs of few rounds, a lower momentum. Start from trained
-        weights if possible, as the paper does: the loss is then closer to that of data parallelism. ``compression="int8"``
-        divides the traffic by another 4. ``overlap`` hides the time to send parameters, if a step has to wait longer
-        than usual at the end of each round: as many steps as that takes, and not more, as the loss rises with it.
+        weights if possible, as the paper does: the loss is then closer to that of data parallelism.
+        ``compression="int8"`` divides the traffic by another 4. ``overlap`` hides the time to send parameters, if a
+        step has to wait longer than usual at the end of each round: as many steps as that takes, and not more, as the
+        loss rises with it.
 
     Cost:
         Two copies of the parameters in memory. While the replicas synchronize, two buffers of at most 64 MiB, and the
