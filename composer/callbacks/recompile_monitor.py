@@ -29,8 +29,10 @@ class RecompileMonitor(Callback):
 
     Logs ``compile/compilations`` and ``compile/recompilations``, numbers since training began in this process, and
     ``compile/seconds``, the time of all of them including backward passes, in the steps in which they change. The
-    reason of a recompilation is a line on the console, in Python's ``logging`` and in the summary of the run. Torch
-    keeps records of 64 compilations: of more in one step, the last ones are counted.
+    reason of a recompilation is a line on the console, in Python's ``logging`` and in the summary of the run. If there
+    were several versions before, it is the guard of one of them, the version that torch tried first; another guard may
+    have failed in the version that was meant to fit, and ``TORCH_LOGS=recompiles`` prints those of all. Torch keeps
+    records of 64 compilations: of more in one step, the last ones are counted.
 
     Attributes:
         compilations: Number of compilations.
@@ -95,4 +97,7 @@ def _line(one: Any) -> str:
     # torch begins with the version whose guard failed: "0/1: tensor 'x' size mismatch ...".
     version, separator, reason = one.recompile_reason.partition(": ")
     reason = reason if separator and "/" in version else one.recompile_reason
-    return printable(f"{one.co_name} was compiled again, in {(one.duration_us or 0) / 1e6:.1f} s: {reason}")
+    # "0/2" is the third version of function 0.
+    earlier = str(one.compile_id).partition("/")[2].partition("_")[0]
+    others = f" (one of {earlier} versions; TORCH_LOGS=recompiles shows all)" if earlier not in ("", "0", "1") else ""
+    return printable(f"{one.co_name} was compiled again, in {(one.duration_us or 0) / 1e6:.1f} s: {reason}{others}")

@@ -341,8 +341,12 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor:
-    """Return the number of tokens that the loss averages over, by the model's ``__count_targets__`` if it has one."""
+    """Return the number of tokens that the loss averages over, by the model's ``__count_targets__`` if it has one.
+
+    A loss that weighs its tokens averages over the sum of the weights.
+    """
     count = model.__count_targets__(microbatch) if hasattr(model, "__count_targets__") else None
+    count = _sum_of_weights(microbatch) if count is None else count
     count = count_targets(microbatch) if count is None else count
     if count is not None:
         return count
@@ -355,6 +359,16 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
             "accumulate_train_batch_on_tokens=False."
         )
     return count
+
+
+def _sum_of_weights(microbatch: Batch) -> Tensor | None:
+    """Return the sum of the ``"loss_weights"`` of a batch, such as those of packed documents; None without them."""
+    if not is_mapping(microbatch):
+        return None
+    labels, weights = (cast("Mapping[str, Any]", microbatch).get(name) for name in ("labels", "loss_weights"))
+    if not (isinstance(weights, Tensor) and isinstance(labels, Tensor) and weights.shape == labels.shape):
+        return None
+    return weights.sum() if weights.is_floating_point() else None
 
 
 def _may_be_edited(run: Run) -> bool:

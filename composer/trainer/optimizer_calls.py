@@ -14,9 +14,17 @@ from torch.optim.optimizer import (
 
 __all__ = ["step", "zero_grad"]
 
-_ZERO_GRAD = Optimizer.zero_grad
+
+def _is_of_torch(function: Any) -> bool:
+    """Return whether a function is defined in torch; a program may have replaced it before this import."""
+    code: Any = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(torch.__path__[0])
+
+
+_ZERO_GRAD = Optimizer.zero_grad if _is_of_torch(Optimizer.zero_grad) else object()
+_wrapper = Optimizer.profile_hook_step(lambda self: None)
 # torch wraps the step of each class in a function with this code, which opens the span and calls the hooks.
-_SPAN_AND_HOOKS = Optimizer.profile_hook_step(lambda self: None).__code__
+_SPAN_AND_HOOKS = _wrapper.__code__ if _is_of_torch(_wrapper) else object()
 # Its schedules replace the step of an optimizer by a function of this file, which notes the call and calls the former.
 _FILE_OF_SCHEDULES = LRScheduler.__init__.__code__.co_filename
 

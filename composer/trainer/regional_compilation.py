@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -29,8 +30,9 @@ def compile_blocks(
     """Compile the repeated blocks of a model in place, so that types, parameter names and hooks do not change.
 
     Blocks of the same class whose weights have the same shapes share one compiled function. Compilation happens at the
-    first call. Hooks of the blocks, such as those of FSDP, run outside of the compiled functions. A copy of a block,
-    or a block that was pickled, is not compiled.
+    first call. Hooks of the blocks, such as those of FSDP, run outside of the compiled functions. Hooks of layers in a
+    block are compiled with it, so blocks share a function only if their layers have the same hooks at their first
+    calls. A copy of a block, or a block that was pickled, is not compiled.
 
     Args:
         model: The model, after algorithms, activation checkpointing and sharding have changed it.
@@ -57,23 +59,52 @@ def compile_blocks(
     groups: dict[Any, list[nn.Module]] = {}
     for block in blocks:
         groups.setdefault(_structure(block), []).append(block)
-    for number, group in enumerate(groups.values()):
-        compiled = torch.compile(_entry(group[0], number), **_with_limit(config, group))
+    numbers = itertools.count()
+    for group in groups.values():
+        functions = _Functions(group[0], _with_limit(config, group), numbers)
         for block in group:
-            block._compiled_call_impl = _CompiledBlock(block, compiled, dynamic)
+            block._compiled_call_impl = _CompiledBlock(block, functions, dynamic)
     return list(groups.values())
+
+
+class _Functions:
+    """The compiled functions of blocks with the same structure: one, unless their layers have different hooks.
+
+    torch does not check at a call whether the hooks of layers are those that were compiled.
+    """
+
+    def __init__(self, block: nn.Module, config: dict[str, Any], numbers: Iterator[int]) -> None:
+        self._block, self._config, self._numbers = block, config, numbers
+        self._first: Callable[..., Any] | None = self._compiled()
+        # The hooks are kept, so that their ids are not given to others.
+        self._by_hooks: dict[tuple[int, ...], tuple[list[Any], Callable[..., Any]]] = {}
+
+    def of(self, block: nn.Module) -> Callable[..., Any]:
+        """Return the function for a block with its present hooks."""
+        hooks = _hooks_of_layers(block)
+        key = tuple(map(id, hooks))
+        if key not in self._by_hooks:
+            compiled, self._first = self._first or self._compiled(), None
+            self._by_hooks[key] = hooks, compiled
+        return self._by_hooks[key][1]
+
+    def _compiled(self) -> Callable[..., Any]:
+        return torch.compile(_entry(self._block, next(self._numbers)), **self._config)
 
 
 class _CompiledBlock:
     """Calls a block with its forward pass compiled, and its hooks as they are."""
 
-    def __init__(self, block: nn.Module, compiled: Callable[..., Any], dynamic: DynamicDims | None) -> None:
-        self._block, self._compiled, self._dynamic = block, compiled, dynamic
+    def __init__(self, block: nn.Module, functions: _Functions, dynamic: DynamicDims | None) -> None:
+        self._block, self._functions, self._dynamic = block, functions, dynamic
+        self._compiled: Callable[..., Any] | None = None
         self._constant = {size for tensor in (*block.parameters(), *block.buffers()) for size in tensor.shape}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._dynamic is not None and self._dynamic.dims:
             self._dynamic.mark_inputs((args, kwargs), self._constant)
+        if self._compiled is None:
+            self._compiled = self._functions.of(self._block)
         attributes, forward = vars(self._block), self._block.forward
         present = attributes.get("forward")  # that of activation checkpointing
         # Hooks in the compiled function would break its graph, and fully_shard's must run before it reads weights.
@@ -109,6 +140,16 @@ def _structure(block: nn.Module) -> tuple[Any, ...]:
     tensors = (*block.named_parameters(), *block.named_buffers())
     shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors)
     return type(block), tuple(map(type, block.modules())), shapes
+
+
+def _hooks_of_layers(block: nn.Module) -> list[Any]:
+    """Return the hooks of the modules in a block, with None after those of each kind and module."""
+    found: list[Any] = []
+    for module in block.modules():
+        if module is not block:
+            for name in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
+                found += [*getattr(module, name).values(), None]
+    return found
 
 
 def _with_limit(config: dict[str, Any], group: Sequence[nn.Module]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from composer._class_cache import cached_by_class
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
 from composer.trainer import optimizer_calls
+from composer.trainer.closure import StepClosure
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
@@ -28,8 +29,9 @@ __all__ = [
 def train_batch(run: Run) -> None:
     """Compute the gradients of the batch and step every optimizer once.
 
-    An optimizer that may evaluate the gradients more than once gets a closure that computes them. With multiple
-    optimizers, only those that require a closure get it; the others then step with the gradients it computed.
+    The gradients are computed first. An optimizer that may evaluate them more than once gets a closure for that, see
+    :class:`.StepClosure`. With multiple optimizers, only those that require a closure get it; the others then step with
+    the gradients that it computed last.
 
     Args:
         run: The run; ``state.batch`` is the batch.
@@ -52,11 +54,13 @@ def _train_step(run: Run) -> None:
         _average_losses(run)
         return
     with_closure = _closure_optimizers(run)
-    if not with_closure:
+    if with_closure:
+        closure = StepClosure(lambda: _evaluate(run), _parameters(run))
+        for optimizer in with_closure:
+            optimizer.step(cast(Any, closure))  # annotated as float, but torch accepts a tensor
+    else:
         # Outside of step(), which would disable and re-enable gradient computation around it.
         _compute_gradients(run)
-    for optimizer in with_closure:
-        optimizer.step(cast(Any, lambda: _closure(run)))  # annotated as float, but torch accepts a tensor
     for optimizer in run.state.optimizers:
         if not with_closure or optimizer not in with_closure:
             optimizer_calls.step(optimizer)
@@ -64,16 +68,27 @@ def _train_step(run: Run) -> None:
 
 
 def _closure_optimizers(run: Run) -> list[Optimizer]:
-    """Return the optimizers that compute the gradients within their step, by a closure."""
+    """Return the optimizers that may evaluate the gradients within their step, by a closure."""
     optimizers = run.state.optimizers
     if run.strategy.has_own_optimizer_step or run.state.scaler is not None:
         return []
     use = may_use_closure if len(optimizers) == 1 else needs_closure
     found: list[Optimizer] = []
     for optimizer in optimizers:  # a loop, since a comprehension costs a call in each step
-        if use(type(optimizer)):
+        if use(type(optimizer)) and _takes_argument(optimizer):
             found.append(optimizer)
     return found
+
+
+def _takes_argument(optimizer: Optimizer) -> bool:
+    """Return whether the step of an optimizer, if it was replaced by another function, still takes a closure."""
+    replaced = optimizer.__dict__.get("step")
+    if replaced is None:
+        return True
+    try:
+        return bool(inspect.signature(replaced).parameters)
+    except (TypeError, ValueError):  # some callables tell nothing
+        return True
 
 
 def _average_losses(run: Run) -> None:
@@ -107,7 +122,16 @@ def average_unread_losses(run: Run) -> None:
         run.state.total_loss_dict = run.step_sync.averages_of_unread(run.state.total_loss_dict)
 
 
-def _closure(run: Run) -> Tensor:
+def _parameters(run: Run) -> list[Tensor]:
+    """Return the parameters of all optimizers."""
+    found: list[Tensor] = []
+    for optimizer in run.state.optimizers:
+        for group in optimizer.param_groups:
+            found += group["params"]
+    return found
+
+
+def _evaluate(run: Run) -> Tensor:
     """Compute the gradients of the full batch; return its loss, averaged so that all ranks take the same step."""
     _compute_gradients(run)
     _average_losses(run)

@@ -191,7 +191,7 @@ def test_overfit_batches_are_not_changed_by_batch_edits(form) -> None:
 @pytest.mark.parametrize("name", ["overfit_batches", "eval_batches_before_fit"])
 @pytest.mark.parametrize("value", [-1, 1.5, True, "2"])
 def test_batch_limits_are_validated(name, value) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
+    with pytest.raises(ValueError if value == -1 else TypeError, match=f"{name} must be .* got {value!r}"):
         trainer_of(**{name: value})
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from composer import dist
 from composer.parallel import DDPSyncStrategy
@@ -22,8 +24,27 @@ def text(step: int) -> list[dict[str, Any]]:
     return [padded(part, 8, seed=10 * step + number) for number, part in enumerate(lengths)]
 
 
+def weighted(step: int) -> list[dict[str, Any]]:
+    """The same with a weight for each label, as packed documents have: those of a row sum to one."""
+    batches = text(step)
+    for batch in batches:
+        counted = (batch["labels"] != -100).double()
+        batch["loss_weights"] = counted / counted.sum(1, keepdim=True).clamp(min=1)
+    return batches
+
+
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {key: torch.cat([part[key] for part in parts]) for key in ("input_ids", "labels")}
+    keys = [key for key in ("input_ids", "labels", "loss_weights") if key in parts[0]]
+    return {key: torch.cat([part[key] for part in parts]) for key in keys}
+
+
+class WeightedModel(LanguageModel):
+    """Its loss weighs the tokens by ``loss_weights``."""
+
+    def loss(self, outputs: Tensor, batch: Any) -> Tensor:
+        losses = F.cross_entropy(outputs.flatten(0, 1), batch["labels"].flatten(), reduction="none")
+        weights = batch["loss_weights"].flatten()
+        return (weights * losses).sum() / weights.sum()
 
 
 def pairs(step: int) -> list[Any]:
@@ -34,11 +55,14 @@ def pairs(step: int) -> list[Any]:
 def trained(kind: str, size: int | None, **arguments: Any) -> tuple[list[Any], list[float], tuple[int, ...]]:
     """Gradients of each step, logged losses and counts, with the part of the data that is this process's."""
     torch.manual_seed(1)
-    model = LanguageModel() if kind == "text" else Regression(dtype=torch.float64)
-    make = text if kind == "text" else pairs
+    model, make = {
+        "text": (LanguageModel(), text),
+        "weighted": (WeightedModel(), weighted),
+        "pairs": (Regression(dtype=torch.float64), pairs),
+    }[kind]
     if dist.get_world_size() > 1:
         data = [make(step)[dist.get_global_rank()] for step in range(3)]
-    elif kind == "text":
+    elif kind != "pairs":
         data = [joined(make(step)) for step in range(3)]
     else:
         data = [tuple(torch.cat(parts) for parts in zip(*make(step), strict=True)) for step in range(3)]
@@ -58,7 +82,7 @@ def all_of(kind: str, sizes: list[int | None], syncs: list[str | None]) -> list[
     return [trained(kind, size, ddp_sync_strategy=sync) for size in sizes for sync in syncs]
 
 
-@pytest.mark.parametrize("kind", ["text", "pairs"])
+@pytest.mark.parametrize("kind", ["text", "weighted", "pairs"])
 def test_accum_equality_on_two_ranks(two_ranks: Ranks, kind: str) -> None:
     gradients, losses, counts = trained(kind, None)
     for results in two_ranks.run(all_of, kind, [None, 2, 3], [None, *DDPSyncStrategy]):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +125,30 @@ def test_a_step_that_was_replaced_on_the_class_is_called(monkeypatch: pytest.Mon
     monkeypatch.setattr(Own, "step", step)
     optimizer_calls.step(optimizer)
     assert seen == ["class"]
+
+
+def test_what_was_replaced_before_the_import_is_called() -> None:
+    program = """
+import functools, torch
+from torch.optim import Optimizer
+seen = []
+def noting(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        seen.append(function.__name__)
+        return function(*args, **kwargs)
+    return wrapper
+own = Optimizer.profile_hook_step
+Optimizer.zero_grad = noting(Optimizer.zero_grad)
+Optimizer.profile_hook_step = staticmethod(lambda function: noting(own(function)))
+from composer.trainer import optimizer_calls
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+optimizer_calls.step(optimizer)
+optimizer_calls.zero_grad(optimizer)
+print(seen)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "['step', 'zero_grad']"
 
 
 def test_a_zero_grad_that_was_replaced_is_called() -> None:

@@ -228,6 +228,49 @@ def test_hooks_of_blocks_run_outside_of_the_graph() -> None:
     assert len(backend) == 1
 
 
+@pytest.mark.parametrize("register", ["pre", "forward", "backward"])
+@pytest.mark.parametrize("which", range(4))
+def test_hooks_of_layers_in_one_block(which: int, register: str) -> None:
+    """torch does not check them at a call: another block must not run a function without them, or with them."""
+
+    def hook(*args: Any) -> Any:
+        if register == "backward":
+            return tuple(None if one is None else 0.5 * one for one in args[1])
+        return tuple(0.5 * one for one in args[1]) if register == "pre" else 0.5 * args[2]
+
+    def model() -> ComposerClassifier:
+        made = classifier()
+        layer = repeated_blocks(made)[which].layer
+        attach = {
+            "pre": layer.register_forward_pre_hook,
+            "forward": layer.register_forward_hook,
+            "backward": layer.register_full_backward_hook,
+        }[register]
+        attach(hook)
+        return made
+
+    compiled, plain = (train(config, model())[0].state.model for config in (regional(), None))
+    assert all(torch.equal(a, b) for a, b in zip(compiled.parameters(), plain.parameters(), strict=True))
+
+
+def test_blocks_with_the_same_hooks_in_their_layers_share_a_function() -> None:
+    backend, seen = Graphs(), list[int]()
+    model = classifier()
+
+    def hook(*args: Any) -> None:
+        seen.append(1)
+
+    for block in repeated_blocks(model)[1:]:
+        block.layer.register_forward_hook(hook)
+    model.eval()
+    compile_blocks(model, {"backend": backend})
+    with torch.no_grad():
+        for _ in range(2):
+            model(rows(1)[0])
+    assert len(seen) == 6
+    assert len({id(vars(block)["_compiled_call_impl"]._compiled) for block in repeated_blocks(model)}) == 2
+
+
 def test_an_error_in_a_block_leaves_it_as_it_was() -> None:
     model = classifier()
     blocks = repeated_blocks(model)

@@ -1,0 +1,178 @@
+"""Optimizers that take a closure train as in a hand-written loop: gradients first, and evaluations on request."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from composer.trainer.closure import StepClosure
+from tests.common import Regression, regression_data, trainer_of
+
+
+class Usual(torch.optim.SGD):
+    """What most optimizers of other libraries do with a closure."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        super().step()
+        return loss
+
+
+class WithoutGrad(torch.optim.SGD):
+    """Calls the closure where no gradients are recorded, as Adafactor of transformers does."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        super().step()
+        return loss
+
+
+class Clipping(torch.optim.SGD):
+    """Clips before it calls the step that evaluates the closure."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.01)
+        return super().step(closure)
+
+
+class Ignoring(torch.optim.SGD):
+    """Takes a closure, and does not call it."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step()
+
+
+def _clip_in_a_hook(optimizer: torch.optim.Optimizer) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(parameters, 0.01) and None)
+
+
+def _clip_in_a_patch(optimizer: torch.optim.Optimizer) -> None:
+    parameters, own = [p for group in optimizer.param_groups for p in group["params"]], optimizer.step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        nn.utils.clip_grad_norm_(parameters, 0.01)
+        return own(*args, **kwargs)
+
+    optimizer.step = step  # type: ignore[method-assign]
+
+
+def _without_arguments(optimizer: torch.optim.Optimizer) -> None:
+    own = optimizer.step
+    optimizer.step = lambda: own()  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("attach", [None, _clip_in_a_hook, _clip_in_a_patch, _without_arguments])
+@pytest.mark.parametrize("cls", [Usual, WithoutGrad, Clipping, Ignoring], ids=lambda cls: cls.__name__)
+def test_weights_are_those_of_a_loop_by_hand(cls: type[torch.optim.SGD], attach: Callable[..., None] | None) -> None:
+    model = Regression()
+    twin = copy.deepcopy(model)
+    ours, theirs = (cls(one.parameters(), lr=0.1, momentum=0.9) for one in (model, twin))
+    if attach is not None:
+        attach(ours)
+        attach(theirs)
+    trainer_of(model, optimizers=ours).fit()
+    for batch in regression_data():
+        theirs.zero_grad()
+        twin.loss(twin(batch), batch).backward()
+        theirs.step()
+    assert torch.equal(model.linear.weight, twin.linear.weight)
+
+
+def _parameter_and_calls() -> tuple[nn.Parameter, list[float], Callable[[], torch.Tensor]]:
+    weight, calls = nn.Parameter(torch.ones(2)), list[float]()
+
+    def evaluate() -> torch.Tensor:
+        weight.grad = None
+        loss = (weight**2).sum()
+        loss.backward()
+        calls.append(loss.item())
+        return loss.detach()
+
+    return weight, calls, evaluate
+
+
+def test_first_call_returns_the_loss_of_the_gradients() -> None:
+    weight, calls, evaluate = _parameter_and_calls()
+    closure = StepClosure(evaluate, [weight])
+    assert closure() == 2.0
+    assert calls == [2.0]
+    with torch.no_grad():
+        assert closure() == 2.0  # a second call evaluates, also without gradient recording
+    assert calls == [2.0, 2.0]
+
+
+@torch.no_grad()
+def _move(weight: nn.Parameter) -> None:
+    weight.add_(1)
+
+
+def _zero(weight: nn.Parameter) -> None:
+    assert weight.grad is not None
+    weight.grad.zero_()
+
+
+def _drop(weight: nn.Parameter) -> None:
+    weight.grad = None
+
+
+@pytest.mark.parametrize(("change", "loss"), [(_move, 8.0), (_zero, 2.0), (_drop, 2.0)])
+def test_first_call_evaluates_if_the_gradients_are_of_no_use(change: Callable[..., None], loss: float) -> None:
+    weight, calls, evaluate = _parameter_and_calls()
+    closure = StepClosure(evaluate, [weight])
+    change(weight)
+    assert closure() == loss
+    assert calls == [2.0, loss]
+    assert torch.equal(weight.grad, 2 * weight)
+
+
+def test_edited_gradients_are_kept() -> None:
+    weight, calls, evaluate = _parameter_and_calls()
+    closure = StepClosure(evaluate, [weight])
+    weight.grad.mul_(0.5)
+    closure()
+    assert len(calls) == 1
+    assert torch.equal(weight.grad, torch.ones(2))
+
+
+def test_an_optimizer_may_climb_before_its_first_call() -> None:
+    """As the sharpness-aware optimizers of other libraries do, whose users call backward before the step."""
+
+    class Climbing(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            moves = [0.1 * p.grad for p in parameters]
+            torch._foreach_add_(parameters, moves)
+            self.zero_grad()
+            with torch.enable_grad():
+                loss = closure()
+            torch._foreach_sub_(parameters, moves)
+            super().step()
+            return loss
+
+    model = Regression()
+    twin = copy.deepcopy(model)
+    trainer_of(model, optimizers=Climbing(model.parameters(), lr=0.1)).fit()
+    optimizer = Climbing(twin.parameters(), lr=0.1)
+    for batch in regression_data():
+
+        def closure(batch: Any = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = twin.loss(twin(batch), batch)
+            loss.backward()
+            return loss
+
+        closure()
+        optimizer.step(closure)
+    assert torch.equal(model.linear.weight, twin.linear.weight)
