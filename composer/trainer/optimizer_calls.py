@@ -1,4 +1,8 @@
-"""Call ``step`` and ``zero_grad`` of optimizers, without their spans in profiles while no profiler runs."""
+"""Call ``step`` and ``zero_grad`` of optimizers, without their spans in profiles while no profiler runs.
+
+``torch.profiler`` and ``torch.autograd.profiler`` count, also if they start during training. An observer without them
+(``ExecutionTraceObserver``) does not: torch does not tell that there is one.
+"""
 
 from __future__ import annotations
 
