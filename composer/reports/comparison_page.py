@@ -127,8 +127,9 @@ def _differences(comparison: RunComparison) -> Html | None:
         for absolute, relative, p_value, word, note in [difference_cells(one, difference)]
     ]
     told = (
-        f"From {names[0]}, with 95 % intervals over runs. The p-values are of permutation tests, adjusted for the "
-        f"number of groups but not for the number of measures."
+        f"From {names[0]}, with 95 % intervals over runs. The p-values are of permutation tests, or where groups have "
+        f"too few runs for these of the test that the note names, adjusted for the number of groups but not for the "
+        f"number of measures."
     )
     columns = ["measure", "group", "difference", "relative", "p", "", "note"]
     # Those of the metric come first.
