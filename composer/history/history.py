@@ -166,11 +166,19 @@ class History:
             name: Name of the metric.
 
         Raises:
-            KeyError: The metric was not logged.
+            KeyError: The metric was not logged, or is an array or text, which are in ``arrays`` and ``texts``.
         """
         for known in (name, f"metrics/{name}"):
             if known in self.series:
                 return self.series[known]
+        for part in ("arrays", "texts"):
+            for known in (name, f"metrics/{name}"):
+                if known in getattr(self, part):
+                    kind = "an array" if part == "arrays" else "text"
+                    raise KeyError(
+                        f"{name!r} of the run {self.name!r} is {kind}, not a number. Its newest value is "
+                        f"history.{part}[{known!r}]."
+                    )
         hint = did_you_mean(name, self.series) or f" Logged: {', '.join(map(repr, self.series)) or 'nothing'}."
         raise KeyError(f"The run {self.name!r} has no metric {name!r}.{hint}")
 
