@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from composer._plots.curves import drawable
 from composer._plots.figures import axes_grid, one_axes, plain_label
 
 __all__ = ["draw_matrix"]
@@ -24,7 +25,7 @@ def draw_matrix(
     title: str = "",
     ax: Any = None,
 ) -> Any:
-    """Draw a matrix as a heat map, and return its figure; NaN and infinite values are gaps.
+    """Draw a matrix as a heat map, and return its figure; NaN, infinite values and those beyond 1e300 are gaps.
 
     Small matrices show the number in each cell; larger ones have a color bar, and only some labels.
 
@@ -54,7 +55,7 @@ def draw_matrix(
             f"its shape is {array.shape}."
         )
     rows, columns = array.shape
-    shown = np.where(np.isfinite(array), array, np.nan)
+    shown = drawable(array)
     has_numbers = max(rows, columns) <= _MOST_NUMBERS
     if ax is None:
         axes = axes_grid("Drawing a matrix", 1, 1, _size(rows, columns, has_numbers))[1][0]
@@ -90,11 +91,11 @@ def _write_numbers(axes: Any, array: Any, image: Any) -> None:
     """Write the value of each cell on it, in black or white."""
     import numpy as np
 
-    finite = array[np.isfinite(array)]
+    shown, finite = drawable(array), array[np.isfinite(array)]
     are_counts = bool((finite == finite.round()).all())
     for (row, column), value in np.ndenumerate(array):
         number, style = float(value), {}
-        if math.isfinite(number):
+        if math.isfinite(shown[row, column]):
             red, green, blue, _ = image.cmap(image.norm(number))
             # The brightness that the eye perceives, ITU-R BT.601.
             style["color"] = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
@@ -106,6 +107,8 @@ def _number(value: float, is_count: bool) -> str:
     """Return a number in at most five characters or so."""
     if not math.isfinite(value):
         return str(value)
+    if abs(value) >= 1e14:
+        return f"{value:.0e}"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 100 * size:
             return f"{value / size:.0f}{unit}"

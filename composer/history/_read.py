@@ -79,7 +79,7 @@ def read_history(path: Path) -> History:
         raise ValueError(f"{str(file)!r} is not a file. Pass a log of JSONLinesLogger or CSVLogger, or its folder.")
     form = _format(file)
     if form is None:
-        raise ValueError(f"{str(file)!r} is not a log of JSONLinesLogger or CSVLogger: {_beginning(file)}.")
+        raise _no_log(file)
     stem = file.stem
     builder = HistoryBuilder(file.absolute().parent.name if stem in _PLAIN_NAMES else stem)
     form.read(builder, file)
@@ -102,14 +102,26 @@ def _find(folder: Path) -> Path:
     if found:
         shown = ", ".join(one.relative_to(folder).as_posix() for one in found[:5])
         raise ValueError(f"{str(folder)!r} has {len(found)} logs; pass one of them: {shown}.")
-    present = ", ".join(map(_shown, sorted(folder.iterdir())[:5])) or "nothing"
+    for file in (
+        one.joinpath(f"{stem}{end}") for one in (folder, *folders) for end in _FORMATS for stem in _PLAIN_NAMES
+    ):
+        if is_file_in(folder, file):
+            raise _no_log(file)  # its name says that it was to be one
+    present = ", ".join(map(_shown, sorted(folder.iterdir())[:5]))
     raise FileNotFoundError(
-        f"{str(folder)!r} has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv), but {present}. Pass the Trainer "
-        f"loggers=JSONLinesLogger() to write one."
+        f"{str(folder)!r} has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv)"
+        f"{f', but {present}' if present else '; the folder is empty'}. Pass the Trainer loggers=JSONLinesLogger() to "
+        f"write one."
     )
 
 
+def _no_log(file: Path) -> ValueError:
+    return ValueError(f"{str(file)!r} is not a log of JSONLinesLogger or CSVLogger: {_beginning(file)}.")
+
+
 def _shown(path: Path) -> str:
+    if path.is_dir() and path.suffix in _FORMATS:
+        return f"{path.name} (a folder)"
     is_link = path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve())
     return f"{path.name} (a link to elsewhere, which is not followed)" if is_link else path.name
 

@@ -129,7 +129,8 @@ class HistoryBuilder:
         columns = {name: (np.array(rows), np.array(values)) for name, (rows, values) in self._series.items()}
         kept = {name: downsample(values, max(share, 10)) for name, (_, values) in columns.items()}
         columns = {name: (rows[kept[name]], values[kept[name]]) for name, (rows, values) in columns.items()}
-        used = np.unique(np.concatenate([rows for rows, _ in columns.values()]))
+        newest = [len(self._step) - 1]  # its times are the latest
+        used = np.unique(np.concatenate([*(rows for rows, _ in columns.values()), newest]))
         self._step = array("q", np.array(self._step)[used].tobytes())
         self._times = array("d", self._columns()[used].tobytes())
         self._resumptions = [(int(np.searchsorted(used, row)), seconds) for row, seconds in self._resumptions]
@@ -166,6 +167,11 @@ class HistoryBuilder:
             self.environment,
             self.model,
             remarks=list(self.remarks),
+            latest={
+                unit: float(column[~np.isnan(column)][-1])
+                for unit, column in {"step": step.astype(np.float64), **times}.items()
+                if len(column)
+            },
         )
 
     def _columns(self) -> np.ndarray:

@@ -78,6 +78,8 @@ class History:
         model: The table of the model's layers, as from :meth:`.ModelSummary.table`; empty if unknown.
         files: The files that were read.
         remarks: What a reader should know about the files, such as an incomplete last line.
+        latest: The times of the newest records by unit ("step", "epoch", "sample", "token", "seconds"), as far as they
+            are known. They may be later than those of all values, as the last epoch may end without logging any.
 
     >>> History("night", {"loss": Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))})
     History('night', 1 metric, 2 values, steps 0 to 1)
@@ -95,6 +97,7 @@ class History:
     model: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     remarks: list[str] = field(default_factory=list)
+    latest: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path) -> History:
@@ -130,7 +133,7 @@ class History:
         series = {
             name: one if one.seconds is None else one[~(one.seconds > seconds)] for name, one in self.series.items()
         }
-        return replace(self, series={name: one for name, one in series.items() if len(one)})
+        return replace(self, series={name: one for name, one in series.items() if len(one)}, latest={})
 
     def followed_by(self, later: History) -> History:
         """Return the history of a run that was resumed: this one, continued by a later one.
@@ -153,7 +156,8 @@ class History:
         times = {(event.kind, event.time) for event in later.events}
         events = [event for event in self.events if (event.kind, event.time) not in times] + later.events
         replaced = {**later.replaced, **self.replaced}
-        return replace(later, series=series, replaced=replaced, events=events, files=self.files, **lists)
+        latest = {**self.latest, **later.latest}
+        return replace(later, series=series, replaced=replaced, events=events, files=self.files, latest=latest, **lists)
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a metric; the prefix "metrics/" may be omitted.
@@ -162,11 +166,19 @@ class History:
             name: Name of the metric.
 
         Raises:
-            KeyError: The metric was not logged.
+            KeyError: The metric was not logged, or is an array or text, which are in ``arrays`` and ``texts``.
         """
         for known in (name, f"metrics/{name}"):
             if known in self.series:
                 return self.series[known]
+        for part in ("arrays", "texts"):
+            for known in (name, f"metrics/{name}"):
+                if known in getattr(self, part):
+                    kind = "an array" if part == "arrays" else "text"
+                    raise KeyError(
+                        f"{name!r} of the run {self.name!r} is {kind}, not a number. Its newest value is "
+                        f"history.{part}[{known!r}]."
+                    )
         hint = did_you_mean(name, self.series) or f" Logged: {', '.join(map(repr, self.series)) or 'nothing'}."
         raise KeyError(f"The run {self.name!r} has no metric {name!r}.{hint}")
 

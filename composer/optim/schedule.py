@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from composer._text import whole_number
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule_times import Horizon, Span
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from composer.optim.sequential_schedule import SequentialScheduler
     from composer.optim.warmup_schedules import WithWarmup
 
-__all__ = ["ComposerScheduler", "Plan", "as_time", "number_of_edits", "over", "rising"]
+__all__ = ["ComposerScheduler", "Plan", "as_time", "number_of_edits", "over", "planned_duration", "rising"]
 
 Plan: TypeAlias = Callable[[Timestamp], float]
 """A schedule bound to a run: maps the timestamp to the multiplier."""
@@ -123,16 +124,19 @@ class ComposerScheduler:
             num_points: Number of evenly spaced values from start to end. Default: one per unit.
 
         Raises:
-            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``.
+            TypeError: ``max_duration`` is not a time, or is a number without a unit.
+            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``, which is negative,
+                or ``epoch_length`` is less than 1.
 
         >>> from composer.optim import StepScheduler
         >>> StepScheduler("1ep", gamma=0.5).preview("2ep", epoch_length=2)
         [1.0, 1.0, 0.5, 0.5, 0.25]
         """
+        max_duration = planned_duration(max_duration, epoch_length)
         horizon = Horizon.of_run(max_duration, epoch_length, ssr)
         assert horizon.total is not None  # as max_duration is given
         plan, (unit, length) = self.__plan__(horizon), (horizon.total.unit, int(horizon.total.length))
-        check_units(self, Time.from_input(max_duration).unit, epoch_length)
+        check_units(self, max_duration.unit, epoch_length)
         gaps = length if num_points is None else max(1, num_points - 1)
         counts = [length * k // gaps for k in range(gaps + 1)] if gaps else [0]
         if unit is not TimeUnit.BATCH or not epoch_length:
@@ -163,7 +167,9 @@ class ComposerScheduler:
 
         Raises:
             MissingConditionalImportError: matplotlib is not installed.
-            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``.
+            TypeError: ``max_duration`` is not a time, or is a number without a unit.
+            ValueError: A time of the schedule cannot be converted to the unit of ``max_duration``, which is not
+                greater than 0, ``epoch_length`` is less than 1, or the schedule depends on a metric.
 
         >>> from composer.optim import CosineAnnealingScheduler, LinearScheduler
         >>> figure = CosineAnnealingScheduler().with_warmup("2ep").plot("10ep")
@@ -319,6 +325,26 @@ def as_time(argument: str, value: Time | str, *, allow_zero: bool = True) -> Tim
     if time.value < 0 or (time.value == 0 and not allow_zero):
         raise ValueError(f"{argument} must be {'0 or greater' if allow_zero else 'greater than 0'}, but got '{time}'.")
     return time
+
+
+def planned_duration(max_duration: Time | str, epoch_length: int | None, *, allow_zero: bool = True) -> Time:
+    """Return the duration of a run that is only planned.
+
+    Args:
+        max_duration: The duration.
+        epoch_length: Number of batches in an epoch, or None.
+        allow_zero: Whether the duration may be zero.
+
+    Raises:
+        TypeError: ``max_duration`` is not a time, or is a number without a unit; or ``epoch_length`` is no integer.
+        ValueError: ``max_duration`` is not a valid time, or is too small; or ``epoch_length`` is less than 1.
+
+    >>> planned_duration("10ep", 100)
+    Time(10, TimeUnit.EPOCH)
+    """
+    if epoch_length is not None:
+        whole_number("epoch_length", epoch_length, 1)
+    return as_time("max_duration", max_duration, allow_zero=allow_zero)
 
 
 def over(span: Span, curve: Callable[[float], float]) -> Plan:

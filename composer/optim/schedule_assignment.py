@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from composer._text import did_you_mean
+from composer.core.time import Time
 from composer.optim.schedule import ComposerScheduler
 
 __all__ = ["AssignedSchedule", "Job", "Schedule", "assign", "name_of"]
@@ -61,6 +62,43 @@ class AssignedSchedule:
         self.hyperparameter = hyperparameter
         self.optimizer = optimizer
         self.groups = (groups,) if isinstance(groups, (int, str)) else None if groups is None else tuple(groups)
+
+    def plot(
+        self,
+        max_duration: Time | str,
+        epoch_length: int | None = None,
+        ssr: float = 1.0,
+        *,
+        ax: Any = None,
+        label: str | None = None,
+    ) -> Any:
+        """Plot the multipliers over a run with matplotlib, see :meth:`.ComposerScheduler.plot`.
+
+        Args:
+            max_duration: Duration of the run.
+            epoch_length: Number of batches in an epoch.
+            ssr: Ratio by which times are multiplied.
+            ax: The axes to draw on. Default: those of a new figure.
+            label: Name in the legend. Default: the name of the schedule and the hyperparameter.
+
+        Raises:
+            MissingConditionalImportError: matplotlib is not installed.
+            TypeError: The schedule is a plain function, which needs the state of a run.
+            ValueError: As for the schedule.
+
+        >>> from composer.optim import LinearScheduler
+        >>> LinearScheduler().assign("weight_decay").plot("10ep").axes[0].get_ylabel()
+        'multiplier of weight_decay'
+        """
+        from composer.optim._schedule_plot import draw_schedule
+
+        if not isinstance(self.schedule, ComposerScheduler):
+            raise TypeError(
+                f"{name_of(self.schedule)} is a function of the state of a run, which cannot be plotted without one. "
+                f"Write a ComposerScheduler, or plot the function itself."
+            )
+        label = f"{name_of(self.schedule)} of {self.hyperparameter}" if label is None else label
+        return draw_schedule(self.schedule, max_duration, epoch_length, ssr, ax, label, self.hyperparameter)
 
     def __repr__(self) -> str:
         where = "" if self.optimizer is None else f", optimizer={_optimizer_name(self.optimizer)}"

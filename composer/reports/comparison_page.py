@@ -127,8 +127,9 @@ def _differences(comparison: RunComparison) -> Html | None:
         for absolute, relative, p_value, word, note in [difference_cells(one, difference)]
     ]
     told = (
-        f"From {names[0]}, with 95 % intervals over runs. The p-values are of permutation tests, adjusted for the "
-        f"number of groups but not for the number of measures."
+        f"From {names[0]}, with 95 % intervals over runs. The p-values are of permutation tests, or where groups have "
+        f"too few runs for these of the test that the note names, adjusted for the number of groups but not for the "
+        f"number of measures."
     )
     columns = ["measure", "group", "difference", "relative", "p", "", "note"]
     # Those of the metric come first.
@@ -185,10 +186,14 @@ def _curves(comparison: RunComparison) -> Iterator[Html]:
         group_figure(groups, metric, "seconds", f"{label} over time of training, without evaluations", points, 420),
     ]
     usage = (
-        "Lines are means and bands the range of the runs, where all runs of the group have values; the 95 % interval "
-        "is that of the mean, at each point. Drag to zoom, double-click to zoom out; click a name to hide a group."
+        "Lines are means and bands the range of the runs, where all runs of the group have values, or each run if "
+        "these are never at the same time; the 95 % interval is that of the mean, at each point. Drag to zoom, "
+        "double-click to zoom out; click a name to hide a group."
     )
-    yield section("Curves", tag("p", usage, class_="note"), axis_switch(axes), *first)
+    timeless = [group.name for group in groups if all(run.series[metric].seconds is None for run in group.runs)]
+    told = f"Not drawn over time, as their logs have no times: {', '.join(timeless)}." if timeless else ""
+    note = tag("p", told, class_="note") if told and first[1] is not None else None
+    yield section("Curves", tag("p", usage, class_="note"), axis_switch(axes), *first, note)
     figures = [group_figure(groups, name, "step", name.removeprefix("metrics/"), points) for name in shown]
     if figures:
         more = [tag("p", f"{len(others) - len(shown)} more are not shown.")] if len(others) > len(shown) else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer._secrets.masking import mask_text
 from composer._text import plural, printable
-from composer.reports.differences import Difference, Row
+from composer.reports.differences import PERMUTATION, Difference, Row
 from composer.reports.run_groups import RunGroup, seed_of
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def mean_text(values: Sequence[float | None]) -> str:
 def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, str, str]:
     """Return a difference as text: absolute and relative with intervals, p-value, better or worse, and the note.
 
+    The p-value is the one that decides; the note names its test if it is no permutation test.
+
     Args:
         row: Its row.
         difference: The difference.
@@ -152,17 +154,18 @@ def difference_cells(row: Row, difference: Difference) -> tuple[str, str, str, s
         relative = f"{ratio.gain:+.3g}" if abs(ratio.gain) >= 10 else f"{ratio.gain:+.1%}"
         known = ratio.low > 0 and math.isfinite(ratio.high)
         relative += f" [{ratio.low - 1:+.1%}, {ratio.high - 1:+.1%}]" if known else ""
-    p_value = "" if difference.p_value is None else f"{difference.p_value:.2g}"
+    p_value = "" if difference.verdict_p_value is None else f"{difference.verdict_p_value:.2g}"
     better = row.better(difference)
     if better is not None:
         word = "better" if better else "worse"
     else:
         word = (
             "undecided"
-            if difference.has_interval and row.larger_is_better is not None and difference.p_value != 1
+            if difference.has_interval and row.larger_is_better is not None and difference.verdict_p_value != 1
             else ""
         )
-    return absolute, relative, p_value, word, difference.note
+    notes = [difference.note, "" if difference.verdict_test in ("", PERMUTATION) else f"p of {difference.verdict_test}"]
+    return absolute, relative, p_value, word, "; ".join(filter(None, notes))
 
 
 def pareto_text(comparison: RunComparison) -> list[str]:

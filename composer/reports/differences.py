@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from composer._text import plural
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.comparison import compare, log_ratios
 from composer.statistics.crossing import Crossing
@@ -14,9 +15,13 @@ from composer.statistics.groups import mean_difference, student_p_value
 from composer.statistics.holm import holm_adjusted
 from composer.statistics.paired import Ratio
 
-__all__ = ["Difference", "Row", "censored_row", "row"]
+__all__ = ["PERMUTATION", "Difference", "Row", "censored_row", "row"]
 
 _ALPHA = 0.05
+PERMUTATION = "a permutation test"
+"""What ``Difference.verdict_test`` is where groups have enough runs."""
+# Runs of the same number of steps differ in time by a few percent.
+_SAME_LENGTH = 1.05
 
 
 @dataclass(frozen=True)
@@ -26,12 +31,14 @@ class _PValues:
     Attributes:
         permutation: That of a permutation test, which assumes no distribution.
         least: The smallest that this test can give with so few runs.
-        student: That of Student's t-test.
+        student: That of Student's t-test; None if its spread would be that of times which were cut off.
+        test: What this t-test is called.
     """
 
     permutation: float
     least: float
-    student: float
+    student: float | None
+    test: str
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Difference:
         note: What limits it, such as that there is one run on a side.
         verdict_p_value: The p-value that decides whether it is more than noise: ``p_value``, or if the groups have too
             few runs for a permutation test to reach 5 %, that of Student's t-test, adjusted likewise.
+        verdict_test: The test that ``verdict_p_value`` is of, such as "Welch's test"; empty without one.
+        more_reached: How many more runs of the group than of the first reached the target.
 
     >>> Difference(None, None, None, "1 of 3 runs did not reach the target").estimate is None
     True
@@ -58,6 +67,8 @@ class Difference:
     p_value: float | None = None
     note: str = ""
     verdict_p_value: float | None = None
+    verdict_test: str = ""
+    more_reached: int = 0
 
     @property
     def sign(self) -> int:
@@ -106,6 +117,9 @@ class Row:
     def better(self, difference: Difference) -> bool | None:
         """Return whether a group is better than the first by more than noise, worse, or None if neither can be told.
 
+        Where runs missed the target, the side of which more did is never the better one, as in
+        :func:`composer.statistics.decide`.
+
         Args:
             difference: The difference of the group.
         """
@@ -113,7 +127,9 @@ class Row:
             return None
         if difference.verdict_p_value is not None and difference.verdict_p_value > _ALPHA:
             return None
-        return (difference.sign > 0) == self.larger_is_better
+        is_better = (difference.sign > 0) == self.larger_is_better
+        more_missed = -difference.more_reached if is_better else difference.more_reached
+        return None if more_missed > 0 else is_better
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the row in JSON types.
@@ -138,6 +154,7 @@ class Row:
                     "ratio_interval": _interval(one.ratio),
                     "p_value": one.p_value,
                     "verdict_p_value": one.verdict_p_value,
+                    "verdict_test": one.verdict_test,
                     "better": self.better(one),
                     "note": one.note,
                 }
@@ -204,29 +221,59 @@ def _paired(
     pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0]]
     if any(one.time == 0 for pair in pairs for one in pair):
         return None  # reached before training; a ratio of times means nothing
-    limits = [min(one.limit, two.limit) for one, two in pairs]
+    times = [one.time for one, _ in pairs], [two.time for _, two in pairs]
+    reached = [sum(time is not None for time in side) for side in times]
+    missed = 2 * len(pairs) - sum(reached)
+    # Until the shorter run of a pair ended, both had the same chance. If all runs reached the target, their times are
+    # known, whichever ended first.
+    limits = [min(one.limit, two.limit) if missed else max(one.limit, two.limit) for one, two in pairs]
     if any(limit <= 0 for limit in limits):
         return None
-    times = [one.time for one, _ in pairs], [two.time for _, two in pairs]
     found = compare(*times, limits)
-    missed = sum(one.time is None for pair in pairs for one in pair)
-    notes = [f"{len(pairs)} pairs of the same seed"]
-    if missed:
-        notes.append(f"{missed} of {2 * len(pairs)} runs did not reach it and count with their length")
     if found.ratio is None:
-        return Difference(None, note="not reached by any run"), None
+        return Difference(None, note=_unknown(reached, len(pairs)), more_reached=reached[1] - reached[0]), None
     saved = found.saved
     # Times that are cut off say little of seconds; the ratio, in which such a run counts with its length, is a bound.
     estimate = None if missed else Estimate(-saved.value, -saved.high, -saved.low)
     ratio = Ratio(1 / found.ratio.value, 1 / found.ratio.high, _inverse(found.ratio.low))
     # Pairs of which no run reached the target tell nothing.
     known = [
-        ratio
+        (ratio, any(_is_cut(one, limit) for one in pair))
         for ratio, pair, limit in zip(log_ratios(*times, limits), pairs, limits, strict=True)
         if any(one.time is not None and one.time <= limit for one in pair)
     ]
-    p_values = _PValues(found.two_sided_p_value, 2.0 ** (1 - found.num_known), student_p_value(known))
-    return Difference(estimate, ratio, note="; ".join(notes)), p_values
+    # If runs end soon after the target, times cut off there are all alike, whatever they would have been.
+    student = None if any(is_cut for _, is_cut in known) else student_p_value([ratio for ratio, _ in known])
+    p_values = _PValues(found.two_sided_p_value, 2.0 ** (1 - found.num_known), student, "Student's t-test of pairs")
+    note = _pairs_note(reached, len(pairs), found.num_known)
+    return Difference(estimate, ratio, note=note, more_reached=reached[1] - reached[0]), p_values
+
+
+def _is_cut(run: Crossing, limit: float) -> bool:
+    """Return whether a run counts with the length of the other run of its pair, which ended before."""
+    return run.limit > _SAME_LENGTH * limit if run.time is None else run.time > limit
+
+
+def _unknown(reached: Sequence[int], number: int) -> str:
+    """Return why no pair tells which run was sooner."""
+    if not any(reached):
+        return "not reached by any run"
+    return (
+        f"reached by {reached[1]} of {number} runs and by {reached[0]} of {number} of the baseline, but never before "
+        f"the other run of the pair ended"
+    )
+
+
+def _pairs_note(reached: Sequence[int], number: int, num_known: int) -> str:
+    """Return how many pairs there are, and what limits them."""
+    notes = [f"{number} pairs of the same seed"]
+    missed = 2 * number - sum(reached)
+    if missed:
+        counts = f" ({number - reached[1]} of this group, {number - reached[0]} of the baseline)"
+        notes.append(f"{missed} of {2 * number} runs did not reach it and count with their length{counts}")
+    if num_known < number:
+        notes.append(f"of {plural(number - num_known, 'pair')} it is not known which run was sooner")
+    return "; ".join(notes)
 
 
 def _inverse(value: float) -> float:
@@ -246,7 +293,7 @@ def _unpaired(
     if found.welch_p_value is None:
         return Difference(found.difference, found.ratio, note="no interval: that takes 2 runs on each side"), None
     least = 2 / math.comb(len(before) + len(after), len(before))
-    p_values = _PValues(found.permutation_p_value, least, found.welch_p_value)
+    p_values = _PValues(found.permutation_p_value, least, found.welch_p_value, "Welch's test")
     return Difference(found.difference, found.ratio), p_values
 
 
@@ -256,12 +303,16 @@ def _adjusted(*differences: tuple[Difference, _PValues | None]) -> list[Differen
     permutation = holm_adjusted([one.permutation for one in known])
     # A few runs have few permutations: however far they differ, more groups would hide it.
     is_enough = all(one.least <= _ALPHA / len(known) for one in known)
-    verdict = permutation if is_enough else holm_adjusted([one.student for one in known])
-    adjusted = iter(zip(permutation, verdict, strict=True))
+    student = [None if is_enough else one.student for one in known]
+    tests = [PERMUTATION if value is None else one.test for value, one in zip(student, known, strict=True)]
+    verdict = holm_adjusted(
+        [one.permutation if value is None else value for value, one in zip(student, known, strict=True)]
+    )
+    adjusted = iter(zip(permutation, verdict, tests, strict=True))
     found: list[Difference] = []
     for difference, p_values in differences:
-        p_value, deciding = (None, None) if p_values is None else next(adjusted)
-        found.append(replace(difference, p_value=p_value, verdict_p_value=deciding))
+        p_value, deciding, test = (None, None, "") if p_values is None else next(adjusted)
+        found.append(replace(difference, p_value=p_value, verdict_p_value=deciding, verdict_test=test))
     return found
 
 

@@ -21,6 +21,7 @@ __all__ = ["aligned", "common_axes", "group_figure", "pareto_figure"]
 # Common points of a band; each is the mean over a bucket if the runs have more.
 _POINTS: Final = 500
 _NAME_LENGTH: Final = 32
+_EACH: Final = ", each run"
 # Fewer have an interval several times as wide as their range.
 _LEAST_FOR_INTERVAL: Final = 3
 
@@ -67,7 +68,7 @@ def group_figure(
     """Return the figure of a metric of several groups; None if no run has it in this unit of time.
 
     Groups of several runs have a line for their mean and a band of their range; switches show each run, and the 95 %
-    interval of the mean in place of the range.
+    interval of the mean in place of the range. Where the runs of a group have no time in common, each has a line.
 
     Args:
         groups: The groups.
@@ -134,8 +135,8 @@ def _traces(groups: Sequence[RunGroup], metric: str, unit: str, points: int) -> 
     """Return the traces of all groups on an axis."""
     traces: list[tuple[str, dict[str, Any]]] = []
     for index, group in enumerate(groups):
-        curves = [run.series[metric] for run in group.runs if len(run.series.get(metric, ()))]
-        curves = [curve for curve in curves if getattr(curve, unit) is not None]
+        curves = [(run.name, run.series[metric]) for run in group.runs if len(run.series.get(metric, ()))]
+        curves = [(name, curve) for name, curve in curves if getattr(curve, unit) is not None]
         traces += _lines(group, curves, unit, COLORS[index % len(COLORS)], points)
     return traces
 
@@ -206,16 +207,24 @@ def _points(curve: Series, unit: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(
-    group: RunGroup, curves: Sequence[Series], unit: str, color: str, points: int
+    group: RunGroup, curves: Sequence[tuple[str, Series]], unit: str, color: str, points: int
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the traces of a group with their parts: "range", "interval", "mean" and "run"."""
+    """Return the traces of a group with their parts: "range", "interval", "mean" and "run", or "alone" without a mean.
+
+    Args:
+        group: The group.
+        curves: The names of its runs and their curves.
+        unit: The unit of the x axis.
+        color: Color of the lines.
+        points: The largest number of points of a line.
+    """
     if len(curves) == 1:
-        times, own = _points(curves[0], unit)
+        times, own = _points(curves[0][1], unit)
         kept = downsample(own, points)
         return [("mean", _line(group.name, group.name, times[kept], own[kept], color))] if len(kept) else []
     if not curves:
         return []
-    grid, values = aligned(curves, unit, points)
+    grid, values = aligned([curve for _, curve in curves], unit, points)
     found: list[tuple[str, dict[str, Any]]] = []
     label = f"{group.name}, mean of {len(curves)}"
     if len(grid):
@@ -223,12 +232,15 @@ def _lines(
         if len(curves) >= _LEAST_FOR_INTERVAL:
             found += _band("interval", group, grid, *mean_band(values), color)
         found.append(("mean", _line(group.name, label, grid, values.mean(axis=0), color)))
-    for run, curve in zip(group.runs, curves, strict=False):
+    for number, (name, curve) in enumerate(curves):
         times, own = _points(curve, unit)
         kept = downsample(own, points)
-        line = _line(group.name, run.name, times[kept], own[kept], color)
-        hidden = {"visible": False, "showlegend": False, "opacity": 0.6, "line": {"color": color, "width": 1}}
-        found.append(("run", line | hidden))
+        line = _line(group.name, name, times[kept], own[kept], color) | {"line": {"color": color, "width": 1}}
+        if len(grid):
+            found.append(("run", line | {"visible": False, "showlegend": False, "opacity": 0.6}))
+        else:
+            shown = f"{shortened(group.name, _NAME_LENGTH - len(_EACH))}{_EACH}"
+            found.append(("alone", line | {"name": plot_text(shown), "showlegend": number == 0}))
     return found
 
 

@@ -114,6 +114,7 @@ def _count(history: History, unit: str) -> int:
     times = [getattr(one, unit) for one in history.series.values()]
     found = [float(np.fmax.reduce(one)) for one in times if one is not None and len(one)]
     found = [one for one in found if one == one]  # NaN if all are
+    found += [history.latest[unit]] if unit in history.latest else []
     if unit == "step":
         found += [event.step for event in history.events]
     return int(max(found, default=0))

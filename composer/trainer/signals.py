@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from composer import dist
 
-__all__ = ["Interrupted", "Interruption", "import_for_exit"]
+__all__ = ["Interrupted", "Interruption", "import_for_exit", "is_reported"]
 
 
 # Job schedulers signal both the launcher and its processes, and the launcher forwards the signal: repetitions of a
@@ -52,13 +52,25 @@ class Interrupted(BaseException):
             _suppress_traceback()
             import_for_exit()
             raise _mark_reported(KeyboardInterrupt()) from None
-        raise SystemExit(128 + self.signum) from None
+        raise _mark_reported(SystemExit(128 + self.signum)) from None
 
 
 _REPORTED = "_composer_has_told"
 
 
-def _mark_reported(error: KeyboardInterrupt) -> KeyboardInterrupt:
+def is_reported(error: BaseException) -> bool:
+    """Return whether an exception ends the process after a signal, which was reported as an interruption.
+
+    Args:
+        error: The exception.
+
+    >>> is_reported(SystemExit(3))
+    False
+    """
+    return hasattr(error, _REPORTED)
+
+
+def _mark_reported(error: BaseException) -> BaseException:
     setattr(error, _REPORTED, True)
     return error
 

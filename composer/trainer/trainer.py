@@ -78,6 +78,7 @@ from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_ledger import RunLedger
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
+from composer.trainer.signals import is_reported
 from composer.trainer.step_sync import StepSync
 from composer.trainer.train_metrics import move_metrics
 from composer.trainer.unknown_names import check_call, no_attribute, raise_if_misplaced, raise_if_unknown
@@ -976,7 +977,7 @@ class Trainer(TrainerNames):
                     fit(self._run)
             except BaseException as error:
                 self.logger.notices.texts.clear()
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) or (isinstance(error, SystemExit) and not is_reported(error)):
                     self.logger.log_event("error", "".join(traceback.format_exception_only(error)).splitlines()[0])
                 raise
         summary, self._run.summary = self._run.summary, None

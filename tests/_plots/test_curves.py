@@ -22,6 +22,14 @@ def test_gaps_and_single_values_can_be_drawn(y) -> None:
     assert (figure_pixels(axes.figure) != before).any() == bool(np.isfinite(y).any())
 
 
+@pytest.mark.parametrize("y", [[1e308, -1e308], [1e308], [8e307, 0.0, -8e307], [1e300, -1e300]])
+def test_values_at_the_end_of_the_range_of_floats(y) -> None:
+    axes = one_axes(None, "A test")
+    draw_curve(axes, range(len(y)), y, "loss")
+    figure_pixels(axes.figure)
+    assert np.isfinite(axes.lines[0].get_ydata()).tolist() == [abs(value) <= 1e300 for value in y]
+
+
 def test_long_curves_have_no_markers() -> None:
     axes = one_axes(None, "A test")
     draw_curve(axes, range(100), range(100), "loss")

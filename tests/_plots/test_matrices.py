@@ -24,6 +24,7 @@ def numbers(figure) -> list[str]:
         ([[1.5e6, 2e9], [-123456, math.inf]], ["1500k", "2000M", "-123k", "inf"]),
         ([[math.nan, math.nan], [math.nan, math.nan]], ["nan"] * 4),
         ([[0, 0], [0, 0]], ["0"] * 4),
+        ([[1e308, -1e308], [1e300, 9.9e13]], ["1e+308", "-1e+308", "1e+300", "99000G"]),
     ],
 )
 def test_small_matrices_show_their_numbers(values, shown) -> None:

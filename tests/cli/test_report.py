@@ -83,7 +83,7 @@ def test_the_browser_is_opened(run: Path, monkeypatch: Any) -> None:
         (["night", "-o", "."], 2, "--output='.' is a folder. Name a file in it."),
         (["night", "-o", "no/a.html"], 2, "there is no folder 'no'. Create it first."),
         (["night", "--opn"], 2, "no option '--opn'. Did you mean '--open'?"),
-        (["empty"], 1, "has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv), but nothing."),
+        (["empty"], 1, "has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv); the folder is empty."),
     ],
 )
 def test_errors(words: list[str], code: int, message: str, run: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -134,3 +134,18 @@ def test_two_writers_of_one_log_are_read_soon() -> None:
             builder.add(step, {"loss": 1.0}, seconds=seconds)
     # A pass for each of the resumptions would take minutes.
     assert len(builder.history()["loss"]) == 20_001
+
+
+def test_the_latest_times_outlast_all_values() -> None:
+    builder = HistoryBuilder("night")
+    for step in range(100):
+        builder.add(step, {"loss": float(step)}, epoch=0, seconds=0.1 * step)
+    builder.add(100, {"time/epoch": 1}, epoch=1, seconds=10.0)
+    assert builder.history().latest == {"step": 100, "epoch": 1, "seconds": 10.0}
+    builder.thin(10)
+    found = builder.history()
+    assert found.latest == {"step": 100, "epoch": 1, "seconds": 10.0}
+    builder.add(50, {"loss": 0.5}, epoch=0, seconds=5.0)  # resumed
+    assert builder.history().latest == {"step": 50, "epoch": 0, "seconds": 5.0}
+    assert found.followed_by(HistoryBuilder("night").history()).latest == found.latest
+    assert found.until(5.0).latest == {}

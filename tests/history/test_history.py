@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from composer.history import History, Series
+from composer.history import History, LoggedArray, Series
 
 
 def test_metrics_by_name() -> None:
@@ -16,6 +16,16 @@ def test_metrics_by_name() -> None:
     with pytest.raises(KeyError, match=r"no metric 'x'. Logged: nothing."):
         History("empty")["x"]
     assert (history.first_step, history.last_step, history.seconds) == (4, 8, None)
+
+
+def test_what_is_no_number_is_elsewhere() -> None:
+    matrix = {"metrics/eval/CM": LoggedArray(np.eye(2), 8)}
+    history = History("night", arrays=matrix, texts={"word": "once"})
+    for name in ("eval/CM", "metrics/eval/CM"):
+        with pytest.raises(KeyError, match=r"is an array, not a number.*history\.arrays\['metrics/eval/CM'\]"):
+            history[name]
+    with pytest.raises(KeyError, match=r"is text, not a number.*history\.texts\['word'\]"):
+        history["word"]
 
 
 def test_a_table_of_pandas() -> None:

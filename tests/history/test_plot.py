@@ -125,7 +125,7 @@ def test_arrays() -> None:
         run.plot("eval/cube")
 
 
-@pytest.mark.parametrize("values", [[1.0], [math.nan], [math.inf, 1.0], [math.nan] * 3])
+@pytest.mark.parametrize("values", [[1.0], [math.nan], [math.inf, 1.0], [math.nan] * 3, [1e308, -1e308]])
 def test_any_values_can_be_drawn(values) -> None:
     run = history({"loss/train/$x": values, "metrics/eval/<b>_^{": values})
     assert figure_png(run.plot()).startswith(b"\x89PNG")

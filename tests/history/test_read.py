@@ -160,7 +160,7 @@ def test_records_of_other_kinds(tmp_path: Path) -> None:
 
 
 def test_folders(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no log .* but nothing. Pass the Trainer loggers="):
+    with pytest.raises(FileNotFoundError, match=r"has no log .*; the folder is empty\. Pass the Trainer loggers="):
         History.read(tmp_path)
     run = tmp_path / "night"
     run.mkdir()
@@ -181,6 +181,17 @@ def test_folders(tmp_path: Path) -> None:
     (run / "empty.csv").touch()
     with pytest.raises(ValueError, match="it is empty"):
         History.read(run / "empty.csv")
+
+
+@pytest.mark.parametrize("place", ["", "night"])
+@pytest.mark.parametrize(("name", "content"), [("log.jsonl", b""), ("metrics.csv", b""), ("log.jsonl", b"\0" * 100)])
+def test_a_log_in_a_folder_that_cannot_be_read_is_named(tmp_path: Path, place: str, name: str, content: bytes) -> None:
+    log = tmp_path / place / name
+    log.parent.mkdir(exist_ok=True)
+    log.write_bytes(content)
+    reason = "it begins with" if content else "it is empty"
+    with pytest.raises(ValueError, match=f"{re.escape(name)}' is not a log of JSONLinesLogger or CSVLogger: {reason}"):
+        History.read(tmp_path)
 
 
 def test_links_that_lead_out_and_pipes_are_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,13 @@ def test_the_page_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(RuntimeError("no space"), "Failed after"), (KeyboardInterrupt(), "Interrupted after")]
+    ("error", "told"),
+    [
+        (RuntimeError("no space"), "Failed after 6 steps"),
+        (KeyboardInterrupt(), "Interrupted after 6 steps"),
+        (SystemExit("no space"), "Failed after 6 steps"),
+        (SystemExit(), "Failed after 6 steps"),
+    ],
 )
 def test_an_exception_ends_with_a_page(tmp_path: Path, error: BaseException, told: str) -> None:
     trainer = train(tmp_path, Break(error))
@@ -71,6 +78,19 @@ def test_an_exception_ends_with_a_page(tmp_path: Path, error: BaseException, tol
     assert told in page
     assert "no space" in page or not error.args
     trainer.close()
+
+
+class Terminate(Callback):
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_exits_is_no_failure(tmp_path: Path) -> None:
+    trainer = train(tmp_path, Terminate(), save_folder=str(tmp_path / "saved"))
+    with trainer, pytest.raises(SystemExit):
+        trainer.fit()
+    assert "Interrupted after 6 steps" in (tmp_path / "night.html").read_text(encoding="utf-8")
 
 
 def test_a_resumed_run_replaces_its_page(tmp_path: Path) -> None:

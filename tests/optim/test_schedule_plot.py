@@ -10,6 +10,7 @@ import pytest
 from composer import optim
 from composer.core.time import TimeUnit
 from composer.optim import ComposerScheduler
+from composer.warnings import ComposerWarning
 
 ARGUMENTS = {
     "ConstantWithWarmupScheduler": {"t_warmup": "1ep"},
@@ -22,7 +23,6 @@ ARGUMENTS = {
     "MultiStepWithWarmupScheduler": {"t_warmup": "1ep", "milestones": ["2ep"]},
     "PolynomialScheduler": {"power": 2},
     "PolynomialWithWarmupScheduler": {"t_warmup": "1ep"},
-    "ReduceOnPlateauScheduler": {"monitor": "eval/Accuracy"},
     "SequentialScheduler": {
         "schedules": [optim.ConstantScheduler(), optim.LinearScheduler()],
         "milestones": ["1ep"],
@@ -36,7 +36,7 @@ SCHEDULES = [
     for name in optim.__all__
     if isinstance(one := getattr(optim, name), type)
     and issubclass(one, ComposerScheduler)
-    and one is not ComposerScheduler
+    and one not in (ComposerScheduler, optim.ReduceOnPlateauScheduler)
 ]
 
 
@@ -61,14 +61,65 @@ def test_every_schedule(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("duration", "last", "label"),
-    [("100ba", 100, "batches"), ("1e12tok", 1e12, "tokens"), ("1h30m", 5400, "seconds"), ("0ba", 0, "batches")],
+    [("100ba", 100, "batches"), ("1e12tok", 1e12, "tokens"), ("1h30m", 5400, "seconds")],
 )
 def test_units(duration: str, last: float, label: str) -> None:
     figure = optim.LinearScheduler().plot(duration)
     x, y = curve(figure)
     assert (x[0], x[-1], figure.axes[0].get_xlabel()) == (0, last, label)
     assert len(x) <= 1001
-    assert y[-1] == 0 or last == 0
+    assert y[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("duration", "epoch_length", "error", "message"),
+    [
+        (10, None, TypeError, "max_duration must be a time such as '10ep', '1000ba' or '0.3dur', but got 10"),
+        (None, None, TypeError, "max_duration must be a time"),
+        ("abc", None, ValueError, "max_duration='abc' is not valid"),
+        ("0ep", None, ValueError, "max_duration must be greater than 0, but got '0ep'"),
+        ("-1ep", None, ValueError, "max_duration must be greater than 0"),
+        ("10ep", 0, ValueError, "epoch_length must be greater than 0, but got 0"),
+        ("10ep", -3, ValueError, "epoch_length must be greater than 0, but got -3"),
+        ("10ep", 2.5, TypeError, "epoch_length must be .*, but got 2.5"),
+    ],
+)
+def test_a_run_must_have_a_duration(duration, epoch_length, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        optim.LinearScheduler().plot(duration, epoch_length)
+    if duration != "0ep":
+        with pytest.raises(
+            error, match=message.replace("duration must be greater than 0", "duration must be 0 or greater")
+        ):
+            optim.LinearScheduler().preview(duration, epoch_length)
+
+
+def test_messages_are_in_the_units_that_were_given() -> None:
+    with pytest.warns(ComposerWarning, match="t_warmup='20ep' is 20ep, longer than the run of 10ep") as caught:
+        optim.CosineAnnealingWithWarmupScheduler("20ep").plot("10ep")
+    assert len(caught) == 1
+    late = optim.SequentialScheduler([optim.ConstantScheduler(), optim.LinearScheduler()], milestones=["20ep"])
+    with pytest.raises(ValueError, match="the schedules before it last until 20ep, and the run ends at 10ep"):
+        late.plot("10ep")
+
+
+def test_a_schedule_that_depends_on_a_metric_has_no_curve() -> None:
+    plateau = optim.ReduceOnPlateauScheduler("eval/Accuracy")
+    for schedule in (plateau, plateau.with_warmup("1ep"), plateau.assign("lr")):
+        with pytest.raises(ValueError, match=r"ReduceOnPlateauScheduler\(.* depends on a metric.*LRMonitor"):
+            schedule.plot("10ep")
+
+
+def test_an_assigned_schedule() -> None:
+    linear = optim.LinearScheduler()
+    figure = linear.assign("weight_decay").plot("4ep", epoch_length=25)
+    np.testing.assert_allclose(curve(figure)[1], linear.preview("4ep", epoch_length=25))
+    assert figure.axes[0].get_ylabel() == "multiplier of weight_decay"
+    linear.plot("4ep", ax=figure.axes[0])
+    legend = figure.axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["LinearScheduler of weight_decay", "LinearScheduler"]
+    with pytest.raises(TypeError, match=r"<lambda> is a function of the state of a run"):
+        optim.AssignedSchedule(lambda state, ssr: 1.0, "weight_decay").plot("4ep")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.core.metric_target import MetricTarget
-from composer.history import Series
-from composer.reports.group_curves import aligned
+from composer.history import History, Series
+from composer.reports import compare_runs
+from composer.reports.group_curves import aligned, group_figure
 from composer.reports.measures import time_to_target
+from composer.reports.run_groups import RunGroup
 from composer.statistics import mean_band
 
 
@@ -65,3 +72,45 @@ def test_time_to_a_target_with_evaluations_at_the_same_time() -> None:
     assert missed is not None
     assert (missed.time, missed.limit) == (None, 2.0)
     assert time_to_target(series([1], [0.5]), MetricTarget("x", 0.5, "max")) is None
+
+
+def traces_of(figure: object) -> list[dict[str, Any]]:
+    found = re.search(r'<script type="application/json">(.*?)</script>', str(figure), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])["data"]
+
+
+def test_runs_without_a_common_time_are_drawn_each() -> None:
+    pytest.importorskip("plotly")
+    near = [series([10], [0.5], [1.0]), series([10], [0.6], [1.1])]
+    apart = [series([10, 20], [0.1, 0.2], [1.0, 2.0]), series([10, 20], [0.1, 0.2], [3.0, 4.0])]
+    made = [
+        RunGroup(name, tuple(History(f"{name}{number}", {"x": one}) for number, one in enumerate(curves)))
+        for name, curves in (("near", near), ("apart", apart))
+    ]
+    over_time = traces_of(group_figure(made, "x", "seconds", "x"))
+    assert [(one["meta"], one.get("visible", True)) for one in over_time] == [
+        *(("near0", True), ("near1", True), ("apart0", True), ("apart1", True)),
+    ]
+    assert [one["name"] for one in over_time if one["showlegend"]] == ["near, each run", "apart, each run"]
+    over_steps = traces_of(group_figure(made, "x", "step", "x"))
+    assert {"near, mean of 2", "apart, mean of 2"} <= {one.get("meta") for one in over_steps}
+
+
+def test_groups_without_times_are_named_on_the_page() -> None:
+    pytest.importorskip("plotly")
+    pytest.importorskip("scipy")
+    timed, plain = (
+        History(name, {"x": series([1, 2], [0.1, 0.2], at)}) for name, at in (("a", [1.0, 2.0]), ("b", None))
+    )
+    assert "Not drawn over time, as their logs have no times: b." in compare_runs(timed, plain).to_html()
+    assert "Not drawn over time" not in compare_runs(timed, dataclasses.replace(timed, name="c")).to_html()
+
+
+def test_each_run_has_its_own_name_if_others_have_no_times() -> None:
+    pytest.importorskip("plotly")
+    pytest.importorskip("scipy")
+    curves = [series([1, 2], [0.1, 0.2]), *(series([1, 2], [0.1, 0.2], [1.0, 2.0]) for _ in range(2))]
+    group = RunGroup("a", tuple(History(f"run{number}", {"x": one}) for number, one in enumerate(curves)))
+    shown = traces_of(group_figure([group], "x", "seconds", "x"))
+    assert [one["meta"] for one in shown if one.get("visible") is False] == ["run1", "run2"]

@@ -16,9 +16,11 @@ import pytest
 from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
 from composer.history import History, LoggedArray, Series
+from composer.loggers import CSVLogger, HTMLReport, JSONLinesLogger
 from composer.reports import ReportImage, run_report
 from composer.reports.png import png_bytes
 from tests.browser import SCREENS, open_page, wait_until
+from tests.common import trainer_of
 from tests.reports.runs import HOSTILE, history_with
 
 pytest.importorskip("plotly")
@@ -318,3 +320,12 @@ def test_searching_metrics_in_a_browser(tmp_path: Path, width: int, height: int,
         assert status.inner_text() == "0 found"
         assert page.locator("img, b").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("logger", [JSONLinesLogger, CSVLogger])
+def test_epochs_are_counted_without_an_evaluation(tmp_path: Path, logger: Any) -> None:
+    loggers = [logger(str(tmp_path / "log")), HTMLReport(str(tmp_path / "live.html"))]
+    with trainer_of(max_duration="2ep", loggers=loggers) as trainer:
+        trainer.fit()
+    for page in (run_report(History.read(tmp_path / "log")), (tmp_path / "live.html").read_text(encoding="utf-8")):
+        assert "after 8 steps, 2 epochs" in page
