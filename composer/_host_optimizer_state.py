@@ -34,6 +34,10 @@ def map_device_values(optimizer: Optimizer, function: Callable[[Any], Any]) -> N
         for name, value in state.items():
             if name not in on_host:
                 state[name] = function(value)
+    values = cast("dict[Any, Any]", optimizer.state)
+    for key, value in values.items():
+        if not isinstance(value, dict):  # such as a step count of all parameters
+            values[key] = function(value)
 
 
 def host_values_back(optimizer: Optimizer) -> None:
@@ -51,10 +55,12 @@ def host_values_back(optimizer: Optimizer) -> None:
 
 
 def _states(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """Yield the state of each parameter, and the names of its values that the host reads."""
+    """Yield each dict of values, mostly that of a parameter, and the names of its values that the host reads."""
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     all_move = getattr(optimizer, "step_on_device", False)
-    for parameter, state in optimizer.state.items():
+    for parameter, state in cast("dict[Any, Any]", optimizer.state).items():
+        if not isinstance(state, dict):
+            continue
         group = groups.get(id(parameter), {})
         moves = all_move or group.get("capturable") or group.get("fused")
         yield cast("dict[str, Any]", state), frozenset() if moves else _READ_BY_HOST

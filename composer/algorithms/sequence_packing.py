@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from composer._text import did_you_mean, one_of, plural, whole_number
+from composer.algorithms._documents import as_documents, document_keys, flat_tokens, sums
 
 __all__ = ["SequencePacking", "block_diagonal_mask", "document_block_mask", "document_offsets", "pack_sequences"]
 
@@ -106,14 +107,15 @@ def pack_sequences(
     max_seq_length: int,
     causal: bool = True,
     weights: str = "token",
-    padding: Mapping[str, int] | None = None,
+    padding: Mapping[str, float] | None = None,
     num_rows: int | None = None,
 ) -> dict[str, Tensor]:
     """Pack documents into rows of tokens, longest first, each into the row that it fills best.
 
     Args:
         documents: Each a sequence of token ids, (n,), or a mapping with ``"input_ids"`` and further sequences of the
-            same length, such as ``"labels"``. An ``"attention_mask"`` marks padding, which is removed.
+            same length, such as ``"labels"``. An ``"attention_mask"``, 0 for padding, has it removed. Unsigned integers
+            of 16 bits or more, as in files of tokens, become int64.
         max_seq_length: S, the length of a row in tokens; no document may be longer.
         causal: Whether the model predicts the next token. Then labels default to the tokens, and the first label of
             each document is ignored: it has no context.
@@ -123,13 +125,15 @@ def pack_sequences(
         num_rows: B, the number of rows, padded with empty ones, for constant shapes; as many as needed by default.
 
     Returns:
-        Tensors (B, S): ``input_ids`` and the other keys of the documents; ``labels``, -100 where ignored;
-        ``position_ids``, from 0 in each document; ``document_ids``, from 1 in each row, 0 for padding; and
-        ``loss_weights``, 0 where there is no label. The loss is ``(weights * losses).sum() / weights.sum()``.
+        Tensors (B, S): ``input_ids`` and the other keys of the documents; ``labels``, -100 where ignored, int64 unless
+        they have fractions; ``position_ids``, from 0 in each document; ``document_ids``, from 1 in each row, 0 for
+        padding; and ``loss_weights``, 0 where there is no label. The loss is
+        ``(weights * losses).sum() / weights.sum()``.
 
     Raises:
-        ValueError: A document is empty or too long, there are too many for the rows, or the documents have different
-            keys.
+        TypeError: ``documents`` is a batch, or a value of a document is not a sequence of numbers.
+        ValueError: A document is empty or too long, there are too many for the rows, the documents have different
+            keys, an attention mask has negative values, or ``padding`` has an unknown key or an unsuitable value.
 
     >>> packed = pack_sequences([[5, 6, 7], [8, 9], [3]], max_seq_length=4)
     >>> packed["input_ids"]
@@ -151,12 +155,20 @@ def _packed(
     max_seq_length: int,
     causal: bool,
     weights: str,
-    padding: Mapping[str, int] | None,
+    padding: Mapping[str, float] | None,
     num_rows: int | None,
     keep: Sequence[str] | None = None,
 ) -> dict[str, Tensor]:
     """Do what :func:`pack_sequences` does, for some keys only if they are given."""
-    flat, lengths = _flat_tokens(documents, max_seq_length)
+    documents = as_documents(documents)
+    given = [*document_keys(documents), *(["labels"] if causal else [])]
+    # What a document has under these names is replaced.
+    keys = [*dict.fromkeys(key for key in given if key not in _ADDED), *_ADDED]
+    for key in () if keep is None else keep:
+        if key not in keys:
+            raise ValueError(f"keep contains {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}")
+    fill = _fill_values(padding or {}, keys)
+    flat, lengths = flat_tokens(documents, max_seq_length, _used(keep))
     if causal or "labels" in flat:
         flat["labels"] = _labels(flat, lengths, causal)
     begins, numbers, rows = _assign(lengths.tolist(), max_seq_length)
@@ -174,15 +186,10 @@ def _packed(
         "document_ids": lambda: torch.tensor(numbers).repeat_interleave(lengths),
         "loss_weights": lambda: _loss_weights(flat.get("labels"), lengths, weights),
     }
-    # What a document has under these names is replaced.
-    keys = [*(key for key in flat if key not in made), *made]
-    fill = {"labels": _IGNORED, **(padding or {}), **dict.fromkeys(_ADDED, 0)}
     packed: dict[str, Tensor] = {}
     for key in keys if keep is None else keep:
-        if key not in keys:
-            raise ValueError(f"keep contains {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}")
         values = made[key]() if key in made else flat[key]
-        filled = values.new_full((size * max_seq_length,), fill.get(key, 0))
+        filled = values.new_full((size * max_seq_length,), _stored(key, fill.get(key, 0), values.dtype))
         packed[key] = filled.scatter_(0, target, values).view(size, max_seq_length)
     return packed
 
@@ -219,7 +226,8 @@ class SequencePacking:
         weights: Whether each ``"token"`` or each ``"document"`` has equal weight.
         padding: Padding value by key.
         num_rows: B, the number of rows; as many as needed by default.
-        keep: The keys to return; all by default. Models of ``transformers`` reject unknown keys.
+        keep: The keys to return; all by default. Models of ``transformers`` reject unknown keys. Other keys of the
+            documents, such as texts, are not read.
 
     Raises:
         ValueError: An argument is out of range.
@@ -236,7 +244,7 @@ class SequencePacking:
         max_seq_length: int,
         causal: bool = True,
         weights: str = "token",
-        padding: Mapping[str, int] | None = None,
+        padding: Mapping[str, float] | None = None,
         num_rows: int | None = None,
         keep: Sequence[str] | None = None,
     ) -> None:
@@ -254,78 +262,42 @@ class SequencePacking:
         )
 
 
-def _flat_tokens(documents: Iterable[Any], max_seq_length: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the tokens of all documents, one after the other and without padding, by key, and the lengths, (N,)."""
-    tensors, masks = _columns(list(documents))
-    shapes = [each.shape for each in tensors["input_ids"]]
-    for key, values in tensors.items():
-        _require_one_entry_per_token(key, values, shapes)
-    sizes = [shape[0] for shape in shapes]
-    lengths = torch.tensor(sizes)
-    # Rows are assembled on the CPU; one copy for each key, if the documents are elsewhere.
-    flat = {key: torch.cat(values).cpu() for key, values in tensors.items()}
-    if any(mask is not None for mask in masks):
-        given = [torch.ones(shape) if mask is None else mask.cpu() for shape, mask in zip(shapes, masks, strict=True)]
-        _require_one_entry_per_token("attention_mask", given, shapes)
-        present = torch.cat(given).bool()
-        flat = {key: values[present] for key, values in flat.items()}
-        lengths = _sums(present.long(), lengths)
-        sizes = lengths.tolist()
-    if not 1 <= min(sizes) <= max(sizes) <= max_seq_length:
-        index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_seq_length)
-        raise ValueError(
-            f"documents[{index}] has {plural(sizes[index], 'token')}, but a row holds between 1 and "
-            f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
-        )
-    return flat, lengths
+def _used(keep: Sequence[str] | None) -> list[str] | None:
+    """Return the keys of documents that are needed for the keys to return, or None for all."""
+    if keep is None or "loss_weights" not in keep:
+        return None if keep is None else list(keep)
+    return [*keep, "labels"]
 
 
-def _columns(documents: Sequence[Any]) -> tuple[dict[str, list[Tensor]], list[Tensor | None]]:
-    """Return the values of all documents by key, and their attention masks."""
-    if not documents:
-        raise ValueError("documents is empty: there is nothing to pack.")
-    if all(isinstance(document, Tensor) for document in documents):
-        return {"input_ids": list(documents)}, []
-    tensors: dict[str, list[Tensor]] = {}
-    masks: list[Tensor | None] = []
-    for index, document in enumerate(documents):
-        # Tensors first, since to ask whether an object is a mapping takes longer.
-        if isinstance(document, Tensor) or not isinstance(document, Mapping):
-            document = {"input_ids": document}
-        fields = {key: torch.as_tensor(value) for key, value in cast("Mapping[str, Any]", document).items()}
-        if "input_ids" not in fields:
-            raise ValueError(f"documents[{index}] has no 'input_ids', only {', '.join(map(str, fields))}.")
-        masks.append(fields.pop("attention_mask", None))
-        if not tensors:
-            tensors = {key: [] for key in fields}
-        if fields.keys() != tensors.keys():
+def _fill_values(padding: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
+    """Return the padding value by key, where it is not 0."""
+    for key, value in padding.items():
+        if key in _ADDED and value != 0:
             raise ValueError(
-                f"All documents must have the same keys, but documents[0] has {', '.join(tensors)} and "
-                f"documents[{index}] has {', '.join(fields)}."
+                f"padding[{key!r}] is {value!r}, but packing adds {key}, whose padding is 0. Leave it out."
             )
-        for key, value in fields.items():
-            tensors[key].append(value)
-    return tensors, masks
-
-
-def _require_one_entry_per_token(key: str, values: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
-    """Raise ValueError for the first document whose values are not as many as its tokens."""
-    for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        if len(shape) != 1 or value.shape != shape:
+        if key not in (*keys, "labels"):
             raise ValueError(
-                f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
-                f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."
+                f"padding has the key {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}"
             )
+    return {"labels": _IGNORED, **padding}
 
 
-def _sums(values: Tensor, lengths: Tensor) -> Tensor:
-    """Return the sum over each document of values that follow one another, (N,)."""
-    document = torch.arange(len(lengths)).repeat_interleave(lengths)
-    return values.new_zeros(len(lengths)).index_add(0, document, values)
+def _stored(key: str, value: float, dtype: torch.dtype) -> float:
+    """Return a padding value, if a tensor can hold it."""
+    try:
+        stored = torch.full((), value, dtype=dtype).item()
+    except (TypeError, RuntimeError):
+        stored = None
+    if stored is None or (stored != value and not dtype.is_floating_point):
+        raise ValueError(f"padding[{key!r}] must be a value of {dtype}, as the values of the key are, not {value!r}.")
+    return value
 
 
 def _labels(flat: Mapping[str, Tensor], lengths: Tensor, causal: bool) -> Tensor:
     labels = flat.get("labels", flat["input_ids"])
+    if not labels.is_floating_point():
+        labels = labels.long()  # bytes and booleans cannot be -100
     if not causal:
         return labels
     labels = labels.clone()
@@ -360,4 +332,4 @@ def _loss_weights(labels: Tensor | None, lengths: Tensor, weights: str) -> Tenso
     counted = torch.ones(int(lengths.sum())) if labels is None else (labels != _IGNORED).float()
     if weights == "token":
         return counted
-    return counted / _sums(counted, lengths).clamp(min=1).repeat_interleave(lengths)
+    return counted / sums(counted, lengths).clamp(min=1).repeat_interleave(lengths)

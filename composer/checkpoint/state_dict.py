@@ -14,7 +14,7 @@ from composer import dist, trees
 from composer._text import one_of
 from composer._version import __version__
 from composer.checkpoint.contents import STATE_ENTRIES
-from composer.checkpoint.optimizer_states import optimizer_state
+from composer.checkpoint.optimizer_states import is_by_parameter, optimizer_state
 from composer.devices import Device
 from composer.precision import Precision
 
@@ -90,7 +90,8 @@ def get_optim_state_dict(
         cpu_offload: Whether to move the tensors to the host; None keeps their device.
 
     Raises:
-        ValueError: Both include and ignore keys are given, the precision is unknown, or the model is not sharded.
+        ValueError: Both include and ignore keys are given, the precision is unknown, the model is not sharded, or keys
+            are given for an optimizer whose state is not by parameter.
 
     >>> model = nn.Linear(1, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,13 +102,20 @@ def get_optim_state_dict(
     selected = _filter(include_keys, ignore_keys)
     _check_sharding(model, sharded_state_dict)
     state = optimizer_state(model, optimizer)
+
+    def convert(value: Any) -> Any:
+        return trees.map_collection(value, lambda leaf: _converted(leaf, precision, cpu_offload))
+
+    if not is_by_parameter(state):
+        if include_keys is not None or ignore_keys is not None:
+            raise ValueError(
+                f"include_keys and ignore_keys select parameters, but the state of {type(optimizer).__qualname__} is "
+                f"not by parameter, since it has a state_dict of its own. Leave them out."
+            )
+        return convert(state)
     return {
         **state,
-        "state": {
-            name: trees.map_collection(value, lambda leaf: _converted(leaf, precision, cpu_offload))
-            for name, value in state["state"].items()
-            if selected(name)
-        },
+        "state": {name: convert(value) for name, value in state["state"].items() if selected(name)},
         "param_groups": [
             {**group, "params": [name for name in group["params"] if selected(name)]} for group in state["param_groups"]
         ],

@@ -97,11 +97,13 @@ class FakePasses:
         Args:
             optimizer: The optimizer, of the parameters of the model; a copy of it steps.
         """
-        if any(optimizer.state.values()):
+        held = cast("dict[Any, Any]", optimizer.state)
+        if any(value for key, value in held.items() if isinstance(key, Tensor)):
             return 0
+        others: dict[Any, Any] = {key: value for key, value in held.items() if not isinstance(key, Tensor)}
         twin = copy.copy(optimizer)  # without its hooks, but also without the attributes of its class
         vars(twin).update({name: value for name, value in vars(optimizer).items() if name not in vars(twin)})
-        twin.state = defaultdict(dict)
+        twin.state = defaultdict(dict, copy.deepcopy(others))
         with self._recorded(self._log()):
             twin.param_groups = [
                 {**group, "params": [self._fake[id(each)] for each in group["params"]]}

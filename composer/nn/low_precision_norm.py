@@ -7,7 +7,9 @@ norms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -75,33 +77,36 @@ class LPGroupNorm(nn.GroupNorm):
         return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
+_LOWERED: Mapping[type[nn.Module], type[nn.Module]] = {
+    nn.LayerNorm: LPLayerNorm,
+    nn.RMSNorm: LPRMSNorm,
+    nn.GroupNorm: LPGroupNorm,
+}
+
+
 def lower_norm(module: nn.Module, module_index: int = -1) -> nn.Module | None:
-    """Make the low-precision version of a norm, with the same parameter objects and names.
+    """Make the low-precision version of a norm, with the same parameters, hooks and attributes.
 
     Args:
         module: A ``LayerNorm``, ``RMSNorm`` or ``GroupNorm``.
         module_index: Not used; present so that this is a policy of module surgery.
 
     Returns:
-        The layer, or None for subclasses with a custom forward pass.
+        The layer, or None for norms with a custom forward pass.
 
     >>> norm = nn.LayerNorm(8)
     >>> lower_norm(norm).weight is norm.weight
     True
     """
-    new: nn.Module
-    if type(module).forward is nn.LayerNorm.forward and isinstance(module, nn.LayerNorm):
-        new = LPLayerNorm([*module.normalized_shape], module.eps, elementwise_affine=False)
-        new.elementwise_affine = module.elementwise_affine
-    elif type(module).forward is nn.RMSNorm.forward and isinstance(module, nn.RMSNorm):
-        new = LPRMSNorm([*module.normalized_shape], module.eps, elementwise_affine=False)
-        new.elementwise_affine = module.elementwise_affine
-    elif type(module).forward is nn.GroupNorm.forward and isinstance(module, nn.GroupNorm):
-        new = LPGroupNorm(module.num_groups, module.num_channels, module.eps, affine=False)
-        new.affine = module.affine
-    else:
+    lowered = [new for cls, new in _LOWERED.items() if isinstance(module, cls) and type(module).forward is cls.forward]
+    if not lowered or "forward" in vars(module):
         return None
-    new._parameters.update(module._parameters)
+    new = lowered[0].__new__(lowered[0])
+    # Hooks and attributes too; the handles of hooks refer to these dicts, and go on removing them.
+    vars(new).update({name: value for name, value in vars(module).items() if name != "_compiled_call_impl"})
+    for hook in new._load_state_dict_pre_hooks.values():
+        if getattr(hook, "with_module", False):
+            cast("Any", hook).module = weakref.ref(new)
     return new
 
 

@@ -22,6 +22,7 @@ The modules, in reading order:
 - ``replicas``: process groups of low-communication training (DiLoCo, local SGD).
 - ``buffer_sync``: synchronize BatchNorm statistics across ranks.
 - ``unfinished_collectives``: complete the collectives of an interrupted batch after an OOM.
+- ``float8_layers``: float8 linear layers of ``precision="amp_fp8"``.
 - ``deepspeed``, ``deepspeed_config``: the DeepSpeed engine (ZeRO) and its configuration.
 """
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from composer.parallel.ddp import DDPSyncStrategy as DDPSyncStrategy
     from composer.parallel.ddp import ddp_sync_context as ddp_sync_context
     from composer.parallel.ddp import prepare_ddp_module as prepare_ddp_module
+    from composer.parallel.float8_layers import restore_linear_layers as restore_linear_layers
     from composer.parallel.fsdp import FSDPStrategy as FSDPStrategy
     from composer.parallel.fsdp import is_model_fsdp as is_model_fsdp
     from composer.parallel.fsdp import parallelize_composer_model as parallelize_composer_model
@@ -73,6 +75,7 @@ else:
             "prepare_ddp_module": "composer.parallel.ddp",
             "prepare_fsdp_module": "composer.parallel.fsdp",
             "prepare_tp_module": "composer.parallel.tensor_parallel",
+            "restore_linear_layers": "composer.parallel.float8_layers",
         },
     )
     del attach

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -20,11 +20,11 @@ from torch import nn
 from composer._lazy import import_extra
 from composer._text import one_of
 from composer.precision import require_float8
-from composer.surgery import replace_module_classes
 
 __all__ = [
     "Float8Settings",
     "convert_to_float8",
+    "converted_layers",
     "has_transformer_engine_layers",
     "restore_linear_layers",
 ]
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _PURPOSE: Final = "precision amp_fp8"
 _MULTIPLE: Final = 16  # of both dimensions of a weight, as the matrix products of GPUs need
 _RECIPES: Final = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+_MARK: Final = "_converted_for_amp_fp8"  # of layers that were not converted by the user
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Float8Settings:
 
         Raises:
             ValueError: A key or a recipe is unknown, or the device has no float8 and ``emulate`` is not given.
-            TypeError: The filter is not callable.
+            TypeError: The filter is not callable, or a value that must be True or False is not.
             RuntimeError: The GPU has no 8-bit arithmetic, and ``emulate`` is not given.
             MissingConditionalImportError: torchao is not installed.
 
@@ -72,9 +73,11 @@ class Float8Settings:
         chosen: Any = values.pop("module_filter_fn", None)
         if chosen is not None and not callable(chosen):
             raise TypeError(f"precision_config: module_filter_fn must be a function (module, name) -> bool: {chosen!r}")
-        fields = [field.name for field in dataclasses.fields(float8.Float8LinearConfig)]
-        for key in values:
-            one_of("the key of precision_config", key, ("recipe", "module_filter_fn", *fields))
+        defaults = {field.name: field.default for field in dataclasses.fields(float8.Float8LinearConfig)}
+        for key, value in values.items():
+            one_of("the key of precision_config", key, ("recipe", "module_filter_fn", *defaults))
+            if isinstance(defaults[key], bool) and not isinstance(value, bool):
+                raise TypeError(f"precision_config: {key} must be True or False, but is {value!r}.")
         if not values.get("emulate", False):
             require_float8(device_type)
         elif recipe == "rowwise_with_gw_hp" and device_type == "cpu":
@@ -108,9 +111,11 @@ def has_transformer_engine_layers(model: nn.Module) -> bool:
 def convert_to_float8(model: nn.Module, settings: Float8Settings) -> list[str]:
     """Convert the linear layers of a model to float8, in place.
 
-    Layers are ``torch.nn.Linear``, not of a subclass, whose numbers of inputs and outputs are divisible by 16. By
-    default, the first and the last linear layer of the model stay as they are, since the outputs are sensitive to their
-    rounding.
+    Layers are ``torch.nn.Linear``, not of a subclass or with a ``forward`` of their own, whose numbers of inputs and
+    outputs are divisible by 16. By default, the first and the last linear layer of the model stay as they are, since
+    the outputs are sensitive to their rounding. Layers that an earlier call converted get the new settings.
+
+    A converted layer is the same object, of another class, so that its hooks and attributes stay.
 
     Args:
         model: The model, before it is sharded.
@@ -120,7 +125,7 @@ def convert_to_float8(model: nn.Module, settings: Float8Settings) -> list[str]:
         The names of the converted layers.
 
     Raises:
-        ValueError: No layer can be converted.
+        ValueError: No layer can be converted, or a layer has an attribute with a name that the float8 layer uses.
 
     >>> model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 10))
     >>> convert_to_float8(model, Float8Settings.of({"emulate": True}, "cpu"))
@@ -128,7 +133,7 @@ def convert_to_float8(model: nn.Module, settings: Float8Settings) -> list[str]:
 
     Paper: https://arxiv.org/abs/2209.05433 (Micikevicius et al. 2022)
     """
-    float8: Any = import_extra("torchao.float8", "quantize", _PURPOSE)
+    _restore(converted_layers(model))
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found = {name: module for name, module in linear.items() if _is_convertible(module)}
     if settings.module_filter_fn is None:
@@ -145,18 +150,39 @@ def convert_to_float8(model: nn.Module, settings: Float8Settings) -> list[str]:
             + " Choose layers with precision_config={'module_filter_fn': lambda module, name: ...}, or use "
             "precision='amp_bf16'."
         )
-    layers = set(chosen.values())
-
-    def converted_layer(module: nn.Module, module_index: int) -> nn.Module | None:
-        return float8.convert_to_float8_training(module, config=settings.config) if module in layers else None
-
-    replace_module_classes(model, {nn.Linear: converted_layer})
+    cls, attributes = _float8_class(settings.config)
+    for name, module in chosen.items():
+        if taken := attributes.keys() & vars(module).keys():
+            raise ValueError(
+                f"precision='amp_fp8' cannot convert the layer {name}: it has the attribute {min(taken)!r}, which the "
+                f"float8 layer of torchao uses. Rename it, or leave the layer out with "
+                f"precision_config={{'module_filter_fn': lambda module, name: ...}}."
+            )
+    for module in chosen.values():
+        vars(module).update(attributes)
+        # A new layer would lose the hooks, and references of the user to the layer would not be to that of the model.
+        module.__class__ = cls
     _log.info("amp_fp8: converted %d of %d linear layers: %s", len(chosen), len(linear), ", ".join(chosen))
     return list(chosen)
 
 
+def converted_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a model that :func:`convert_to_float8` has converted.
+
+    Args:
+        model: The model.
+
+    >>> converted_layers(nn.Linear(16, 16))
+    []
+    """
+    return [module for module in model.modules() if _MARK in vars(module)]
+
+
 def restore_linear_layers(model: nn.Module) -> None:
-    """Replace the float8 layers of a model by ``torch.nn.Linear`` with the same parameters, in place.
+    """Make the float8 layers of a model ``torch.nn.Linear`` again, in place; layers of sharded models stay.
+
+    ``Trainer(precision="amp_fp8")`` leaves its float8 layers in the model. Call this to use the model in another
+    precision afterwards.
 
     Args:
         model: The model.
@@ -168,23 +194,34 @@ def restore_linear_layers(model: nn.Module) -> None:
     >>> type(model[0])
     <class 'torch.nn.modules.linear.Linear'>
     """
-    if not any(map(_is_float8, model.modules())):
+    _restore([module for module in model.modules() if _is_float8(module)])
+
+
+def _restore(layers: Sequence[nn.Module]) -> None:
+    if not layers:
         return
+    cls, attributes = _float8_class(None)
+    for layer in layers:
+        if type(layer) is cls:  # fully_shard derives a class of its own
+            for name in attributes:
+                vars(layer).pop(name, None)
+            layer.__class__ = nn.Linear
 
-    def linear(module: nn.Linear, module_index: int) -> nn.Module | None:
-        if not _is_float8(module):
-            return None
-        made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
-        made.weight, made.bias = module.weight, module.bias
-        return made
 
-    replace_module_classes(model, {nn.Linear: linear})
+def _float8_class(config: Any) -> tuple[type[nn.Linear], dict[str, Any]]:
+    """Return the class of float8 layers, and the attributes that it has beyond those of ``nn.Linear``."""
+    float8: Any = import_extra("torchao.float8", "quantize", _PURPOSE)
+    plain = nn.Linear(_MULTIPLE, _MULTIPLE, device="meta")
+    names = set(vars(plain))
+    made: nn.Linear = float8.convert_to_float8_training(plain, config=config)
+    return type(made), {_MARK: True, **{name: value for name, value in vars(made).items() if name not in names}}
 
 
 def _is_convertible(module: nn.Linear) -> bool:
     # A subclass may compute something else; the output projection of nn.MultiheadAttention is never called.
     sizes = module.in_features, module.out_features
-    return type(module) is nn.Linear and not any(size % _MULTIPLE for size in sizes)
+    is_plain = type(module) is nn.Linear and "forward" not in vars(module)
+    return is_plain and not any(size % _MULTIPLE for size in sizes)
 
 
 def _is_float8(module: nn.Module) -> bool:

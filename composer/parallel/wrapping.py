@@ -23,6 +23,7 @@ __all__ = [
     "model_policy",
     "prefetch",
     "repeated_blocks",
+    "shared_by_blocks",
     "units_of",
 ]
 
@@ -113,6 +114,28 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     blocks = [module for module in units if module not in inner and not _is_single_operation(module)]
     counts = Counter(map(type, blocks))
     return [block for block in blocks if counts[type(block)] > 1]
+
+
+def shared_by_blocks(model: nn.Module) -> list[str]:
+    """Return the names of the weights for which entries of containers are not among :func:`repeated_blocks`.
+
+    These entries share them with another module, or are one module that the container holds several times.
+
+    Args:
+        model: The model.
+
+    >>> block = nn.TransformerEncoderLayer(4, 2, 4, bias=False)
+    >>> shared_by_blocks(nn.Sequential(block, block))[:2]
+    ['0.self_attn.in_proj_weight', '0.self_attn.out_proj.weight']
+    """
+    shared = _SharedParameters(model)
+    found = {name for block in _repeated(model) if not _is_single_operation(block) for name in shared.of(block)}
+    for container in model.modules():
+        if isinstance(container, _CONTAINERS):
+            entries = Counter(container._modules.values())  # children() lists each module once
+            again = [each for each, times in entries.items() if each is not None and times > 1]
+            found.update(name for each in again if not _is_single_operation(each) for name in shared.names(each))
+    return [name for name, _ in model.named_parameters() if name in found]
 
 
 def float32_units(
@@ -277,3 +300,7 @@ class _SharedParameters:
         inside = set(module.modules())
         shared = [key for key in map(id, module.parameters()) if not inside.issuperset(self._holders[key])]
         return [self._names[key] for key in shared]
+
+    def names(self, module: nn.Module) -> list[str]:
+        """Return the names of a module's weights in the model."""
+        return [self._names[key] for key in map(id, module.parameters())]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from composer import dist
+from composer._text import plural
 from composer.parallel.float8_layers import (
     Float8Settings,
     convert_to_float8,
+    converted_layers,
     has_transformer_engine_layers,
 )
+from composer.precision import Precision
+from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -44,6 +49,8 @@ def float8_settings(state: State, strategy: Strategy) -> Float8Settings | None:
 def prepare_model(run: Run) -> None:
     """Prepare the model and the optimizers for training, after algorithms have changed the layers.
 
+    Warns of float8 layers that an earlier trainer has left in the model, if the precision is another.
+
     Args:
         run: The run.
 
@@ -53,4 +60,12 @@ def prepare_model(run: Run) -> None:
     state = run.state
     if run.float8 is not None:
         convert_to_float8(state.model, run.float8)
+    elif state.precision is not Precision.AMP_FP8 and (layers := converted_layers(state.model)):
+        warnings.warn(
+            f"{plural(len(layers), 'linear layer')} of the model will compute in float8 although the precision is "
+            f"{state.precision.value!r}: an earlier Trainer with precision='amp_fp8' converted them. Call "
+            f"composer.parallel.restore_linear_layers(model) before you create the Trainer, or create the model anew.",
+            ComposerWarning,
+            stacklevel=2,
+        )
     run.strategy.prepare(state)

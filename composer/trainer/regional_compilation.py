@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer.parallel.wrapping import repeated_blocks
+from composer._text import first_of
+from composer.parallel.wrapping import repeated_blocks, shared_by_blocks
 from composer.trainer.dynamic_dims import DynamicDims
 
 __all__ = ["compile_blocks"]
@@ -43,19 +44,13 @@ def compile_blocks(
         The blocks that share a compiled function, for each function.
 
     Raises:
-        ValueError: The model has no repeated blocks.
+        ValueError: The model has no repeated blocks, or these share weights.
 
     >>> blocks = [nn.TransformerEncoderLayer(4, 2, 8) for _ in range(3)]
     >>> [len(each) for each in compile_blocks(nn.Sequential(*blocks), {"backend": "eager"})]
     [3]
     """
-    blocks = repeated_blocks(model)
-    if not blocks:
-        raise ValueError(
-            f"compile_config: regional=True compiles the blocks that a model repeats, such as the layers of a "
-            f"transformer in an nn.ModuleList, and {type(model).__name__} has none. Leave 'regional' out to compile "
-            f"the full model, or select its blocks: set module._fsdp_wrap = True on each."
-        )
+    blocks = _blocks_of(model)
     groups: dict[Any, list[nn.Module]] = {}
     for block in blocks:
         groups.setdefault(_structure(block), []).append(block)
@@ -65,6 +60,31 @@ def compile_blocks(
         for block in group:
             block._compiled_call_impl = _CompiledBlock(block, functions, dynamic)
     return list(groups.values())
+
+
+def _blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks to compile."""
+    name = type(model).__name__
+    try:
+        blocks = repeated_blocks(model)
+    except ValueError as error:
+        raise ValueError(
+            f"compile_config: regional=True cannot compile the blocks of {name}. {error} Or leave 'regional' out to "
+            f"compile the full model."
+        ) from error
+    if not blocks and (shared := shared_by_blocks(model)):
+        raise ValueError(
+            f"compile_config: regional=True compiles the blocks that a model repeats if each has weights of its own, "
+            f"but the blocks of {name} share {first_of(shared)}. Leave 'regional' out to compile the full model."
+        )
+    if not blocks:
+        raise ValueError(
+            f"compile_config: regional=True compiles the blocks that a model repeats, such as the layers of a "
+            f"transformer in an nn.ModuleList, not one that it calls several times, and {name} has none. Leave "
+            f"'regional' out to compile the full model, or, if it has several blocks elsewhere, select them: set "
+            f"module._fsdp_wrap = True on each."
+        )
+    return blocks
 
 
 class _Functions:

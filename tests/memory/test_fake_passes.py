@@ -57,6 +57,22 @@ def test_state_of_optimizers(optimizer, copies) -> None:
     assert passes.optimizer_state(made) == 0
 
 
+def test_optimizer_state_of_no_parameter() -> None:
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            self.state["total_step"] += 1
+            self.state["rates"] *= 0.9
+            return super().step(closure)
+
+    model = nn.Linear(100, 200, bias=False)
+    optimizer = Counting(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.state["total_step"], optimizer.state["rates"] = 1, torch.ones(2)
+    passes = FakePasses(model, torch.zeros(1, 100), CPU)
+    assert passes.optimizer_state(optimizer) >= model.weight.nbytes
+    assert optimizer.state["total_step"] == 1
+    assert optimizer.state["rates"].tolist() == [1, 1]
+
+
 def test_values_that_are_not_there() -> None:
     model = nn.Linear(4, 1)
 

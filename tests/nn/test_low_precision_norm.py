@@ -61,8 +61,33 @@ def test_other_layers_stay():
             return super().forward(input.float())
 
     assert lower_norm(Own(3)) is None
+    patched = nn.LayerNorm(3)
+    patched.forward = lambda input: input
+    assert lower_norm(patched) is None
     assert lower_norm(nn.BatchNorm1d(3)) is None
     assert lower_norm(lower_norm(nn.LayerNorm(3))) is None
+
+
+@pytest.mark.parametrize("make", NORMS)
+def test_hooks_and_attributes_stay(make):
+    calls, model = [], nn.Sequential(make())
+    norm = model[0]
+    norm.note = "x"
+    handles = [
+        norm.register_forward_pre_hook(lambda *args: calls.append("forward_pre")),
+        norm.register_full_backward_hook(lambda *args: calls.append("backward")),
+        norm.register_load_state_dict_pre_hook(lambda module, *args: calls.append(module)),
+    ]
+    model[0] = new = lower_norm(norm)
+    del norm
+    for expected in (["forward_pre", "backward", new], []):
+        calls.clear()
+        model(torch.randn(3, 4, 5, requires_grad=True)).sum().backward()
+        model.load_state_dict(model.state_dict())
+        assert calls == expected
+        for handle in handles:
+            handle.remove()
+    assert new.note == "x"
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import nn
 
 from composer import ComposerModel
-from composer.parallel.float8_layers import Float8Settings, convert_to_float8, restore_linear_layers
+from composer.parallel import restore_linear_layers
+from composer.parallel.float8_layers import Float8Settings, convert_to_float8, converted_layers
+from composer.warnings import ComposerWarning
 from tests.common import regression_data, trainer_of
 from tests.parallel.sharded import full_weights
 
@@ -111,6 +114,84 @@ def test_a_layer_with_two_names_stays_one_and_keeps_its_mode() -> None:
     assert not model[1].training
 
 
+def test_a_layer_keeps_its_hooks_and_attributes() -> None:
+    model, calls = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 16)), []
+    layer: Any = model[1]
+    before = set(vars(layer))
+
+    def hook(name: str) -> Any:
+        return lambda *args: calls.append(name)
+
+    layer.note = "x"
+    layer.register_buffer("scale", torch.ones(1))
+    handles = [
+        layer.register_forward_pre_hook(hook("forward_pre")),
+        layer.register_forward_hook(hook("forward")),
+        layer.register_full_backward_pre_hook(hook("backward_pre")),
+        layer.register_full_backward_hook(hook("backward")),
+        layer.register_state_dict_pre_hook(hook("state_dict_pre")),
+        layer.register_state_dict_post_hook(hook("state_dict")),
+        layer.register_load_state_dict_pre_hook(hook("load_state_dict_pre")),
+        layer.register_load_state_dict_post_hook(hook("load_state_dict")),
+    ]
+
+    def names() -> list[str]:
+        calls.clear()
+        model(torch.randn(16, 16)).sum().backward()
+        model.load_state_dict(model.state_dict())
+        return sorted(calls)
+
+    expected = names()
+    assert len(expected) == len(handles)
+    convert_to_float8(model, settings())
+    assert names_of(model) == ["1"]
+    assert names() == expected
+    restore_linear_layers(model)
+    assert not names_of(model)
+    assert names() == expected
+    assert model[1] is layer
+    assert set(vars(layer)) == before | {"note"}
+    assert list(layer.state_dict()) == ["weight", "bias", "scale"]
+    convert_to_float8(model, settings())
+    for handle in handles:
+        handle.remove()
+    assert not names()
+
+
+def test_layers_with_a_forward_of_their_own_stay() -> None:
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)])
+    model[1].forward = lambda x: x
+    assert convert_to_float8(model, settings()) == ["2"]
+    restore_linear_layers(model)
+    model[2].config = "mine"
+    with pytest.raises(ValueError, match=r"the layer 2: it has the attribute 'config', .*module_filter_fn"):
+        convert_to_float8(model, settings())
+    assert (model[2].config, names_of(model)) == ("mine", [])
+
+
+def test_a_later_trainer_converts_with_its_own_settings() -> None:
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)])
+    convert_to_float8(model, settings())
+    convert_to_float8(model, settings(recipe="rowwise", module_filter_fn=lambda module, name: name == "2"))
+    assert names_of(model) == ["2"]
+    assert model[2].config.cast_config_input.scaling_granularity is torchao_float8.config.ScalingGranularity.AXISWISE
+
+
+def test_another_precision_on_converted_layers_warns() -> None:
+    model = Blocks()
+    arguments: dict[str, Any] = {"data": regression_data(4, 8)}
+    trainer_of(model, precision="amp_fp8", precision_config=EMULATE, **arguments)
+    with pytest.warns(ComposerWarning, match=r"4 linear layers .* although the precision is 'fp32'.*restore_linear_la"):
+        trainer_of(model, precision="fp32", **arguments)
+    restore_linear_layers(model)
+    assert not converted_layers(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ComposerWarning)
+        trainer_of(model, precision="fp32", **arguments)
+        torchao_float8.convert_to_float8_training(model.blocks, config=settings().config)  # as the user wants it
+        trainer_of(model, precision="fp32", **arguments)
+
+
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_values_are_rounded_to_float8(recipe: str) -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 16))
@@ -140,6 +221,11 @@ def test_settings() -> None:
         settings(enable_fsdp_float8_all_gather=True)
     with pytest.raises(TypeError, match="module_filter_fn must be a function"):
         settings(module_filter_fn=["output"])
+    for value in ("no", 1, None):
+        with pytest.raises(TypeError, match=f"precision_config: emulate must be True or False, but is {value!r}"):
+            Float8Settings.of({"emulate": value}, "cpu")
+    with pytest.raises(TypeError, match="pad_inner_dim must be True or False, but is 'yes'"):
+        settings(pad_inner_dim="yes")
     with pytest.raises(ValueError, match="requires an accelerator"):
         Float8Settings.of({}, "cpu")
 

@@ -166,6 +166,33 @@ def test_model_without_repeated_blocks_is_an_error(net: Any) -> None:
         trainer_of(model, rows(), compile_config=regional())
 
 
+def tied(wrapped: bool = False) -> nn.Module:
+    blocks = [Block() for _ in range(3)]
+    for block in blocks:
+        block.layer.weight = blocks[0].layer.weight
+        if wrapped:
+            block._fsdp_wrap = True
+    return nn.Sequential(Entry(), *blocks, nn.Linear(WIDTH, 3))
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (tied, r"the blocks of ComposerClassifier share \S*1.layer.weight. Leave 'regional' out"),
+        (lambda: tied(wrapped=True), "cannot compile the blocks .* shares .*1.layer.weight with.*leave 'regional' out"),
+        (
+            lambda: nn.Sequential(Entry(), nn.Sequential(*[Block()] * 3), nn.Linear(WIDTH, 3)),
+            r"the blocks of ComposerClassifier share \S*1.0.norm.weight, .*1.0.layer.bias. Leave 'regional' out",
+        ),
+    ],
+)
+def test_blocks_that_share_weights_are_an_error(net: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"compile_config: regional=True .*{message}") as caught:
+        trainer_of(ComposerClassifier(net(), 3), rows(), compile_config=regional())
+    assert "_fsdp_wrap = True" not in str(caught.value)
+    trainer_of(ComposerClassifier(net(), 3), rows(), compile_config={"backend": Graphs()})
+
+
 def test_remedy_of_that_error() -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:

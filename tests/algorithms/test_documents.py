@@ -1,0 +1,112 @@
+"""Documents as they come from data sets: dtypes of files, masks, columns of text, and wrong arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from composer.algorithms import SequencePacking, pack_sequences
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_small_integers_are_ignored_where_they_should(dtype: torch.dtype) -> None:
+    packed = pack_sequences([torch.tensor([5, 6, 7], dtype=dtype)], 5)
+    assert packed["input_ids"].dtype == dtype
+    assert packed["labels"].dtype == torch.int64
+    assert packed["labels"].tolist() == [[-100, 6, 7, -100, -100]]
+    # A byte cannot be -100: it would be class 156.
+    losses = F.cross_entropy(torch.zeros(5, 256), packed["labels"][0], reduction="none")
+    assert losses.bool().tolist() == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_given_labels(causal: bool) -> None:
+    first = -100 if causal else 1
+    for labels in ([True, False], np.array([1, 0], dtype=np.uint8), np.array([1, 0], dtype=np.uint32)):
+        packed = pack_sequences([{"input_ids": [1, 2], "labels": labels}], 3, causal=causal)
+        assert packed["labels"].dtype == torch.int64
+        assert packed["labels"].tolist() == [[first, 0, -100]]
+        assert packed["loss_weights"].tolist() == [[float(not causal), 1, 0]]
+    assert pack_sequences([{"input_ids": [1], "labels": [0.5]}], 2, causal=False)["labels"].tolist() == [[0.5, -100]]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_tokens_of_a_memory_mapped_file(dtype: Any, tmp_path: Any) -> None:
+    np.arange(1, 7, dtype=dtype).tofile(tmp_path / "tokens.bin")
+    tokens = np.memmap(tmp_path / "tokens.bin", dtype=dtype, mode="r")
+    rows = [[1, 2, 3, 4], [5, 6, 0, 0]]
+    for documents in ([tokens[:4], tokens[4:]], [torch.tensor(tokens[:4]), torch.tensor(tokens[4:])]):
+        packed = pack_sequences(documents, 4)
+        assert packed["input_ids"].dtype == torch.int64
+        assert packed["input_ids"].tolist() == rows
+    mixed = pack_sequences([torch.tensor(tokens[:4]), [5, 6]], 4)
+    assert mixed["input_ids"].tolist() == rows
+    masked = {"input_ids": tokens[:4], "attention_mask": np.array([1, 1, 1, 0], dtype=dtype)}
+    assert pack_sequences([masked], 4)["input_ids"].tolist() == [[1, 2, 3, 0]]
+
+
+def test_columns_that_are_not_kept_are_not_read() -> None:
+    documents = [
+        {"input_ids": [1, 2], "text": "ab", "label": None, "labels": [3, -100]},
+        {"input_ids": [4], "text": "c", "labels": [5]},
+    ]
+    packed = SequencePacking(3, causal=False, keep=["input_ids", "loss_weights"])(documents)
+    assert {key: value.tolist() for key, value in packed.items()} == {
+        "input_ids": [[1, 2, 4]],
+        "loss_weights": [[1, 0, 1]],
+    }
+    with pytest.raises(ValueError, match=r"'txt', which is not among input_ids, text, .*Did you mean 'text'"):
+        SequencePacking(3, keep=["txt"])(documents)
+
+
+@pytest.mark.parametrize(
+    ("documents", "error", "message"),
+    [
+        (
+            [[1], {"input_ids": [1], "text": "ab"}],
+            TypeError,
+            r"documents\[1\]\['text'\].* 'ab'.*Leave the key out.*keep=",
+        ),
+        ([{"input_ids": [1], "labels": None}], TypeError, r"documents\[0\]\['labels'\].* None.*Leave the key out"),
+        ([{"input_ids": [[1], [1, 2]]}], TypeError, r"documents\[0\]\['input_ids'\].*\[\[1\], \[1, 2\]\]"),
+        (
+            ["ab"],
+            TypeError,
+            r"documents\[0\]\['input_ids'\] must have one number for each token, but is 'ab'.*token ids",
+        ),
+        ({"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3)}, TypeError, "padded batch.*one mapping"),
+        ([{"input_ids": [1, 2], "attention_mask": [0, -1e9]}], ValueError, r"-1e\+09.*attention_mask == 0"),
+    ],
+)
+def test_wrong_documents(documents: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        pack_sequences(documents, 4)
+
+
+@pytest.mark.parametrize(
+    ("padding", "message"),
+    [
+        ({"inputids": 7}, "key 'inputids', which is not among .*Did you mean 'input_ids'"),
+        ({"position_ids": 7}, r"padding\['position_ids'\] is 7, but packing adds position_ids"),
+        ({"input_ids": 1.5}, r"padding\['input_ids'\] must be a value of torch.int64.*not 1.5"),
+        ({"input_ids": "x"}, r"padding\['input_ids'\] must be a value of torch.int64.*not 'x'"),
+        ({"byte": -1}, r"padding\['byte'\] must be a value of torch.uint8.*not -1"),
+    ],
+)
+def test_wrong_padding(padding: Any, message: str) -> None:
+    document = {"input_ids": [1, 2], "byte": torch.tensor([1, 2], dtype=torch.uint8)}
+    with pytest.raises(ValueError, match=message):
+        pack_sequences([document], 4, padding=padding)
+
+
+def test_padding_that_suits() -> None:
+    document = {"input_ids": [1], "weight": [0.5]}
+    packed = pack_sequences([document], 2, padding={"input_ids": 7.0, "weight": 0.1, "labels": -1, "position_ids": 0})
+    assert packed["input_ids"].tolist() == [[1, 7]]
+    assert packed["weight"].tolist() == [pytest.approx([0.5, 0.1])]
+    assert packed["labels"].tolist() == [[-100, -1]]
