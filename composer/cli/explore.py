@@ -40,7 +40,10 @@ def add_to(commands: Any) -> None:
     _add_goal(command)
     command.needed = ("--target", "--quality-at", "--within", "--list")
     command.add_argument(
-        "--budget", metavar="TIME", help="wall time of all runs together, such as 2h (default: what the plan takes)"
+        "--budget",
+        metavar="TIME",
+        help="wall time of all runs together, such as 2h, of which two runs of the unchanged script are the least "
+        "(default: what the plan takes)",
     )
     command.add_argument(
         "--pairs", type=int, default=8, metavar="N", help="pairs of runs that confirm, at least 6 (default 8)"

@@ -161,11 +161,26 @@ class Plan:
             )
         else:
             needed = (_LEAST_SEARCH + 2 * LEAST_PAIRS) * self.cost
-            lines.append(
-                f"{search} at most {clock(self.search)}. The budget of {clock(self.budget)} "
-                f"does not suffice to confirm what it finds; that takes about {clock(needed)} in all."
+            if self.search >= _LEAST_SEARCH * self.cost:
+                lines.append(f"{search} at most {clock(self.search)}.")
+            else:
+                lines += self._hardly_a_search()
+            lines[-1] += (
+                f" The budget of {clock(self.budget)} does not suffice to confirm what it finds; that takes about "
+                f"{clock(needed)} in all."
             )
         return "\n".join(lines)
+
+    def _hardly_a_search(self) -> list[str]:
+        """What a budget that is too small for a search is good for."""
+        noise = len(self.times) * self.cost
+        compared = f"of {plural(self.num_methods, 'method')}, few or none are compared"
+        if not self.num_methods:
+            compared = "the baseline is hardly tuned"
+        lines = [f"The A/A runs took {clock(noise)} of the budget of {clock(self.budget)}: {compared}."]
+        if self.num_methods:
+            lines[0] += f" A search takes {clock(_LEAST_SEARCH * self.cost)} or more."
+        return lines
 
 
 def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]:
