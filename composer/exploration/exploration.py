@@ -94,7 +94,7 @@ class Exploration:
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
         runs: The A/A runs, and the pairs of runs of the confirmation; of a given recipe, those of the attribution too.
-        heats: Each successive halving of the race.
+        heats: What the race compared in each stage.
 
     >>> from composer.exploration.goal import Goal
     >>> goal = Goal("accuracy", True, target=0.9)

@@ -234,8 +234,10 @@ def _race(exploration: Exploration) -> Html | None:
         figure = race_figure(heat, exploration.plan.goal, decisions)
         content += [figure, _rungs(heat, exploration)]
     told = (
-        "Successive halving: all variants train for a short time, and the better ones for longer. They are compared "
-        "with the baseline at equal time, and their gain is projected to the target."
+        "A line search in short runs tunes the learning rate. Then combinations of methods train for as short a time: "
+        "a regression estimates from all of them what each method does, and chooses the next ones (Thompson "
+        "sampling). What is expected to be best trains for longer; what does not is dropped. All are compared with the "
+        "baseline at equal time, and their gain is projected to the target."
     )
     return section("The race", tag("p", told, class_="note"), *content)
 
@@ -244,8 +246,7 @@ def _rungs(heat: HeatResult, exploration: Exploration) -> Html:
     has_target = exploration.plan.goal.target is not None
     rows: list[tuple[object, ...]] = []
     for number, rung in enumerate(heat.rungs, 1):
-        kept = {one.name for one in rung.kept}
-        best = next((one for one in rung.standings if one.variant.name in kept), None)
+        best = next((one for one in rung.standings if math.isfinite(one.gain)), None)
         gain = "" if best is None else f"{math.exp(best.gain):.3g}" if has_target else f"{best.gain:+.3g}"
         leader = "" if best is None else f"{best.variant.name} ({gain})"
         rows.append((number, clock(rung.seconds), len(rung.standings), leader, ", ".join(rung.dropped) or "none"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
+from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within, with_kept
 from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
@@ -58,7 +58,7 @@ class Race:
         left_out: Variants that were not tried, with the reason.
         seconds: Seconds of training of the tuned baseline to the target, or of the goal.
         references: The runs of the baselines.
-        heats: Each successive halving; single methods are named without the tuned baseline.
+        heats: What was compared in each stage; single methods are named without the tuned baseline.
 
     >>> Race(BASELINE, None, (), {}, 10.0).winner is None
     True
@@ -195,7 +195,7 @@ class _Search:
         tuners = [one for one in mixed if one not in methods]
         standings = (*methods, *self.late_standings, *tuners)
         self.runner.up_to(math.inf)
-        heats = (*self.short.results, *self.heats)
+        heats = with_kept([*self.short.results, *self.heats], self.heat.standings, [self.tuned, winner])
         fallback = self.fallback(winner)
         return Race(self.tuned, winner, standings, self.left_out, self.seconds, (self.given,), heats, fallback)
 
