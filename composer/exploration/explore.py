@@ -209,7 +209,7 @@ class _Settings:
             asked=progress.asked,
             command=self._command(),
         )
-        return replace(found, notes=(*runner.notes, *found.notes))
+        return replace(found, notes=(*runner.notes, *found.notes), counted=self.clock)
 
     def _facts(self, where: Workspace) -> ProgramFacts:
         """The facts of the program; its metrics and the user's own variants are checked before anything trains."""

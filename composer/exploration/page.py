@@ -20,6 +20,7 @@ from composer.statistics.holm import Decision
 __all__ = ["exploration_page"]
 
 _WORDS = {Decision.PAYS: "pays", Decision.UNDECIDED: "undecided", Decision.DOES_NOT: "does not pay"}
+_KINDS = {"wall": "Wall seconds", "cpu": "CPU seconds"}
 _STAGES = {
     "noise": "A/A runs of the baseline",
     "screening": "screening of all methods",
@@ -85,7 +86,8 @@ def _verdict(exploration: Exploration) -> Html:
     else:
         first, *lines = exploration.headline
     if exploration.saving:
-        lines.append(f"The exploration took {clock(sum(exploration.costs.values()))}. {exploration.saving}")
+        took = f"{clock(sum(exploration.costs.values()))}{_of_cpu_time(exploration)}"
+        lines.append(f"The exploration took {took}. {exploration.saving}")
     columns = ["compared with", _effect_name(exploration), "p", "pairs", *_more_columns(exploration)]
     rows = [_pairs_row(what, one) for what, one in compared]
     return tag(
@@ -212,14 +214,19 @@ def _curves(exploration: Exploration) -> Html | None:
 def _costs(exploration: Exploration) -> Html | None:
     """Return what each stage cost."""
     seconds = {_STAGES.get(stage, stage): spent for stage, spent in exploration.costs.items() if spent > 0}
-    shares = time_shares(seconds, "Wall seconds of each stage", "stage", clock)
+    shares = time_shares(seconds, f"{_KINDS[exploration.counted]} of each stage", "stage", clock)
     if shares is None:
         return None
     plan = exploration.plan
-    told = f"The search took {exploration.search_cost:.1f} trainings of the baseline, of {clock(plan.cost)} each."
+    each = f"{clock(plan.cost)}{_of_cpu_time(exploration)}"
+    told = f"The search took {exploration.search_cost:.1f} trainings of the baseline, of {each} each."
     if not math.isinf(plan.budget):
         told += f" The budget was {clock(plan.budget)}."
     return section("What it cost", tag("p", told), shares)
+
+
+def _of_cpu_time(exploration: Exploration) -> str:
+    return " of CPU time" if exploration.counted == "cpu" else ""
 
 
 def _race(exploration: Exploration) -> Html | None:

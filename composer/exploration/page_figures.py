@@ -148,9 +148,10 @@ def curves_figure(exploration: Exploration) -> Html | None:
     if not traces:
         return None
     label = shortened(goal.metric, 60)
+    kind = "CPU seconds" if exploration.counted == "cpu" else "seconds"
     layout: dict[str, Any] = {
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": f"{kind} of training"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": plot_text(label)}, "automargin": True},
         "showlegend": True,
         "legend": {"traceorder": "normal"},

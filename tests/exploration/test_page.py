@@ -281,3 +281,14 @@ def test_the_tuned_baseline_is_not_said_to_be_dropped(found: Exploration) -> Non
     assert "Thompson sampling" in race
     # Each rung names its best variant.
     assert race.count(f"{tuning_heat.rungs[0].standings[0].variant.name} (") >= 1
+
+
+def test_cpu_time_is_said_to_be_that(found: Exploration) -> None:
+    page, cpu = (exploration_page(one) for one in (found, replace(found, counted="cpu")))
+    assert "Wall seconds of each stage" in page
+    assert "CPU" not in page.partition("<h1>")[2].partition("<script")[0]
+    assert "Wall seconds" not in cpu
+    assert "CPU seconds of each stage" in cpu
+    assert " of CPU time. It " in verdict(cpu)
+    assert "Cost in CPU time: noise" in str(replace(found, counted="cpu"))
+    assert "Cost: noise" in str(found)
