@@ -15,7 +15,7 @@ from composer.exploration.halving import HeatResult
 from composer.exploration.kept_runs import KeptRun
 from composer.exploration.paired_runs import PairedRuns, interval_json
 from composer.exploration.planning import Plan, clock
-from composer.exploration.recipe import as_python, as_yaml
+from composer.exploration.recipe import as_python, as_train_arguments, as_yaml
 from composer.exploration.screening import Screened
 from composer.exploration.training_clock import Clock
 from composer.exploration.variant import BASELINE, Variant
@@ -144,8 +144,13 @@ class Exploration:
 
     @property
     def yaml(self) -> str:
-        """The recipe as YAML."""
+        """The recipe as YAML, to be merged into a configuration by hand."""
         return as_yaml(self.recipe.changes)
+
+    @property
+    def train_arguments(self) -> str:
+        """The recipe as arguments of ``composer train``, to paste after the name of the configuration."""
+        return as_train_arguments(self.recipe.changes)
 
     @property
     def ranked(self) -> list[MethodVerdict]:
@@ -166,6 +171,7 @@ class Exploration:
                 "changes": list(self.recipe.changes),
                 "python": self.python,
                 "yaml": self.yaml,
+                "train_arguments": self.train_arguments,
             },
             "tuned": self.tuned.name,
             "proposed": {"name": self.proposed.name, "changes": list(self.proposed.changes)},

@@ -154,7 +154,9 @@ def _lines(exploration: Exploration) -> Html | None:
         content += [
             tag("h3", "Python"),
             tag("pre", tag("code", exploration.python)),
-            tag("h3", "YAML, for composer train"),
+            tag("h3", "Arguments of composer train, after the name of the configuration"),
+            tag("pre", tag("code", exploration.train_arguments)),
+            tag("h3", "YAML, to merge into a configuration"),
             tag("pre", tag("code", exploration.yaml)),
         ]
     if exploration.command:
