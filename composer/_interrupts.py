@@ -49,7 +49,7 @@ def _send_again(signum: int) -> None:
     if ident is not None and hasattr(signal, "pthread_kill"):
         signal.pthread_kill(ident, signum)
     else:  # on Windows
-        _thread.interrupt_main(signum)
+        _thread.interrupt_main(signal.Signals(signum))
 
 
 def _is_importing(frame: FrameType | None) -> bool:

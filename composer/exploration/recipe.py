@@ -119,8 +119,12 @@ def as_train_arguments(changes: Sequence[str]) -> str:
     Raises:
         ValueError: One is not an assignment.
 
-    >>> as_train_arguments(["algorithms+=EMA(half_life='10ba')", "optimizers.lr=0.02", "algorithms-=MixUp"])
-    '--algorithms+ \'{EMA: {half_life: "10ba"}}\' --optimizers.lr 0.02  # and remove MixUp from algorithms'
+    >>> print(
+    ...     as_train_arguments(
+    ...         ["algorithms+=EMA(half_life='10ba')", "optimizers.lr=0.02", "algorithms-=MixUp"]
+    ...     )
+    ... )
+    --algorithms+ '{EMA: {half_life: "10ba"}}' --optimizers.lr 0.02  # and remove MixUp from algorithms
     """
     parsed = [parse_change(change) for change in changes]
     words: list[str] = []
