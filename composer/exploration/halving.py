@@ -134,10 +134,7 @@ def with_kept(
         longer = [one for one in variants if one in proposed or standings[one].seconds > rung.seconds]
         return replace(rung, kept=tuple(longer))
 
-    return tuple(
-        replace(one, rungs=(told(one.rungs[0]),)) if len(one.rungs) == 1 and not one.rungs[0].kept else one
-        for one in results
-    )
+    return tuple(replace(one, rungs=(told(one.rungs[0]),)) if len(one.rungs) == 1 else one for one in results)
 
 
 class Heat:

@@ -34,7 +34,7 @@ _STYLES = {
 _COLORS = {"before": "#e67e22", "after": "#3b82f6", "given": "#8d949c", "other": "#8b6fd6"}
 _DASHES = {"before": "dash", "after": "solid", "given": "dot", "other": "dashdot"}
 _RUNG_STYLES = {
-    "kept": ForestStyle("trained for longer", _PAYS, "circle"),
+    "kept": ForestStyle("kept", _PAYS, "circle"),
     "dropped": ForestStyle("dropped", _UNDECIDED, "x"),
 }
 _MOST_ROWS = 20
