@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_env_variables",
         "_forwarded_attributes",
         "_html",
+        "_interrupts",
         "_lazy",
         "_output_file",
         "_plots",

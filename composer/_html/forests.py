@@ -11,12 +11,13 @@ from composer._html.markup import Html
 from composer._html.plots import plot, plot_text
 from composer._text import shortened
 
-__all__ = ["ForestRow", "ForestStyle", "forest"]
+__all__ = ["ForestRow", "ForestStyle", "forest", "log_ticks"]
 
 _GRAY = "#8d949c"
 # Ends of intervals that have none, as multiples of the range of all effects.
 _FAR = 50.0
 _LABEL_LENGTH = 26
+_MOST_TICKS = 5
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def forest(
             **axis,
             "range": ends,
             "zeroline": False,
-            **({"type": "log"} if is_log else {}),
+            # plotly's own ticks of a logarithmic axis are too close on a phone.
+            **({"type": "log", "tickvals": log_ticks(low, high)} if is_log else {}),
         },
         "yaxis": {
             # Rows are numbered: two labels may be equal.
@@ -139,6 +141,36 @@ def _range(rows: Sequence[ForestRow], reference: float, is_log: bool) -> tuple[f
     low = max(min([first, *ends]), first - room) - 0.06 * room
     high = min(max([last, *ends]), last + room) + 0.06 * room
     return (math.exp(low), math.exp(high)) if is_log else (low, high)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return at most five values to write at a logarithmic axis.
+
+    Args:
+        low: The lower end of the axis, above 0.
+        high: Its upper end.
+
+    >>> log_ticks(0.3, 6.0), log_ticks(0.95, 1.31), log_ticks(0.001, 1000.0)
+    ([0.5, 1.0, 2.0, 5.0], [1.0, 1.1, 1.2, 1.3], [0.001, 0.1, 10.0, 1000.0])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [value for decade in decades for digit in digits for value in [digit * 10.0**decade]]
+        ticks = [_rounded(value) for value in ticks if low <= value <= high]
+        if digits == (1, 2, 5) and len(ticks) < 3:
+            return _even_ticks(low, high)
+        if len(ticks) <= _MOST_TICKS:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """At most five multiples of a round step within a range."""
+    least = (high - low) / _MOST_TICKS
+    scale = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * scale for factor in (1, 2, 5, 10) if factor * scale >= least)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [_rounded(number * step) for number in range(first, last + 1)][:_MOST_TICKS]
 
 
 def _trace(

@@ -40,7 +40,10 @@ def add_to(commands: Any) -> None:
     _add_goal(command)
     command.needed = ("--target", "--quality-at", "--within", "--list")
     command.add_argument(
-        "--budget", metavar="TIME", help="wall time of all runs together, such as 2h (default: what the plan takes)"
+        "--budget",
+        metavar="TIME",
+        help="wall time of all runs together, such as 2h, of which two runs of the unchanged script are the least "
+        "(default: what the plan takes)",
     )
     command.add_argument(
         "--pairs", type=int, default=8, metavar="N", help="pairs of runs that confirm, at least 6 (default 8)"
@@ -122,7 +125,7 @@ def _add_choice(command: CommandParser) -> None:
 
 def _explore(given: argparse.Namespace) -> None:
     from composer._html import check_plots
-    from composer.exploration.choice import CHOICES, TUNING
+    from composer.exploration.choice import CHOICES, TUNING, check_changes, variant_of
     from composer.exploration.command import default_folder
     from composer.exploration.explore import explore
 
@@ -132,6 +135,9 @@ def _explore(given: argparse.Namespace) -> None:
     with usage_errors():
         methods = None if given.methods is None else _names("--methods", given.methods, CHOICES)
         without = [] if given.without is None else _names("--without", given.without, (*CHOICES, *TUNING))
+        check_changes("--set", given.set)
+        for change in given.extra if given.confirm is None else ():
+            variant_of("--try", change)
         page = None if given.html is None else output_file("--html", given.html)
     if page is not None:
         check_plots("composer explore --html")

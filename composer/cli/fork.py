@@ -125,18 +125,15 @@ def _fork(given: argparse.Namespace) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     """Raise if an option has a value that cannot work, before anything is trained."""
-    import inspect
-
     from composer.core.time import TimeUnit, ensure_time
-    from composer.trainer import Trainer
     from composer.trainer.argument_types import check_arguments
-    from composer.trials.assignments import Assignment
+    from composer.trials.assignments import Assignment, trainer_arguments
 
     if given.at < 1:
         raise ValueError(f"--at is the number of batches that both runs share, at least 1; got {given.at}.")
     if given.ranks is not None and given.ranks < 1:
         raise ValueError(f"--ranks must be at least 1; got {given.ranks}.")
-    arguments = list(inspect.signature(Trainer.__init__).parameters)[1:]
+    arguments = trainer_arguments()
     for text in given.set:
         assignment = Assignment.parse(text)
         name, _, rest = assignment.path.partition(".")

@@ -6,19 +6,11 @@ import io
 import sys
 from collections.abc import Sequence
 
-from composer._secrets.masking import mask_text
-from composer.cli import launcher
-from composer.cli.launch_options import COMMANDS
-from composer.cli.usage import (
-    CLOSED_STDOUT,
-    INTERRUPTED,
-    CommandParser,
-    UsageError,
-    discard_stdout,
-    raise_if_stdout_closed,
-)
+from composer._interrupts import CtrlC
 
 __all__ = ["main"]
+
+_INTERRUPTED = "composer: interrupted"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,28 +25,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["checkpoint", "inspect", "no_such_file.pt"])
     1
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    # Each import before this is a moment in which Ctrl-C is a traceback.
+    with CtrlC(_INTERRUPTED, 130) as ctrl_c:
+        return _main(sys.argv[1:] if arguments is None else arguments, ctrl_c)
+
+
+def _main(arguments: Sequence[str], ctrl_c: CtrlC) -> int:
+    from composer.cli.usage import CLOSED_STDOUT, INTERRUPTED, discard_stdout
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of files and metrics may have characters that the terminal or a pipe cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            return _run(arguments)
+            return _run(arguments, ctrl_c)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # as in composer blame ... | head
         discard_stdout()
         return CLOSED_STDOUT
-    except KeyboardInterrupt:  # also while modules are imported
-        print("composer: interrupted", file=sys.stderr)  # noqa: T201 - this is a program
+    except KeyboardInterrupt:
+        print(_INTERRUPTED, file=sys.stderr)  # noqa: T201 - this is a program
         return INTERRUPTED
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], ctrl_c: CtrlC) -> int:
+    from composer.cli.launch_options import COMMANDS
+
     if not arguments or arguments[0] not in COMMANDS:
+        from composer.cli import launcher
+
+        ctrl_c.raises()
         return launcher.main(arguments)
     # These import torch, which would delay the launcher's help and usage errors.
+    from composer._secrets.masking import mask_text
     from composer.cli import blame, checkpoint, compare, doctor, env, estimate, explore, fork, replay, report, verify
+    from composer.cli.usage import CommandParser, UsageError, raise_if_stdout_closed
 
     parser = CommandParser(prog="composer", description="Tools for training with composer.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -62,6 +68,7 @@ def _run(arguments: Sequence[str]) -> int:
         command.add_to(commands)
     chosen: CommandParser = commands.choices[arguments[0]]
     given = chosen.parse(arguments[1:])
+    ctrl_c.raises()
     try:
         given.run(given)
     except UsageError as error:

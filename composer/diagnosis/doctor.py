@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import shlex
 import statistics
@@ -26,7 +25,7 @@ from composer.diagnosis.verdict import Verdict, judge
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
-from composer.trials.assignments import Assignment
+from composer.trials.assignments import Assignment, no_string, trainer_arguments
 from composer.trials.interleave import Contest
 from composer.trials.workspace import threads_each, workspace
 
@@ -98,10 +97,12 @@ def doctor(
     """
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}; got {steps}.")
+    no_string("remedies", remedies)
+    no_string("changes", changes)
     chosen = None if remedies is None else [one_of("remedies", name, list(REMEDIES)) for name in remedies]
     for change in changes:
         name = Assignment.parse(change).path.partition(".")[0]
-        one_of("changes", name, list(inspect.signature(Trainer).parameters))
+        one_of("changes", name, trainer_arguments())
     target = Target.of(program, fit)
     trace = None if trace is None else output_file("trace", trace)
     probes = [_RECORDER, _BLOCKS, *([_TRACER] if trace else [])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +19,7 @@ from composer.estimation.remedies import Remedy, candidates, chosen, strongest, 
 from composer.estimation.report import Report
 from composer.precision import Precision
 from composer.trials import Assignment, Target
+from composer.trials.assignments import no_string, trainer_arguments
 from composer.trials.workspace import workspace
 
 if TYPE_CHECKING:
@@ -139,13 +139,12 @@ def as_configuration(
     Traceback (most recent call last):
     ValueError: optimizer.lr=0.1: Trainer has no argument 'optimizer'. Did you mean 'optimizers'?
     """
-    from composer.trainer import Trainer
-
     if microbatch is not None:
         positive("microbatch", microbatch)
     if precision is not None:
         precision = member_of(Precision, "precision", precision).value
-    names = list(inspect.signature(Trainer.__init__).parameters)[1:]
+    names = trainer_arguments()
+    no_string("changes", changes)
     for text in changes:
         name = Assignment.parse(text).path.partition(".")[0]
         if name not in names:

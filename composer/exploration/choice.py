@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.recipe import parse_change
 from composer.exploration.space import Space, space_of
 from composer.exploration.variant import Kind, Variant
-from composer.trainer import Trainer
+from composer.trials.assignments import no_string, trainer_arguments
 
 __all__ = ["CHOICES", "TUNING", "Choice", "check_changes", "choice_of", "variant_of"]
 
@@ -37,7 +36,7 @@ class Choice:
         extra: Further variants, or changes such as "algorithms+=MyMethod()", each a variant.
 
     Raises:
-        TypeError: A change is neither a string nor a variant.
+        TypeError: An argument is a string, or a change is neither a string nor a variant.
         ValueError: A name or an argument of the trainer does not exist, or a change has another form.
 
     >>> space = Choice(methods=["EMA"], without=["batch size"]).space(ProgramFacts(learning_rates=(0.1,)))
@@ -50,6 +49,8 @@ class Choice:
     extra: Sequence[str | Variant] = ()
 
     def __post_init__(self) -> None:
+        for argument, given in (("methods", self.methods), ("without", self.without), ("extra", self.extra)):
+            no_string(argument, given)
         for name in self.methods or ():
             one_of("methods", name, CHOICES)
         for name in self.without:
@@ -102,14 +103,16 @@ def check_changes(argument: str, changes: Sequence[str]) -> None:
         changes: The changes.
 
     Raises:
+        TypeError: They are one string.
         ValueError: One has another form, or the trainer has no such argument.
 
     >>> check_changes("changes", ["optimizer.lr=0.1"])
     Traceback (most recent call last):
     ValueError: changes must be one of 'model', ..., but got 'optimizer'. Did you mean 'optimizers'?
     """
+    no_string(argument, changes)
     for change in changes:
-        one_of(argument, parse_change(change).name, list(inspect.signature(Trainer).parameters))
+        one_of(argument, parse_change(change).name, trainer_arguments())
 
 
 def variant_of(argument: str, given: str | Variant) -> Variant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 
 __all__ = ["as_seconds"]
@@ -19,6 +20,7 @@ def as_seconds(argument: str, text: str | float) -> float:
         text: A number of seconds, or numbers with units: "90s", "10m", "1h30m", "2d".
 
     Raises:
+        TypeError: It is neither a number nor a string.
         ValueError: It has another form, or is not positive.
 
     >>> as_seconds("budget", "1h30m")
@@ -30,6 +32,8 @@ def as_seconds(argument: str, text: str | float) -> float:
         # A number without a unit must stand alone: "1h30" may mean minutes or seconds.
         is_clear = written == text.strip() and (len(parts) == 1 or all(unit for _, unit in parts))
         seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts) if is_clear else math.nan
+    elif isinstance(text, bool) or not isinstance(text, numbers.Real):
+        raise TypeError(f"{argument} must be a duration such as 90s, or a number of seconds; got {text!r}.")
     else:
         seconds = float(text)
     if not (0 < seconds < math.inf):

@@ -15,8 +15,9 @@ from composer.exploration.halving import HeatResult
 from composer.exploration.kept_runs import KeptRun
 from composer.exploration.paired_runs import PairedRuns, interval_json
 from composer.exploration.planning import Plan, clock
-from composer.exploration.recipe import as_python, as_yaml
+from composer.exploration.recipe import as_python, as_train_arguments, as_yaml
 from composer.exploration.screening import Screened
+from composer.exploration.training_clock import Clock
 from composer.exploration.variant import BASELINE, Variant
 from composer.statistics.bootstrap import Estimate
 from composer.statistics.holm import Decision
@@ -90,11 +91,12 @@ class Exploration:
         refused: Variants that cannot be used or were not tried, with the reason.
         screened: What a step of each method costs in time and memory, as far as it was measured.
         notes: What else a reader should know, such as that the program fixes its own seed.
-        costs: Wall seconds by stage.
+        costs: Seconds by stage.
         break_even: Number of trainings after which the exploration has saved its time; None if it never does.
         command: The command or call that repeats it.
         runs: The A/A runs, and the pairs of runs of the confirmation; of a given recipe, those of the attribution too.
-        heats: Each successive halving of the race.
+        heats: What the race compared in each stage.
+        counted: What seconds are counted in: wall time, or CPU time.
 
     >>> from composer.exploration.goal import Goal
     >>> goal = Goal("accuracy", True, target=0.9)
@@ -122,6 +124,7 @@ class Exploration:
     command: str = ""
     runs: tuple[KeptRun, ...] = ()
     heats: tuple[HeatResult, ...] = ()
+    counted: Clock = "wall"
 
     @property
     def found(self) -> bool:
@@ -141,8 +144,13 @@ class Exploration:
 
     @property
     def yaml(self) -> str:
-        """The recipe as YAML."""
+        """The recipe as YAML, to be merged into a configuration by hand."""
         return as_yaml(self.recipe.changes)
+
+    @property
+    def train_arguments(self) -> str:
+        """The recipe as arguments of ``composer train``, to paste after the name of the configuration."""
+        return as_train_arguments(self.recipe.changes)
 
     @property
     def ranked(self) -> list[MethodVerdict]:
@@ -163,6 +171,7 @@ class Exploration:
                 "changes": list(self.recipe.changes),
                 "python": self.python,
                 "yaml": self.yaml,
+                "train_arguments": self.train_arguments,
             },
             "tuned": self.tuned.name,
             "proposed": {"name": self.proposed.name, "changes": list(self.proposed.changes)},
@@ -177,6 +186,7 @@ class Exploration:
             "plan": self.plan.to_json(),
             "costs": {stage: round(seconds, 1) for stage, seconds in self.costs.items()},
             "search_cost": self.search_cost,
+            "clock": self.counted,
             "break_even": self.break_even,
             "command": self.command,
             "runs": [one.to_json(self.plan.goal) for one in self.runs],
@@ -223,7 +233,8 @@ class Exploration:
         if self.found:
             lines += ["", "Write:", *(f"  {line}".rstrip() for line in self.python.splitlines())]
         spent = ", ".join(f"{stage} {clock(seconds)}" for stage, seconds in self.costs.items())
-        lines += ["", f"Cost: {spent}; the search took {self.search_cost:.1f} trainings of the baseline."]
+        kind = " in CPU time" if self.counted == "cpu" else ""
+        lines += ["", f"Cost{kind}: {spent}; the search took {self.search_cost:.1f} trainings of the baseline."]
         lines += [self.saving] if self.saving else []
         return "\n".join([*lines, *([f"Repeat: {self.command}"] if self.command else [])])
 

@@ -23,7 +23,7 @@ from composer.exploration.progress import Progress
 from composer.exploration.recipe_confirmation import confirm_recipe
 from composer.exploration.screening import program_facts
 from composer.exploration.screening_probe import SCREENING_PROBE
-from composer.exploration.screening_stage import ScreeningStage
+from composer.exploration.screening_stage import KEPT_FOR_RACE, ScreeningStage
 from composer.exploration.training_clock import CLOCKS, Clock
 from composer.exploration.trial_runner import PROBE, TrialRunner
 from composer.exploration.variant import Variant
@@ -79,7 +79,8 @@ def explore(
             unchanged program, as soon as possible.
         metric: Name of the metric, for ``quality_at`` and ``within``; None for the only one that is evaluated.
         budget: Wall time of all runs together, such as "2h" or a number of seconds; None for as much as the plan takes.
-            Any budget gives a result, which says what could not be told.
+            Any budget gives a result, which says what could not be told; the program is trained twice as it is even if
+            that takes more.
         pairs: Number of pairs of the confirmation at most, at least 6.
         methods: Names of the methods to try, of :data:`.CHOICES`; None for all.
         without: Names of what to leave out, also "learning rate" and "batch size", by which the baseline is tuned.
@@ -191,6 +192,7 @@ class _Settings:
             changes=self.changes,
             time_limit=self.time_limit,
             clock=self.clock,
+            kept=KEPT_FOR_RACE if recipe is None else 0.0,
             say=progress.say,
         )
         if recipe is None:
@@ -207,7 +209,7 @@ class _Settings:
             asked=progress.asked,
             command=self._command(),
         )
-        return replace(found, notes=(*runner.notes, *found.notes))
+        return replace(found, notes=(*runner.notes, *found.notes), counted=self.clock)
 
     def _facts(self, where: Workspace) -> ProgramFacts:
         """The facts of the program; its metrics and the user's own variants are checked before anything trains."""

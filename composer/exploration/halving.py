@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from composer.exploration.budgeted_runner import BudgetedRunner
@@ -12,7 +12,7 @@ from composer.exploration.curves import Reference
 from composer.exploration.runner import Failure, Request
 from composer.exploration.variant import Variant
 
-__all__ = ["Heat", "HeatResult", "Rung", "RungResult", "Standing", "rungs_within"]
+__all__ = ["Heat", "HeatResult", "Rung", "RungResult", "Standing", "rungs_within", "with_kept"]
 
 # Shares of the longest time with which the first rung may begin, and shares of the variants that go on.
 _SHARES = (0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15)
@@ -94,7 +94,7 @@ class RungResult:
 
 @dataclass(frozen=True)
 class HeatResult:
-    """One successive halving.
+    """Runs that are compared with each other: short ones of a stage, longer ones, or a successive halving.
 
     Args:
         stage: What its cost counted for, such as "tuning" or "methods".
@@ -110,6 +110,31 @@ class HeatResult:
     def to_json(self) -> dict[str, Any]:
         """Return it in JSON types."""
         return {"stage": self.stage, "rungs": [one.to_json() for one in self.rungs]}
+
+
+def with_kept(
+    results: Sequence[HeatResult], standings: Mapping[Variant, Standing], proposed: Sequence[Variant | None]
+) -> tuple[HeatResult, ...]:
+    """Return results in which the variants of a rung by itself were kept that were trained for longer afterwards.
+
+    Args:
+        results: The results.
+        standings: The last standing of each variant.
+        proposed: Variants that were kept in any case.
+
+    >>> short = Standing(Variant("EMA"), 0.1, 10.0, 1)
+    >>> result = HeatResult("methods", (RungResult(10.0, (short,), ()),))
+    >>> (found,) = with_kept([result], {short.variant: replace(short, seconds=30.0)}, [])
+    >>> found.rungs[0].dropped
+    []
+    """
+
+    def told(rung: RungResult) -> RungResult:
+        variants = [one.variant for one in rung.standings]
+        longer = [one for one in variants if one in proposed or standings[one].seconds > rung.seconds]
+        return replace(rung, kept=tuple(longer))
+
+    return tuple(replace(one, rungs=(told(one.rungs[0]),)) if len(one.rungs) == 1 else one for one in results)
 
 
 class Heat:

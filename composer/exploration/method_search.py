@@ -100,13 +100,13 @@ def search(
     plan = make_plan(budgeted, runs, len({one.group or one.name for one in tried}), pairs)
     if planned is not None:
         planned(plan)
-    screened = Screening(tuple(variants))
-    if screening is not None and budgeted.spent < plan.search:
+    screened, speeds = Screening(tuple(variants)), None
+    if screening is not None:
         screened = screening(plan, runs, variants)
         budgeted.charge("screening", screened.seconds)
         budgeted.startups = {one.variant: one.startup for one in screened.screened}
-    speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
-    raced = race(budgeted, plan, runs, screened.variants, speeds)
+        speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
+    raced = race(budgeted, plan, runs, screened.variants, None if screened.has_failed and not speeds else speeds)
     arms = Arms(budgeted, plan)
     confirmed = _confirmed(arms, raced)
     found = {(one.before, one.after): one for one in confirmed}

@@ -20,6 +20,7 @@ from composer.statistics.holm import Decision
 __all__ = ["exploration_page"]
 
 _WORDS = {Decision.PAYS: "pays", Decision.UNDECIDED: "undecided", Decision.DOES_NOT: "does not pay"}
+_KINDS = {"wall": "Wall seconds", "cpu": "CPU seconds"}
 _STAGES = {
     "noise": "A/A runs of the baseline",
     "screening": "screening of all methods",
@@ -85,7 +86,8 @@ def _verdict(exploration: Exploration) -> Html:
     else:
         first, *lines = exploration.headline
     if exploration.saving:
-        lines.append(f"The exploration took {clock(sum(exploration.costs.values()))}. {exploration.saving}")
+        took = f"{clock(sum(exploration.costs.values()))}{_of_cpu_time(exploration)}"
+        lines.append(f"The exploration took {took}. {exploration.saving}")
     columns = ["compared with", _effect_name(exploration), "p", "pairs", *_more_columns(exploration)]
     rows = [_pairs_row(what, one) for what, one in compared]
     return tag(
@@ -152,7 +154,9 @@ def _lines(exploration: Exploration) -> Html | None:
         content += [
             tag("h3", "Python"),
             tag("pre", tag("code", exploration.python)),
-            tag("h3", "YAML, for composer train"),
+            tag("h3", "Arguments of composer train, after the name of the configuration"),
+            tag("pre", tag("code", exploration.train_arguments)),
+            tag("h3", "YAML, to merge into a configuration"),
             tag("pre", tag("code", exploration.yaml)),
         ]
     if exploration.command:
@@ -212,14 +216,19 @@ def _curves(exploration: Exploration) -> Html | None:
 def _costs(exploration: Exploration) -> Html | None:
     """Return what each stage cost."""
     seconds = {_STAGES.get(stage, stage): spent for stage, spent in exploration.costs.items() if spent > 0}
-    shares = time_shares(seconds, "Wall seconds of each stage", "stage", clock)
+    shares = time_shares(seconds, f"{_KINDS[exploration.counted]} of each stage", "stage", clock)
     if shares is None:
         return None
     plan = exploration.plan
-    told = f"The search took {exploration.search_cost:.1f} trainings of the baseline, of {clock(plan.cost)} each."
+    each = f"{clock(plan.cost)}{_of_cpu_time(exploration)}"
+    told = f"The search took {exploration.search_cost:.1f} trainings of the baseline, of {each} each."
     if not math.isinf(plan.budget):
         told += f" The budget was {clock(plan.budget)}."
     return section("What it cost", tag("p", told), shares)
+
+
+def _of_cpu_time(exploration: Exploration) -> str:
+    return " of CPU time" if exploration.counted == "cpu" else ""
 
 
 def _race(exploration: Exploration) -> Html | None:
@@ -234,8 +243,10 @@ def _race(exploration: Exploration) -> Html | None:
         figure = race_figure(heat, exploration.plan.goal, decisions)
         content += [figure, _rungs(heat, exploration)]
     told = (
-        "Successive halving: all variants train for a short time, and the better ones for longer. They are compared "
-        "with the baseline at equal time, and their gain is projected to the target."
+        "A line search in short runs tunes the learning rate. Then combinations of methods train for as short a time: "
+        "a regression estimates from all of them what each method does, and chooses the next ones (Thompson "
+        "sampling). What is expected to be best trains for longer; what does not is dropped. All are compared with the "
+        "baseline at equal time, and their gain is projected to the target."
     )
     return section("The race", tag("p", told, class_="note"), *content)
 
@@ -244,8 +255,7 @@ def _rungs(heat: HeatResult, exploration: Exploration) -> Html:
     has_target = exploration.plan.goal.target is not None
     rows: list[tuple[object, ...]] = []
     for number, rung in enumerate(heat.rungs, 1):
-        kept = {one.name for one in rung.kept}
-        best = next((one for one in rung.standings if one.variant.name in kept), None)
+        best = next((one for one in rung.standings if math.isfinite(one.gain)), None)
         gain = "" if best is None else f"{math.exp(best.gain):.3g}" if has_target else f"{best.gain:+.3g}"
         leader = "" if best is None else f"{best.variant.name} ({gain})"
         rows.append((number, clock(rung.seconds), len(rung.standings), leader, ", ".join(rung.dropped) or "none"))

@@ -11,8 +11,9 @@ from composer._text import plural, shortened
 from composer.exploration.attribution import Attribution
 from composer.exploration.exploration import Exploration, MethodVerdict
 from composer.exploration.goal import Goal
-from composer.exploration.halving import HeatResult, Standing
+from composer.exploration.halving import HeatResult, RungResult, Standing
 from composer.exploration.kept_runs import KeptRun
+from composer.exploration.planning import clock
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE, Variant
 from composer.reports.curves import switch
@@ -32,6 +33,11 @@ _STYLES = {
 }
 _COLORS = {"before": "#e67e22", "after": "#3b82f6", "given": "#8d949c", "other": "#8b6fd6"}
 _DASHES = {"before": "dash", "after": "solid", "given": "dot", "other": "dashdot"}
+_RUNG_STYLES = {
+    "kept": ForestStyle("kept", _PAYS, "circle"),
+    "dropped": ForestStyle("dropped", _UNDECIDED, "x"),
+}
+_MOST_ROWS = 20
 _NAME_LENGTH = 32
 _LABEL_LENGTH = 18
 # Gains in the race beyond these tell nothing but that a variant is far behind or ahead.
@@ -142,9 +148,10 @@ def curves_figure(exploration: Exploration) -> Html | None:
     if not traces:
         return None
     label = shortened(goal.metric, 60)
+    kind = "CPU seconds" if exploration.counted == "cpu" else "seconds"
     layout: dict[str, Any] = {
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": f"{kind} of training"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": plot_text(label)}, "automargin": True},
         "showlegend": True,
         "legend": {"traceorder": "normal"},
@@ -162,7 +169,7 @@ def curves_figure(exploration: Exploration) -> Html | None:
 
 
 def race_figure(heat: HeatResult, goal: Goal, decisions: Mapping[str, Decision]) -> Html | None:
-    """Return how variants stood at each rung of a race; crosses end the lines of those that were dropped.
+    """Return how variants stood at each rung of a race; crosses are those that were dropped. A rung has a row for each.
 
     Args:
         heat: The race.
@@ -172,6 +179,8 @@ def race_figure(heat: HeatResult, goal: Goal, decisions: Mapping[str, Decision])
     >>> race_figure(HeatResult("methods", ()), Goal("accuracy", True, target=0.9), {}) is None
     True
     """
+    if len(heat.rungs) == 1:
+        return _rung_figure(heat.stage, heat.rungs[0], goal)
     points: dict[str, list[tuple[float, float, bool]]] = {}
     for rung in heat.rungs:
         for one in rung.standings:
@@ -187,6 +196,7 @@ def race_figure(heat: HeatResult, goal: Goal, decisions: Mapping[str, Decision])
         "yaxis": {
             "title": {"text": "times as fast, as projected" if goal.target is not None else "difference"},
             "automargin": True,
+            "nticks": 6,
             **({"type": "log", "tickformat": ".3~g"} if goal.target is not None else {}),
         },
         "showlegend": False,
@@ -199,6 +209,21 @@ def race_figure(heat: HeatResult, goal: Goal, decisions: Mapping[str, Decision])
     traces = [_race_line(name, found, decisions.get(name), name == best) for name, found in points.items()]
     caption = f"The race ({heat.stage}): how far each variant was ahead when it was compared; a cross: it was dropped"
     return plot(caption, traces, layout, 360)
+
+
+def _rung_figure(stage: str, rung: RungResult, goal: Goal) -> Html | None:
+    """The variants of a rung, a row each: points at one time would lie on each other."""
+    rows = [
+        ForestRow(one.variant.name, "kept" if one.variant in rung.kept else "dropped", value, value, value, told)
+        for one in rung.standings[:_MOST_ROWS]
+        if math.isfinite(one.gain)
+        for value in [_shown_gain(one, goal)]
+        for told in [f"{value:.3g} after {one.seconds:.3g} s"]
+    ]
+    number = sum(math.isfinite(one.gain) for one in rung.standings)
+    what = "each variant" if number == len(rows) else f"the best {len(rows)} of {number} variants"
+    caption = f"The race ({stage}): how far {what} was ahead after {clock(rung.seconds)}; a cross: it was dropped"
+    return forest(caption, rows, _RUNG_STYLES, **_axis(goal)) if rows else None
 
 
 def _axis(goal: Goal) -> dict[str, Any]:

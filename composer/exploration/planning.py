@@ -12,6 +12,7 @@ from composer._text import plural, printable
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, time_to_target
 from composer.exploration.goal import Goal
+from composer.exploration.missed_target import missed_target
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.variant import BASELINE
@@ -42,8 +43,6 @@ _ATTRIBUTED, _PAYING = 5, 2
 _LEAST_SPREAD = 1e-3
 # Evaluations until the target below which times are interpolated over long distances.
 _FEW = 8
-# Part of a run in which it has reached a target that is recommended.
-_SAFE = 0.8
 
 
 class BaselineError(RuntimeError):
@@ -161,11 +160,26 @@ class Plan:
             )
         else:
             needed = (_LEAST_SEARCH + 2 * LEAST_PAIRS) * self.cost
-            lines.append(
-                f"{search} at most {clock(self.search)}. The budget of {clock(self.budget)} "
-                f"does not suffice to confirm what it finds; that takes about {clock(needed)} in all."
+            if self.search >= _LEAST_SEARCH * self.cost:
+                lines.append(f"{search} at most {clock(self.search)}.")
+            else:
+                lines += self._hardly_a_search()
+            lines[-1] += (
+                f" The budget of {clock(self.budget)} does not suffice to confirm what it finds; that takes about "
+                f"{clock(needed)} in all."
             )
         return "\n".join(lines)
+
+    def _hardly_a_search(self) -> list[str]:
+        """What a budget that is too small for a search is good for."""
+        noise = len(self.times) * self.cost
+        compared = f"of {plural(self.num_methods, 'method')}, few or none are compared"
+        if not self.num_methods:
+            compared = "the baseline is hardly tuned"
+        lines = [f"The A/A runs took {clock(noise)} of the budget of {clock(self.budget)}: {compared}."]
+        if self.num_methods:
+            lines[0] += f" A search takes {clock(_LEAST_SEARCH * self.cost)} or more."
+        return lines
 
 
 def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]:
@@ -268,25 +282,7 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
         )
     if goal.target is None or time_to_target(last, goal) is not None:
         return
-    # What each run reaches in the first part of its time, so that other seeds reach it as well.
-    best = [_best(goal, run, _SAFE * run.seconds) for run in runs]
-    worst = min(best) if goal.maximize else max(best)
-    digits = 3 - math.ceil(math.log10(abs(worst))) if worst else 3
-    scale = 10**digits
-    worth = math.floor(worst * scale) / scale if goal.maximize else math.ceil(worst * scale) / scale
-    relation = ">=" if goal.maximize else "<="
-    raise BaselineError(
-        f"A run of the baseline did not reach {goal} in {last.seconds:.3g} s of training: the best value was "
-        f"{_best(goal, last, last.seconds):.4g}. Write --target "
-        f"'{printable(goal.metric)}{relation}{worth:g}', or let the program train for longer."
-    )
-
-
-def _best(goal: Goal, run: Trajectory, seconds: float) -> float:
-    """The best value until a time, or the first one."""
-    known = [one for one in run.evaluations if math.isfinite(one.value)]
-    values = [one.value for one in known if one.seconds <= seconds] or [known[0].value]
-    return max(values) if goal.maximize else min(values)
+    raise BaselineError(missed_target(goal, runs))
 
 
 def make_plan(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference, pooled_noise, time_to_target
-from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within
+from composer.exploration.halving import Heat, HeatResult, RungResult, Standing, rungs_within, with_kept
 from composer.exploration.joint_effects import JointEffects
 from composer.exploration.planning import Plan
 from composer.exploration.runner import Failure, Request
@@ -58,7 +58,7 @@ class Race:
         left_out: Variants that were not tried, with the reason.
         seconds: Seconds of training of the tuned baseline to the target, or of the goal.
         references: The runs of the baselines.
-        heats: Each successive halving; single methods are named without the tuned baseline.
+        heats: What was compared in each stage; single methods are named without the tuned baseline.
 
     >>> Race(BASELINE, None, (), {}, 10.0).winner is None
     True
@@ -104,7 +104,8 @@ def race(
         plan: The plan.
         runs: The A/A runs of the baseline, with the seeds 0, 1, ....
         variants: The variants.
-        speeds: How many times as fast a step is with each method, where it was measured.
+        speeds: How many times as fast a step is with each method, where it was measured; None if nothing measures
+            that.
 
     >>> from composer.exploration.goal import Goal
     >>> from composer.exploration.trajectory import Evaluation
@@ -114,7 +115,7 @@ def race(
     >>> race(BudgetedRunner(None, goal), plan, runs, []).winner is None
     True
     """
-    return _Search(runner, plan, runs, variants, speeds or {}).run()
+    return _Search(runner, plan, runs, variants, speeds).run()
 
 
 class _Search:
@@ -126,7 +127,7 @@ class _Search:
         plan: Plan,
         runs: Sequence[Trajectory],
         variants: Sequence[Variant],
-        speeds: Mapping[Variant, float],
+        speeds: Mapping[Variant, float] | None,
     ) -> None:
         self.runner = runner
         self.plan = plan
@@ -144,7 +145,11 @@ class _Search:
         for one in self.methods:
             first.setdefault(one.group or one.name, one)
         # A start that takes longer than many runs would take their time from the search.
-        unknown = [one for one in first.values() if one.kind == "compile" and speeds and one not in speeds]
+        unknown = (
+            [one for one in first.values() if one.kind == "compile" and one not in (speeds or {})]
+            if speeds is not None
+            else []
+        )
         first = {name: one for name, one in first.items() if one not in unknown}
         self.left_out.update({one.name: _NOT_MEASURED for one in unknown})
         # What compiles takes so long to start that it would take the time of many short runs.
@@ -153,7 +158,7 @@ class _Search:
         early = [one for one in first.values() if one not in self.late]
         seconds = min(max(1.2 * self.given.earliest, _MIXED * plan.seconds), self.long)
         scale = 1.0 if plan.goal.target is not None else self.noise(plan.seconds) / 0.1
-        effects = JointEffects([*self.tuners, *early], speeds, scale, self.noise(seconds))
+        effects = JointEffects([*self.tuners, *early], speeds or {}, scale, self.noise(seconds))
         self.short = ShortRuns(self.heat, effects, seconds, self.long)
 
     @property
@@ -190,7 +195,7 @@ class _Search:
         tuners = [one for one in mixed if one not in methods]
         standings = (*methods, *self.late_standings, *tuners)
         self.runner.up_to(math.inf)
-        heats = (*self.short.results, *self.heats)
+        heats = with_kept([*self.short.results, *self.heats], self.heat.standings, [self.tuned, winner])
         fallback = self.fallback(winner)
         return Race(self.tuned, winner, standings, self.left_out, self.seconds, (self.given,), heats, fallback)
 

@@ -1,20 +1,26 @@
-"""Recipes: the changes of a variant as Python and as YAML, to paste into a program or a configuration."""
+"""Recipes: the changes of a variant as Python, as arguments of ``composer train``, and as YAML."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from composer import algorithms
 from composer._text import printable
 
-__all__ = ["Change", "as_python", "as_yaml", "parse_change"]
+__all__ = ["Change", "as_python", "as_train_arguments", "as_yaml", "parse_change"]
 
 _FORM = re.compile(
     r"\s*(?P<name>[A-Za-z_]\w*)(?P<rest>(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)\s*(?P<value>.*?)\s*", re.DOTALL
 )
+
+
+# Strings that YAML reads as such without quotes, but for those that are constants in it.
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
+_NO_STRINGS = ("true", "false", "null", "none", "yes", "no", "on", "off", "y", "n")
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,33 @@ def as_yaml(changes: Sequence[str]) -> str:
     return "\n".join(lines) if lines else "# nothing to change"
 
 
+def as_train_arguments(changes: Sequence[str]) -> str:
+    """Return changes as arguments to paste after ``composer train run.yaml``, for a shell.
+
+    What is to be removed from the configuration is a comment at the end: no argument does that.
+
+    Args:
+        changes: Assignments, see :class:`.Assignment`.
+
+    Raises:
+        ValueError: One is not an assignment.
+
+    >>> print(
+    ...     as_train_arguments(
+    ...         ["algorithms+=EMA(half_life='10ba')", "optimizers.lr=0.02", "algorithms-=MixUp"]
+    ...     )
+    ... )
+    --algorithms+ '{EMA: {half_life: "10ba"}}' --optimizers.lr 0.02  # and remove MixUp from algorithms
+    """
+    parsed = [parse_change(change) for change in changes]
+    words: list[str] = []
+    for one in parsed:
+        if one.operator != "-=":
+            words += [f"--{one.name}{one.rest}{'+' if one.operator == '+=' else ''}", _word(_node(one.value))]
+    removed = [f"{printable(one.value)} from {one.name}" for one in parsed if one.operator == "-="]
+    return "  # and remove ".join([shlex.join(words), *([", ".join(removed)] if removed else [])])
+
+
 def parse_change(change: str) -> Change:
     """Return the parts of an assignment, without creating what it names.
 
@@ -165,6 +198,13 @@ def _entry(text: str) -> str:
     node = _node(text)
     # A call by names needs no braces in a list of a line each.
     return _yaml(node)[1:-1] if isinstance(node, ast.Call) and node.keywords and not node.args else _yaml(node)
+
+
+def _word(node: ast.expr) -> str:
+    """A value of an option; a string that YAML reads as one needs no quotes."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NO_STRINGS
+    return str(value) if is_plain else _yaml(node)
 
 
 def _yaml(node: ast.expr) -> str:

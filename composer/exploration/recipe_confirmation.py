@@ -95,16 +95,15 @@ def confirm_recipe(
     plan = _plan(budgeted, runs, recipe, len(tuning) > 0, pairs)
     if planned is not None:
         planned(plan)
+    # Tuned by the effort of a search, of which it takes the first part, as far as the budget leaves it.
+    effort = replace(plan, search=min(SEARCH_COST * plan.cost, plan.budget - plan.confirmation - plan.attribution))
     screened = Screening(())
     if screening is not None:
         parts = [one for one in recipe.single if one.kind not in TUNED_KINDS]
-        screened = screening(plan, runs, list(dict.fromkeys([*parts, recipe])))
+        screened = screening(effort, runs, list(dict.fromkeys([*parts, recipe])))
         budgeted.charge("screening", screened.seconds)
         for name, reason in screened.refused.items():
             raise ValueError(f"confirm: {name} cannot be used: {reason}. Leave it out, or change its arguments.")
-    # Tuned by the effort of a search, of which it takes the first part, as far as the budget leaves it.
-    left = plan.budget - plan.confirmation - plan.attribution
-    effort = replace(plan, search=min(SEARCH_COST * plan.cost, left))
     raced = race(budgeted, effort, runs, tuning if plan.pairs else ())
     raced = replace(raced, winner=_on_tuned(raced.tuned, recipe))
     found = _confirmed(Arms(budgeted, plan), raced, runs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from composer._text import plural
+from composer._text import plural, printable
 from composer.exploration.planning import Plan
 from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.screening import ROUNDS, STEPS, Screened, num_together, screen
@@ -24,13 +24,19 @@ from composer.trials.records import Records
 from composer.trials.worker import hash_of
 from composer.trials.workspace import Workspace
 
-__all__ = ["Screening", "ScreeningStage"]
+__all__ = ["KEPT_FOR_RACE", "Screening", "ScreeningStage"]
 
 _FILE = "screening.jsonl"
 # Share of the search that screening may take, and of a run of the baseline that the steps of a variant may.
 _SHARE, _STEPS_SHARE = 0.2, 0.05
+# Numbers of blocks and of steps of a block, at least.
+_LEAST_SIZE = (2, STEPS // 2)
 # Seconds that a variant may take to start, if a run of the baseline takes less.
 _LEAST_LIMIT = 20.0
+# Trainings of the baseline that a search keeps for its race: without one, costs of steps tell nothing.
+KEPT_FOR_RACE = 3.0
+# Unchanged runs that take part, and steps of a variant before its first block.
+_UNCHANGED, _FIRST_STEPS = 2, 5
 # Logarithms of speeds that differ by less are equal.
 _EQUAL = 0.1
 
@@ -45,6 +51,7 @@ class Screening:
         screened: The cost of a step of each variant that was measured.
         seconds: Wall seconds.
         notes: What the reader should know.
+        has_failed: Whether steps could not be measured in turn, for another reason than time.
 
     >>> Screening((Variant("EMA"),)).seconds
     0.0
@@ -55,6 +62,7 @@ class Screening:
     screened: tuple[Screened, ...] = ()
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    has_failed: bool = False
 
 
 class ScreeningStage:
@@ -70,6 +78,7 @@ class ScreeningStage:
         changes: Assignments that hold for all runs.
         time_limit: Seconds that a variant may take to start at most.
         clock: What seconds are counted in.
+        kept: Trainings of the baseline that are left of the plan's search.
         say: Called with what is measured.
 
     >>> ScreeningStage(Target("script", "train.py"), ProgramFacts(), where)(
@@ -87,11 +96,13 @@ class ScreeningStage:
         changes: Sequence[str] = (),
         time_limit: float = 300.0,
         clock: Clock = "wall",
+        kept: float = KEPT_FOR_RACE,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._target, self._facts, self._workspace, self._ranks = target, facts, workspace, ranks
         self._changes, self._time_limit, self._say = tuple(changes), time_limit, say
         self._clock: Clock = clock
+        self._kept = kept
         self._records = Records(workspace.folder / _FILE)
 
     def __call__(self, plan: Plan, runs: Sequence[Trajectory], variants: Sequence[Variant]) -> Screening:
@@ -102,28 +113,37 @@ class ScreeningStage:
             runs: The A/A runs.
             variants: The variants. Learning rates and batch sizes are not screened: they apply as they are.
         """
-        rounds, steps = _size(plan.seconds, fmean(run.seconds / max(run.batches, 1) for run in runs))
-        # A host that is loaded may take any time for the seconds of a CPU clock.
-        limit = self._time_limit if self._clock == "cpu" else min(self._time_limit, max(_LEAST_LIMIT, plan.cost))
+        size = _size(plan.seconds, fmean(run.seconds / max(run.batches, 1) for run in runs))
+        left = plan.search - sum(run.cost for run in runs) - self._kept * plan.cost
         found: dict[Variant, Screened] = {}
-        seconds, notes = 0.0, list[str]()
+        seconds, pace, failure = 0.0, 1.0, ""
         together = num_together(self._facts)
         while part := _next(variants, found)[:together]:
             if seconds >= _SHARE * plan.search:
                 break
+            (rounds, steps), number = _fitting(runs, size, len(part), (left - seconds) / pace)
+            part = part[:number]
+            if not part:
+                break
             self._say(f"screening: {', '.join(one.name for one in part)}")
             try:
-                record = self._screened(part, rounds, steps, limit)
+                record = self._screened(part, rounds, steps, self._limit(plan, runs, seconds))
             except RuntimeError as error:
-                notes.append(f"Steps could not be measured in turn: {str(error).splitlines()[0]}")
+                failure = f"Steps could not be measured in turn: {str(error).splitlines()[0]}"
                 break
             seconds += record.seconds
+            pace = max(record.seconds / ((len(part) + _UNCHANGED) * _expected(runs, rounds, steps)), pace)
             for variant, value in zip(part, record.result["screened"], strict=True):
                 found[variant] = Screened.from_json(variant, value)
-        left = len(_next(variants, found))
-        if left and not notes:
-            notes.append(f"There was no time to measure the steps of {plural(left, 'method')} before the race.")
-        return Screening(*_ordered(variants, found), tuple(found.values()), seconds, tuple(notes))
+        notes = [failure] if failure else _unscreened(_next(variants, found))
+        return Screening(*_ordered(variants, found), tuple(found.values()), seconds, tuple(notes), bool(failure))
+
+    def _limit(self, plan: Plan, runs: Sequence[Trajectory], spent: float) -> float:
+        """Seconds that a variant may take to start, or for a block."""
+        if self._clock == "cpu":  # a host that is loaded may take any time for the seconds of a CPU clock
+            return self._time_limit
+        left = plan.budget - sum(run.cost for run in runs) - spent
+        return min(self._time_limit, max(_LEAST_LIMIT, plan.cost), left)
 
     def _screened(self, variants: Sequence[Variant], rounds: int, steps: int, limit: float) -> Record:
         """Return the record of some variants that are screened together."""
@@ -162,8 +182,36 @@ class ScreeningStage:
 def _size(seconds: float, step: float) -> tuple[int, int]:
     """Numbers of blocks and of steps of a block, so that screening a variant takes a small part of a run."""
     number = _STEPS_SHARE * seconds / step
-    steps = STEPS if number >= 2 * STEPS else STEPS // 2
-    return min(max(int(number / steps), 2), ROUNDS), steps
+    steps = STEPS if number >= 2 * STEPS else _LEAST_SIZE[1]
+    return min(max(int(number / steps), _LEAST_SIZE[0]), ROUNDS), steps
+
+
+def _expected(runs: Sequence[Trajectory], rounds: int, steps: int) -> float:
+    """Seconds that a variant is expected to take for its start and its blocks, as of the A/A runs."""
+    start = fmean(run.cost - run.seconds for run in runs)
+    step = fmean(run.seconds / max(run.batches, 1) for run in runs)
+    return max(start, 0.0) + (_FIRST_STEPS + rounds * (steps + 1)) * step
+
+
+def _fitting(
+    runs: Sequence[Trajectory], size: tuple[int, int], number: int, left: float
+) -> tuple[tuple[int, int], int]:
+    """Numbers of blocks and steps, fewer if there is no time for all variants, and of the variants that fit then."""
+    for each in (size, _LEAST_SIZE):
+        expected = _expected(runs, *each)
+        fitting = number if (number + _UNCHANGED) * expected <= left else int(max(left, 0.0) / expected) - _UNCHANGED
+        if fitting >= number:
+            break
+    return each, max(min(fitting, number), 0)
+
+
+def _unscreened(variants: Sequence[Variant]) -> list[str]:
+    """What to say of the variants for which there was no time."""
+    if not variants:
+        return []
+    names = ", ".join(printable(one.name) for one in variants)
+    number = plural(len(variants), "method")
+    return [f"There was no time to measure the steps of {number} before the race: {names}."]
 
 
 def _next(variants: Sequence[Variant], found: Mapping[Variant, Screened]) -> list[Variant]:

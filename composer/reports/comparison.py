@@ -153,7 +153,7 @@ def compare_runs(
     Raises:
         FileNotFoundError: A run does not exist, or has no log.
         MissingConditionalImportError: Groups have several runs, and SciPy is not installed.
-        TypeError: A group is a run rather than a list of runs.
+        TypeError: A run has another type, or a group is a run rather than a list of runs.
         ValueError: There are fewer than two runs, one is given twice, or has no metrics or not this metric; or an
             argument is not valid.
 

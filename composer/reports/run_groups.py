@@ -57,7 +57,7 @@ def read_groups(runs: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> lis
 
     Raises:
         FileNotFoundError: A run does not exist, or has no log.
-        TypeError: A group is a run rather than a list of runs.
+        TypeError: A run is none of these, or a group is a run rather than a list of runs.
         ValueError: A file is not a log, a run is given twice, has no metrics, or there are fewer than two runs.
 
     >>> import numpy as np
@@ -176,6 +176,8 @@ def _is_name_or_seed(name: str) -> bool:
 
 
 def _read(run: Run) -> History:
+    if not isinstance(run, str | Path | History):
+        raise TypeError(f"A run must be its folder, its log or a History, but got {run!r}.")
     return run if isinstance(run, History) else History.read(run)
 
 

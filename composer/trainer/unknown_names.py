@@ -67,7 +67,8 @@ def raise_if_unknown(
 def _of_trainer() -> list[str]:
     from composer.trainer.trainer import Trainer
 
-    return list(inspect.signature(Trainer).parameters)
+    parameters = inspect.signature(Trainer).parameters.values()
+    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
 
 
 def _number_of_batches(data: Any) -> int | None:

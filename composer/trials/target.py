@@ -66,7 +66,7 @@ class Target:
             fit: Which call of ``fit`` is meant.
 
         Raises:
-            TypeError: It is a string: whether it is one word or several is not known.
+            TypeError: It is something else, such as a string: whether that is one word or several is not known.
             ValueError: No script is given.
             FileNotFoundError: The script or module does not exist.
 
@@ -77,7 +77,11 @@ class Target:
             return program
         if isinstance(program, str):
             raise TypeError(f"program must be a list of words such as ['train.py', '--lr', '0.1']; got {program!r}.")
-        return cls.from_function(program, fit) if callable(program) else cls.from_command(program, fit)
+        if callable(program):
+            return cls.from_function(program, fit)
+        if not isinstance(program, Sequence) or not all(isinstance(word, str) for word in program):
+            raise TypeError(f"program must be a function or a list of words such as ['train.py']; got {program!r}.")
+        return cls.from_command(program, fit)
 
     @classmethod
     def from_command(cls, words: Sequence[str], fit: int = 1) -> Target:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Generator
-from types import FrameType
+
+from composer._interrupts import between_imports
 
 __all__ = ["Terminated", "terminate_cleanly"]
 
@@ -38,8 +39,8 @@ def terminate_cleanly() -> Generator[None]:
     ...     os.kill(os.getpid(), signal.SIGTERM)
     """
 
-    def handle(signum: int, frame: FrameType | None) -> None:
-        del frame
+    @between_imports
+    def handle(signum: int) -> None:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         raise Terminated(signum)

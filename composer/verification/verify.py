@@ -15,6 +15,7 @@ import torch
 from composer._cpus import cpus_of_node
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
+from composer.trials.assignments import no_string
 from composer.trials.workspace import threads_each, workspace
 from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings
@@ -98,6 +99,7 @@ def verify(
     """
     if steps < _MIN_STEPS:
         raise ValueError(f"steps must be at least {_MIN_STEPS}, to resume in the middle; got {steps}.")
+    no_string("checks", checks)
     chosen = list(CHECKS) if checks is None else [one_of("checks", check, list(CHECKS)) for check in checks]
     target = Target.of(program, fit)
     if parallel is None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer._html import ForestRow, ForestStyle, forest
+from composer._html.forests import log_ticks
 
 STYLES = {"pays": ForestStyle("pays", "#2f9e75", "circle"), "does not": ForestStyle("no", "#e0662c", "x")}
 
@@ -72,3 +74,14 @@ def test_an_effect_of_nothing_alone_has_a_range() -> None:
     assert first < 0 < last
     with pytest.raises(ValueError, match="JSON"):
         figure(ForestRow("A", "pays", math.nan))
+
+
+@pytest.mark.parametrize("low", [0.001, 0.05, 0.27, 0.6, 0.95, 0.999])
+@pytest.mark.parametrize("high", [1.001, 1.05, 1.31, 2.4, 6.0, 31.0, 4000.0])
+def test_values_at_a_logarithmic_axis_are_few_and_within_it(low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    assert 2 <= len(ticks) <= 5
+    assert all(low <= tick <= high for tick in ticks)
+    # A label takes 30 of the 200 pixels of a phone.
+    distances = [math.log(after / before) / math.log(high / low) for before, after in itertools.pairwise(ticks)]
+    assert min(distances) > 0.1

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.curves import Reference
-from composer.exploration.halving import Heat, Rung, rungs_within
+from composer.exploration.halving import Heat, HeatResult, Rung, RungResult, Standing, rungs_within, with_kept
 from composer.exploration.planning import baseline_runs
+from composer.exploration.variant import Variant
 from tests.exploration.simulation import GOAL, Effect, Simulation, method, placebos
 
 
@@ -88,3 +89,13 @@ def test_no_rung_begins_without_the_time_for_it() -> None:
     found = race.halve("methods", placebos(4), [Rung(10.0, 4), Rung(100.0, 4)])
     assert {one.seconds for one in found} == {10.0}
     assert race.runner.left > 0
+
+
+def test_what_was_trained_for_longer_or_is_proposed_was_not_dropped() -> None:
+    names = [Variant(name) for name in ("longer", "proposed", "left")]
+    rung = RungResult(10.0, tuple(Standing(one, 0.1, 10.0, 1) for one in names), ())
+    halved = HeatResult("combinations", (rung, RungResult(20.0, rung.standings[:1], (names[0],))))
+    last = {one: Standing(one, 0.1, 30.0 if one.name == "longer" else 10.0, 1) for one in names}
+    tuned, same = with_kept([HeatResult("tuning", (rung,)), halved], last, [names[1], None])
+    assert tuned.to_json()["rungs"][0]["dropped"] == ["left"]
+    assert same == halved

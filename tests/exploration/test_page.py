@@ -168,7 +168,7 @@ def test_the_race_says_who_left_at_which_rung(found: Exploration) -> None:
     methods = next(one for one in found.heats if one.stage == "methods")
     assert ", ".join(methods.rungs[0].dropped) in race
     drawn = figures(race)[[one.stage for one in found.heats].index("methods")]
-    lost = {trace["meta"] for trace in drawn["data"] if trace["marker"]["symbol"][-1] == "x"}
+    lost = {one[0] for trace in drawn["data"] if trace["marker"]["symbol"] == "x" for one in trace["customdata"]}
     dropped = {name for rung in methods.rungs for name in rung.dropped}
     assert lost == {name for name in dropped if "Fails" not in name}  # what fails has no place on the axis
 
@@ -269,3 +269,26 @@ def test_the_page_in_a_browser(hostile: Exploration, tmp_path: Path, width: int,
         wait_until(page, f"{curves}.data.filter((one) => one.visible === 'legendonly').length > 6")
         page.evaluate(f"Plotly.Fx.hover({curves}, [{{curveNumber: {hostile.plan.pairs}, pointNumber: 3}}])")
         wait_until(page, f"{curves}.querySelector('.hoverlayer').textContent.includes('seed ')")
+
+
+def test_the_tuned_baseline_is_not_said_to_be_dropped(found: Exploration) -> None:
+    tuning_heat = next(one for one in found.heats if one.stage == "tuning")
+    assert found.tuned.name.startswith("lr")
+    assert found.tuned.name not in tuning_heat.rungs[0].dropped
+    page = exploration_page(found)
+    race = page.partition("<h2>The race</h2>")[2].partition("<h2>")[0]
+    assert "Successive halving" not in race
+    assert "Thompson sampling" in race
+    # Each rung names its best variant.
+    assert race.count(f"{tuning_heat.rungs[0].standings[0].variant.name} (") >= 1
+
+
+def test_cpu_time_is_said_to_be_that(found: Exploration) -> None:
+    page, cpu = (exploration_page(one) for one in (found, replace(found, counted="cpu")))
+    assert "Wall seconds of each stage" in page
+    assert "CPU" not in page.partition("<h1>")[2].partition("<script")[0]
+    assert "Wall seconds" not in cpu
+    assert "CPU seconds of each stage" in cpu
+    assert " of CPU time. It " in verdict(cpu)
+    assert "Cost in CPU time: noise" in str(replace(found, counted="cpu"))
+    assert "Cost: noise" in str(found)

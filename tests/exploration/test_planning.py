@@ -147,3 +147,13 @@ def test_a_run_that_is_much_slower_than_the_first_is_trained_to_its_target() -> 
     runs = baseline_runs(BudgetedRunner(Busy(duration=900.0), GOAL))
     assert len(runs) == 3
     assert runs[1].seconds > 2 * runs[0].seconds
+
+
+@pytest.mark.parametrize("methods", [20, 0])
+def test_a_budget_that_the_equal_runs_take_says_so_and_how_much_would_do(methods: int) -> None:
+    runner = BudgetedRunner(Simulation(), GOAL, budget=200.0)
+    text = str(make_plan(runner, baseline_runs(runner), methods))
+    assert "at most 200 s" not in text
+    assert "The A/A runs took 5 min of the budget of 3 min: " in text
+    assert ("of 20 methods, few or none are compared. A search takes 14 min or more. " in text) == (methods > 0)
+    assert "The budget of 3 min does not suffice to confirm what it finds; that takes about 41 min in all." in text

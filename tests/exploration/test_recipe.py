@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import ast
+import shlex
 
 import pytest
 import torch
 import yaml
 
-from composer.exploration.recipe import as_python, as_yaml
+from composer.exploration.recipe import as_python, as_train_arguments, as_yaml
 from composer.hparams import trainer_from_config
+from composer.hparams.config_tree import parse_value as read_value
 from composer.models import ComposerClassifier
 from composer.trials.assignments import Assignment
 
@@ -96,3 +98,23 @@ def test_what_is_no_assignment_is_an_error() -> None:
         as_python(["lr 0.1"])
     with pytest.raises(ValueError, match="NAME=VALUE"):
         as_yaml(["precision="])
+
+
+@pytest.mark.parametrize("value", ["amp_bf16", "no", "10ba", "a b", "it's"])
+def test_arguments_of_train_are_read_as_the_same_values(value: str) -> None:
+    changes = ["algorithms+=EMA(half_life='3ba')", "algorithms+=MixUp(0.2)", f"optimizers.name='{value}'"]
+    if "'" in value:
+        changes[2] = f'optimizers.name="{value}"'
+    words = shlex.split(as_train_arguments(changes))
+    assert words[::2] == ["--algorithms+", "--algorithms+", "--optimizers.name"]
+    assert [read_value(one) for one in words[1::2]] == [
+        {"EMA": {"half_life": "3ba"}},
+        {"class_path": "MixUp", "args": [0.2]},
+        value,
+    ]
+
+
+def test_what_is_removed_is_a_comment_of_the_shell() -> None:
+    text = as_train_arguments(["precision=amp_bf16", "algorithms-=MixUp"])
+    assert text == "--precision amp_bf16  # and remove MixUp from algorithms"
+    assert shlex.split(text, comments=True) == ["--precision", "amp_bf16"]
