@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from benchmarks import environment
-from benchmarks.report import Goal, Report, spread
+from benchmarks.report import Goal, Report, doubt_of, spread
 from benchmarks.step_timing import CLOCKS, microseconds_per_step
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
-MOST_UNSTEADY = 0.05  # relative spread of the fixed size above which differences from it are inconclusive
 SIZES: dict[str, int | str] = {"fixed": BATCH_SIZE, "auto": "auto"}
 
 
@@ -99,9 +98,8 @@ def measure(rounds: int = 31, steps: int = 1000, warmup: int = 100, device: str 
         ratio = statistics.median(value / base for value, base in zip(auto, fixed, strict=True))
         least = min(auto) - min(fixed)
         rows.append([name, statistics.median(fixed), spread(fixed), statistics.median(auto), over, least, ratio])
-        unsteady = spread(fixed) / statistics.median(fixed)
-        doubt = f"the fixed size varied by {unsteady:.0%}, so the machine was busy" if unsteady > MOST_UNSTEADY else ""
         if name == "MLP":
+            doubt = doubt_of("the fixed size", fixed)
             goals.append(Goal('MLP, "auto" over a fixed size', over, 10, "us", doubt))
     notes = [
         f"Batches of {BATCH_SIZE}, SGD, one thread, fp32, device {device}; {rounds} rounds of {steps} steps each, in "

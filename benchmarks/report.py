@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+# Relative spread of a baseline above which differences from it are inconclusive.
+_MOST_UNSTEADY = 0.05
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,16 @@ def spread(values: list[float]) -> float:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return (high - low) / 2
+
+
+def doubt_of(what: str, values: list[float]) -> str:
+    """Return why a comparison with what was measured is inconclusive; an empty string if that was steady.
+
+    >>> doubt_of("the raw loop", [1.0, 1.5, 2.0]), doubt_of("the raw loop", [1.0, 1.01, 1.02])
+    ('the raw loop varied by 17%', '')
+    """
+    unsteady = spread(values) / statistics.median(values)
+    return f"{what} varied by {unsteady:.0%}" if unsteady > _MOST_UNSTEADY else ""
 
 
 def _cell(value: Any) -> str:

@@ -11,13 +11,12 @@ from torch import nn
 
 from benchmarks import contenders, environment
 from benchmarks.contenders import CONTENDERS, SETTINGS, Task, make_loader
-from benchmarks.report import Goal, Report, spread
+from benchmarks.report import Goal, Report, doubt_of, spread
 from benchmarks.step_timing import CLOCKS
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
 BY_HAND = {"composer": "full, times the same by hand", "default": "full with its own accuracy, times the same by hand"}
-MOST_UNSTEADY = 0.05  # relative spread of the raw loop above which differences from it are inconclusive
 
 Samples: TypeAlias = dict[str, dict[str, list[list[float]]]]
 """Microseconds a step by contender, setting, round and repetition."""
@@ -116,7 +115,7 @@ def measure(
 def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str, clock: str) -> Report:
     # A round's median against the median of the raw loop in the same round, so that a slow moment hits both.
     raw = [statistics.median(values) for values in samples["raw"]["bare"]]
-    doubt = _doubt("the raw loop", samples["raw"]["bare"])
+    doubt = doubt_of("the raw loop", [value for found in samples["raw"]["bare"] for value in found])
     rows: list[list[Any]] = []
     goals: list[Goal] = []
     for setting in SETTINGS:
@@ -138,8 +137,9 @@ def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str
                 goals.append(Goal("bare, over raw", statistics.median(over), 25, "us", doubt))
             elif name in BY_HAND and setting == "full" and "hand" in samples:
                 same = [statistics.median(found) for found in samples["hand"]["full"]]
-                times = statistics.median(value / by_hand for value, by_hand in zip(values, same, strict=True))
-                unclear = doubt or _doubt("the same by hand", samples["hand"]["full"])
+                times = statistics.median(value / base for value, base in zip(values, same, strict=True))
+                by_hand = [value for found in samples["hand"]["full"] for value in found]
+                unclear = doubt or doubt_of("the same by hand", by_hand)
                 goals.append(Goal(BY_HAND[name], times, 1.1, doubt=unclear))
     notes = [
         f"A multilayer perceptron {NUM_FEATURES}-64-{NUM_CLASSES}, batches of {BATCH_SIZE}, SGD, one thread, fp32, "
@@ -156,13 +156,6 @@ def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str
     columns = ["µs per step", "median", "spread", "minimum", "over raw", "minimum over raw", "times raw"]
     title = "Cost of a training step over a hand-written loop"
     return Report("step_overhead", title, columns, rows, goals, notes, samples, environment.describe(device))
-
-
-def _doubt(what: str, runs: list[list[float]]) -> str:
-    """Return why a comparison with a loop is inconclusive; an empty string if it was steady."""
-    values = [value for found in runs for value in found]
-    unsteady = spread(values) / statistics.median(values)
-    return f"{what} varied by {unsteady:.0%}" if unsteady > MOST_UNSTEADY else ""
 
 
 def main() -> None:

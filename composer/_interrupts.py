@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Generator
 from types import FrameType
 
-__all__ = ["CtrlC", "between_imports"]
+__all__ = ["INTERRUPTED", "CtrlC", "between_imports"]
+
+# Exit status of a shell for a process that ended by Ctrl-C.
+INTERRUPTED = 130
 
 # Seconds between two looks at whether an import has ended, and until an import that never ends is interrupted.
 _AGAIN, _LONGEST = 0.02, 30.0

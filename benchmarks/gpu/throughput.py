@@ -18,8 +18,7 @@ from benchmarks.gpu.contenders import CONTENDERS
 from benchmarks.gpu.options import Options
 from benchmarks.gpu.training import SOURCES
 from benchmarks.gpu.workloads import Workload, workload
-from benchmarks.report import Goal, Report, spread
-from benchmarks.step_overhead import MOST_UNSTEADY
+from benchmarks.report import Goal, Report, doubt_of, spread
 
 MOST_SECONDS = 240.0
 RAW, RAW_COMPILED, OURS, OURS_COMPILED = list(CONTENDERS)[:4]
@@ -247,9 +246,7 @@ def _goals(runs: dict[str, Runs], differs: dict[str, str]) -> list[Goal]:
         if not _ran(runs, base) or not _ran(runs, OURS_COMPILED):
             continue
         found = [1 / ratio for ratio in ratios(runs[OURS_COMPILED], runs[base])]
-        times = runs[base].seconds("device")
-        unsteady = spread(times) / statistics.median(times)
-        doubt = f"the raw loop varied by {unsteady:.0%}" if unsteady > MOST_UNSTEADY else ""
+        doubt = doubt_of("the raw loop", runs[base].seconds("device"))
         for name in (base, OURS_COMPILED):
             doubt = f"the work of {CONTENDERS[name].title} differs" if differs.get(name) else doubt
         what = f"composer, compiled: time of a step over that of the {CONTENDERS[base].title} (speed at least {least}x)"

@@ -6,11 +6,11 @@ import io
 import sys
 from collections.abc import Sequence
 
-from composer._interrupts import CtrlC
+from composer._interrupts import INTERRUPTED, CtrlC
 
 __all__ = ["main"]
 
-_INTERRUPTED = "composer: interrupted"
+_MESSAGE = "composer: interrupted"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,12 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     1
     """
     # Each import before this is a moment in which Ctrl-C is a traceback.
-    with CtrlC(_INTERRUPTED, 130) as ctrl_c:
+    with CtrlC(_MESSAGE, INTERRUPTED) as ctrl_c:
         return _main(sys.argv[1:] if arguments is None else arguments, ctrl_c)
 
 
 def _main(arguments: Sequence[str], ctrl_c: CtrlC) -> int:
-    from composer.cli.usage import CLOSED_STDOUT, INTERRUPTED, discard_stdout
+    from composer.cli.usage import CLOSED_STDOUT, discard_stdout
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of files and metrics may have characters that the terminal or a pipe cannot encode.
@@ -45,7 +45,7 @@ def _main(arguments: Sequence[str], ctrl_c: CtrlC) -> int:
         discard_stdout()
         return CLOSED_STDOUT
     except KeyboardInterrupt:
-        print(_INTERRUPTED, file=sys.stderr)  # noqa: T201 - this is a program
+        print(_MESSAGE, file=sys.stderr)  # noqa: T201 - this is a program
         return INTERRUPTED
 
 

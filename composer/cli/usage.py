@@ -16,7 +16,6 @@ from composer._text import did_you_mean
 
 __all__ = [
     "CLOSED_STDOUT",
-    "INTERRUPTED",
     "ClosedStdoutError",
     "CommandParser",
     "UsageError",
@@ -29,8 +28,6 @@ __all__ = [
 
 # Of a shell for a process that ended by SIGPIPE.
 CLOSED_STDOUT = 141
-# The same for Ctrl-C.
-INTERRUPTED = 130
 
 
 class UsageError(Exception):

@@ -145,11 +145,7 @@ class _Search:
         for one in self.methods:
             first.setdefault(one.group or one.name, one)
         # A start that takes longer than many runs would take their time from the search.
-        unknown = (
-            [one for one in first.values() if one.kind == "compile" and one not in (speeds or {})]
-            if speeds is not None
-            else []
-        )
+        unknown = [one for one in first.values() if speeds is not None and one.kind == "compile" and one not in speeds]
         first = {name: one for name, one in first.items() if one not in unknown}
         self.left_out.update({one.name: _NOT_MEASURED for one in unknown})
         # What compiles takes so long to start that it would take the time of many short runs.

@@ -66,10 +66,6 @@ def _count(name: str, value: Any) -> None:
     whole_number(name, value, minimum=None)
 
 
-def _batches(name: str, value: Any) -> None:
-    as_subset(name, value)
-
-
 def _kept(name: str, value: Any) -> None:
     if whole_number(name, value, minimum=None) < -1:
         raise ValueError(f"{name} must be 0 or more, or -1 for all checkpoints; got {value!r}.")
@@ -172,7 +168,7 @@ def _or_none(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
     return lambda name, value: None if value is None else check(name, value)
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
+_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     **dict.fromkeys(
         (
             "spin_dataloaders", "step_schedulers_every_batch", "progress_bar", "log_to_console", "log_traces",
@@ -184,9 +180,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
         _flag,
     ),
     **dict.fromkeys(("train_dataloader_label",), _label),
-    **dict.fromkeys(
-        ("train_subset_num_batches", "eval_subset_num_batches", "subset_num_batches"), _or_none(_batches)
-    ),
+    **dict.fromkeys(("train_subset_num_batches", "eval_subset_num_batches"), as_subset),
     **dict.fromkeys(("eval_interval", "save_interval"), _interval),
     **dict.fromkeys(("load_path", "save_folder", "save_latest_filename"), _or_none(_path)),
     **dict.fromkeys(("save_filename", "name"), _path),

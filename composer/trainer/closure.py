@@ -70,5 +70,5 @@ class StepClosure:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return the local shard of a sharded tensor, on which in-place operations act."""
+    """Return the local values of a sharded tensor, on which in-place operations act; gradients may be partial sums."""
     return getattr(tensor, "_local_tensor", tensor)

@@ -1,7 +1,7 @@
 """Call ``step`` and ``zero_grad`` of optimizers, without their spans in profiles while no profiler runs.
 
-``torch.profiler`` and ``torch.autograd.profiler`` count, also if they start during training. An observer without them
-(``ExecutionTraceObserver``) does not: torch does not tell that there is one.
+A profiler (``torch.profiler``, ``torch.autograd.profiler``) sees them, also if it starts during training. An
+``ExecutionTraceObserver`` without a profiler does not, as torch has no function that tells whether there is one.
 """
 
 from __future__ import annotations

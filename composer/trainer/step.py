@@ -124,11 +124,7 @@ def average_unread_losses(run: Run) -> None:
 
 def _parameters(run: Run) -> list[Tensor]:
     """Return the parameters of all optimizers."""
-    found: list[Tensor] = []
-    for optimizer in run.state.optimizers:
-        for group in optimizer.param_groups:
-            found += group["params"]
-    return found
+    return [parameter for each in run.state.optimizers for group in each.param_groups for parameter in group["params"]]
 
 
 def _evaluate(run: Run) -> Tensor:
