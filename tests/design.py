@@ -23,6 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_html",
         "_interrupts",
         "_lazy",
+        "_module_hooks",
         "_output_file",
         "_plots",
         "_raw_memory",

@@ -30,6 +30,8 @@ _SIGNIFICANT = 8.0
 _INSTABILITY_LAG = 3
 # With fewer losses, noise cannot be distinguished from a slope.
 _MIN_LOSSES = 8
+# Far beyond any test; a typing error such as 1e12 would otherwise take years.
+_MAX_BATCHES = 1_000_000
 # The median of the absolute value of a standard normal variable.
 _MEDIAN_OF_NORMAL = 0.6745
 
@@ -40,7 +42,7 @@ def geometric_learning_rates(min_lr: float, max_lr: float, num_batches: int) -> 
     Args:
         min_lr: The first, above 0.
         max_lr: The last, greater than ``min_lr``.
-        num_batches: Number of learning rates, 2 or more.
+        num_batches: Number of learning rates, from 2 to 1,000,000.
 
     Raises:
         ValueError: An argument is out of range.
@@ -51,6 +53,8 @@ def geometric_learning_rates(min_lr: float, max_lr: float, num_batches: int) -> 
     if not 0 < min_lr < max_lr < math.inf:
         raise ValueError(f"min_lr must be above 0 and max_lr greater, but got min_lr={min_lr} and max_lr={max_lr}.")
     num_batches = whole_number("num_batches", num_batches, minimum=2)
+    if num_batches > _MAX_BATCHES:
+        raise ValueError(f"num_batches must be at most {_MAX_BATCHES:,}, but got {num_batches}; 100 are usual.")
     span = math.log10(max_lr) - math.log10(min_lr)
     inner = [10 ** (math.log10(min_lr) + span * k / (num_batches - 1)) for k in range(1, num_batches - 1)]
     return [min_lr, *inner, max_lr]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from composer._module_hooks import module_hooks
 from composer._text import first_of
 from composer.parallel.wrapping import repeated_blocks, shared_by_blocks
 from composer.trainer.dynamic_dims import DynamicDims
+from composer.warnings import ComposerWarning
 
 __all__ = ["compile_blocks"]
 
@@ -43,8 +46,11 @@ def compile_blocks(
     Returns:
         The blocks that share a compiled function, for each function.
 
+    Warns:
+        ComposerWarning: Some blocks share weights with other modules, and are not compiled.
+
     Raises:
-        ValueError: The model has no repeated blocks, or these share weights.
+        ValueError: The model has no repeated blocks, or all of these share weights.
 
     >>> blocks = [nn.TransformerEncoderLayer(4, 2, 8) for _ in range(3)]
     >>> [len(each) for each in compile_blocks(nn.Sequential(*blocks), {"backend": "eager"})]
@@ -72,7 +78,15 @@ def _blocks_of(model: nn.Module) -> list[nn.Module]:
             f"compile_config: regional=True cannot compile the blocks of {name}. {error} Or leave 'regional' out to "
             f"compile the full model."
         ) from error
-    if not blocks and (shared := shared_by_blocks(model)):
+    shared = shared_by_blocks(model)
+    if shared and blocks:
+        warnings.warn(
+            f"compile_config: regional=True compiles {len(blocks)} blocks of {name}. The others share "
+            f"{first_of(shared)}, and run eagerly. Leave 'regional' out to compile the full model.",
+            ComposerWarning,
+            stacklevel=2,
+        )
+    if not blocks and shared:
         raise ValueError(
             f"compile_config: regional=True compiles the blocks that a model repeats if each has weights of its own, "
             f"but the blocks of {name} share {first_of(shared)}. Leave 'regional' out to compile the full model."
@@ -167,8 +181,8 @@ def _hooks_of_layers(block: nn.Module) -> list[Any]:
     found: list[Any] = []
     for module in block.modules():
         if module is not block:
-            for name in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
-                found += [*getattr(module, name).values(), None]
+            for hooks in module_hooks(module):
+                found += [*hooks, None]
     return found
 
 

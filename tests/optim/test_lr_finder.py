@@ -140,6 +140,7 @@ def test_plot(tmp_path):
         ((1.0, 0.1, 10), "max_lr greater"),
         ((0.1, math.inf, 10), "max_lr greater"),
         ((0.1, 1.0, 1), "num_batches must be 2 or greater"),
+        ((0.1, 1.0, 10**30), "num_batches must be at most 1,000,000, but got 1000"),
     ],
 )
 def test_wrong_rates(arguments, message):

@@ -22,6 +22,7 @@ from composer.models import ComposerClassifier
 from composer.parallel.activation_checkpointing import apply_activation_checkpointing
 from composer.parallel.wrapping import repeated_blocks
 from composer.trainer.regional_compilation import compile_blocks
+from composer.warnings import ComposerWarning
 from tests.common import Received, trainer_of, weights_of
 
 WIDTH = 8
@@ -191,6 +192,15 @@ def test_blocks_that_share_weights_are_an_error(net: Any, message: str) -> None:
         trainer_of(ComposerClassifier(net(), 3), rows(), compile_config=regional())
     assert "_fsdp_wrap = True" not in str(caught.value)
     trainer_of(ComposerClassifier(net(), 3), rows(), compile_config={"backend": Graphs()})
+
+
+def test_blocks_that_run_eagerly_because_they_share_weights_are_named() -> None:
+    blocks = [Block() for _ in range(4)]
+    blocks[3].layer.weight = blocks[2].layer.weight
+    net = nn.Sequential(Entry(), *blocks, nn.Linear(WIDTH, 3))
+    message = r"compiles 2 blocks of ComposerClassifier. The others share \S*3.layer.weight, and run eagerly"
+    with pytest.warns(ComposerWarning, match=message):
+        train(regional("eager"), ComposerClassifier(net, 3), max_duration="1ba")
 
 
 def test_remedy_of_that_error() -> None:

@@ -11,6 +11,7 @@ methods allocate later, such as the average of EMA, is not known.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import sys
 import warnings
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import rng
+from composer._module_hooks import module_hooks
 from composer.core.data_spec import DataSpec
 from composer.devices import MEMORY_STATISTICS
 from composer.trainer.auto_microbatch.sizes import halved
@@ -40,7 +42,6 @@ _log = logging.getLogger(__name__)
 _MARGIN = 1.02
 # Hooks of a model that only compute; others may keep what they see.
 _SAFE_HOOKS = ("torch.", "composer.nn.", "composer.algorithms.", "composer.parallel.")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -112,7 +113,7 @@ def _reason_against(run: Run) -> str:
     if any(type(each) not in (Tensor, nn.Parameter, nn.Buffer) for each in tensors):
         return "parameters are not ordinary tensors"
     for module in model.modules():
-        for hook in (hook for name in _HOOKS for hook in getattr(module, name).values()):
+        for hook in itertools.chain(*module_hooks(module)):
             if not _module_of(hook).startswith(_SAFE_HOOKS):
                 return f"{type(module).__name__} has hooks, which would run twice"
     return ""
