@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks import contenders, environment
 from benchmarks.contenders import CONTENDERS, SETTINGS, Task, make_loader
 from benchmarks.report import Goal, Report, doubt_of, spread
-from benchmarks.step_timing import CLOCKS
+from benchmarks.step_timing import CLOCKS, forget_garbage
 
 BATCH_SIZE, NUM_FEATURES, NUM_CLASSES = 32, 64, 10
 NUM_BATCHES = 64  # different ones; a loader repeats them
@@ -51,6 +51,8 @@ def _train_once(contender: contenders.Contender, full: bool, steps: int, warmup:
     marks: list[float] = []
 
     def mark() -> None:
+        if not marks:
+            forget_garbage()
         if device != "cpu":
             torch.accelerator.synchronize()
         marks.append(CLOCKS[clock]())
@@ -146,6 +148,7 @@ def _report(samples: Samples, rounds: int, repeats: int, steps: int, device: str
         f"device {device}; {steps} steps measured with the {clock} clock after a warm-up.",
         f"{rounds} rounds; in each, every contender in turn starts a new process, which trains "
         f"{'once' if repeats == 1 else f'{repeats} times'} in each setting.",
+        "Before the clock starts, garbage is collected, so that no full collection falls into the steps of some.",
         "Median and half the interquartile range of all runs; 'over raw' and the ratio are medians over the rounds, "
         "each relative to the raw loop of the same round; 'minimum over raw' compares the fastest runs of both.",
         "bare: no progress bar, loggers, metrics or callbacks. full: a progress bar on a terminal, a linear schedule "
