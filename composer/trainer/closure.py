@@ -14,12 +14,13 @@ class StepClosure:
     """Evaluates the loss and its gradients for an optimizer, which may do so several times in a step.
 
     The gradients are computed before the step, so that hooks and code in front of an optimizer's own step see them. The
-    first call returns their loss, unless the optimizer has moved the weights or reset the gradients before it; changes
-    through ``parameter.data`` are not noticed. Other calls evaluate again.
+    first call returns their loss, unless the weights were moved or the gradients reset before it; changes through
+    ``parameter.data`` are not noticed. Other calls evaluate again.
 
     Args:
         evaluate: Resets the gradients, computes loss and gradients, and returns the loss.
-        parameters: The parameters of the optimizers.
+        loss: The loss of the present gradients.
+        parameters: The weights to watch.
 
     >>> weight = torch.nn.Parameter(torch.ones(1))
     >>> def evaluate():
@@ -28,16 +29,16 @@ class StepClosure:
     ...     loss = (weight**2).sum()
     ...     loss.backward()
     ...     return loss
-    >>> closure = StepClosure(evaluate, [weight])
+    >>> closure = StepClosure(evaluate, evaluate(), [weight])
     evaluated
     >>> loss = closure()
     >>> loss = closure()
     evaluated
     """
 
-    def __init__(self, evaluate: Callable[[], Tensor], parameters: Iterable[Tensor]) -> None:
+    def __init__(self, evaluate: Callable[[], Tensor], loss: Tensor, parameters: Iterable[Tensor]) -> None:
         self._evaluate, self._parameters = evaluate, list(parameters)
-        self._loss: Tensor | None = evaluate()
+        self._loss: Tensor | None = loss
         self._weights = self._versions(self._parameters)
         self._gradients = self._versions(self._gradients_present())
 

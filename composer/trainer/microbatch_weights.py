@@ -363,12 +363,18 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
 
 def _sum_of_weights(microbatch: Batch) -> Tensor | None:
     """Return the sum of the ``"loss_weights"`` of a batch, such as those of packed documents; None without them."""
+    weights = _loss_weights(microbatch)
+    return None if weights is None else weights.sum(dtype=widest_dtype(weights.device))
+
+
+def _loss_weights(microbatch: Batch) -> Tensor | None:
+    """Return the ``"loss_weights"`` of a batch: numbers or a mask, one per label; None without them."""
     if not is_mapping(microbatch):
         return None
     labels, weights = (cast("Mapping[str, Any]", microbatch).get(name) for name in ("labels", "loss_weights"))
     if not (isinstance(weights, Tensor) and isinstance(labels, Tensor) and weights.shape == labels.shape):
         return None
-    return weights.sum() if weights.is_floating_point() else None
+    return None if weights.is_complex() else weights
 
 
 def _may_be_edited(run: Run) -> bool:
@@ -386,6 +392,8 @@ def _counts_targets_by_row(run: Run) -> bool:
 
 
 def _has_label_per_token(batch: Batch) -> bool:
-    """Return whether the batch has a label for each token, as in language modeling, some of which may be ignored."""
+    """Return whether the batch has a label for each token or pixel, some of which may be ignored or weighted."""
     labels = cast("Mapping[str, Any]", batch).get("labels") if is_mapping(batch) else None
-    return isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()
+    if not isinstance(labels, Tensor) or labels.ndim < 2:
+        return False
+    return not labels.is_floating_point() or _loss_weights(batch) is not None

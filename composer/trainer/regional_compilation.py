@@ -94,9 +94,9 @@ def _blocks_of(model: nn.Module) -> list[nn.Module]:
     if not blocks:
         raise ValueError(
             f"compile_config: regional=True compiles the blocks that a model repeats, such as the layers of a "
-            f"transformer in an nn.ModuleList, not one that it calls several times, and {name} has none. Leave "
-            f"'regional' out to compile the full model, or, if it has several blocks elsewhere, select them: set "
-            f"module._fsdp_wrap = True on each."
+            f"transformer in an nn.ModuleList, not one that it calls several times, nor an nn.Sequential, and {name} "
+            f"has none. Leave 'regional' out to compile the full model, or, if it has several blocks elsewhere or as "
+            f"nn.Sequential, select them: set module._fsdp_wrap = True on each."
         )
     return blocks
 

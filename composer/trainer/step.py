@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import Tensor
@@ -30,8 +31,8 @@ def train_batch(run: Run) -> None:
     """Compute the gradients of the batch and step every optimizer once.
 
     The gradients are computed first. An optimizer that may evaluate them more than once gets a closure for that, see
-    :class:`.StepClosure`. With multiple optimizers, only those that require a closure get it; the others then step with
-    the gradients that it computed last.
+    :class:`.StepClosure`. Optimizers step in the order in which they are given, each with the gradients that were
+    computed last.
 
     Args:
         run: The run; ``state.batch`` is the batch.
@@ -53,18 +54,34 @@ def _train_step(run: Run) -> None:
         _compute_and_step_scaled(run)
         _average_losses(run)
         return
+    # Outside of step(), which would disable and re-enable gradient computation around it.
+    _compute_gradients(run)
     with_closure = _closure_optimizers(run)
     if with_closure:
-        closure = StepClosure(lambda: _evaluate(run), _parameters(run))
-        for optimizer in with_closure:
-            optimizer.step(cast(Any, closure))  # annotated as float, but torch accepts a tensor
+        _step_with_closures(run, with_closure)
     else:
-        # Outside of step(), which would disable and re-enable gradient computation around it.
-        _compute_gradients(run)
-    for optimizer in run.state.optimizers:
-        if not with_closure or optimizer not in with_closure:
+        for optimizer in run.state.optimizers:
             optimizer_calls.step(optimizer)
     _average_losses(run)
+
+
+def _step_with_closures(run: Run, with_closure: list[Optimizer]) -> None:
+    """Step every optimizer; some of them may evaluate the gradients again.
+
+    One that requires a closure searches for weights with a lower loss, which also depends on the weights of the others;
+    one that can do without must not be the reason for a second evaluation because another has stepped.
+    """
+    _average_losses(run)
+    loss = run.state.total_loss_dict["loss/train/total"]
+    closures: dict[Optimizer, StepClosure] = {}
+    for optimizer in with_closure:
+        watched = run.state.optimizers if needs_closure(type(optimizer)) else [optimizer]
+        closures[optimizer] = StepClosure(lambda: _evaluate_again(run), loss, _parameters(watched))
+    for optimizer in run.state.optimizers:
+        if optimizer in closures:
+            optimizer.step(cast(Any, closures[optimizer]))  # annotated as float, but torch accepts a tensor
+        else:
+            optimizer_calls.step(optimizer)
 
 
 def _closure_optimizers(run: Run) -> list[Optimizer]:
@@ -72,10 +89,9 @@ def _closure_optimizers(run: Run) -> list[Optimizer]:
     optimizers = run.state.optimizers
     if run.strategy.has_own_optimizer_step or run.state.scaler is not None:
         return []
-    use = may_use_closure if len(optimizers) == 1 else needs_closure
     found: list[Optimizer] = []
     for optimizer in optimizers:  # a loop, since a comprehension costs a call in each step
-        if use(type(optimizer)) and _takes_argument(optimizer):
+        if may_use_closure(type(optimizer)) and _takes_argument(optimizer):
             found.append(optimizer)
     return found
 
@@ -122,16 +138,25 @@ def average_unread_losses(run: Run) -> None:
         run.state.total_loss_dict = run.step_sync.averages_of_unread(run.state.total_loss_dict)
 
 
-def _parameters(run: Run) -> list[Tensor]:
-    """Return the parameters of all optimizers."""
-    return [parameter for each in run.state.optimizers for group in each.param_groups for parameter in group["params"]]
+def _parameters(optimizers: Sequence[Optimizer]) -> list[Tensor]:
+    """Return the parameters of optimizers."""
+    return [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
 
 
-def _evaluate(run: Run) -> Tensor:
-    """Compute the gradients of the full batch; return its loss, averaged so that all ranks take the same step."""
-    _compute_gradients(run)
-    _average_losses(run)
-    return run.state.total_loss_dict["loss/train/total"]
+def _evaluate_again(run: Run) -> Tensor:
+    """Compute the gradients at moved weights; return the loss, averaged so that all ranks take the same step.
+
+    The losses and metrics of the step stay those of the weights before it.
+    """
+    state = run.state
+    losses, metrics = state.total_loss_dict, state.train_metrics
+    state.train_metrics = {}
+    try:
+        _compute_gradients(run)
+        _average_losses(run)
+        return state.total_loss_dict["loss/train/total"]
+    finally:
+        state.total_loss_dict, state.train_metrics = losses, metrics
 
 
 @cached_by_class

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from composer.trainer.closure import StepClosure
-from tests.common import Regression, regression_data, trainer_of
+from tests.common import At, Received, Regression, TwoLayers, regression_data, trainer_of
 
 
 class Usual(torch.optim.SGD):
@@ -104,7 +104,7 @@ def _parameter_and_calls() -> tuple[nn.Parameter, list[float], Callable[[], torc
 
 def test_first_call_returns_the_loss_of_the_gradients() -> None:
     weight, calls, evaluate = _parameter_and_calls()
-    closure = StepClosure(evaluate, [weight])
+    closure = StepClosure(evaluate, evaluate(), [weight])
     assert closure() == 2.0
     assert calls == [2.0]
     with torch.no_grad():
@@ -129,7 +129,7 @@ def _drop(weight: nn.Parameter) -> None:
 @pytest.mark.parametrize(("change", "loss"), [(_move, 8.0), (_zero, 2.0), (_drop, 2.0)])
 def test_first_call_evaluates_if_the_gradients_are_of_no_use(change: Callable[..., None], loss: float) -> None:
     weight, calls, evaluate = _parameter_and_calls()
-    closure = StepClosure(evaluate, [weight])
+    closure = StepClosure(evaluate, evaluate(), [weight])
     change(weight)
     assert closure() == loss
     assert calls == [2.0, loss]
@@ -138,7 +138,7 @@ def test_first_call_evaluates_if_the_gradients_are_of_no_use(change: Callable[..
 
 def test_edited_gradients_are_kept() -> None:
     weight, calls, evaluate = _parameter_and_calls()
-    closure = StepClosure(evaluate, [weight])
+    closure = StepClosure(evaluate, evaluate(), [weight])
     weight.grad.mul_(0.5)
     closure()
     assert len(calls) == 1
@@ -176,3 +176,93 @@ def test_an_optimizer_may_climb_before_its_first_call() -> None:
         closure()
         optimizer.step(closure)
     assert torch.equal(model.linear.weight, twin.linear.weight)
+
+
+# ---------------------------------------------------------------------------------------------- several optimizers
+
+
+class Extragradient(torch.optim.SGD):
+    """Evaluates the gradients again at the weights after a first step; it steps from where it began."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.had_closure: list[bool] = []
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.had_closure.append(closure is not None)
+        if closure is None:
+            return super().step()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        with torch.enable_grad():
+            loss = closure()
+        before = [p.clone() for p in parameters]
+        super().step()
+        with torch.enable_grad():
+            closure()
+        torch._foreach_copy_(parameters, before)
+        super().step()
+        return loss
+
+
+def _lbfgs(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters, lr=lr, max_iter=3)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(_lbfgs, torch.optim.SGD), (torch.optim.SGD, _lbfgs), (Extragradient, torch.optim.SGD)],
+    ids=["LBFGS first", "LBFGS last", "optional closure"],
+)
+def test_several_optimizers_step_in_the_order_of_the_list(kinds: tuple[Callable[..., Any], ...]) -> None:
+    model = TwoLayers()
+    twin = copy.deepcopy(model)
+    trainer_of(model, optimizers=_one_for_each_layer(kinds, model)).fit()
+    theirs = _one_for_each_layer(kinds, twin)
+    for batch in regression_data():
+
+        def closure(batch: Any = batch) -> torch.Tensor:
+            twin.zero_grad()
+            loss = twin.loss(twin(batch), batch)
+            loss.backward()
+            return loss
+
+        closure()
+        for optimizer in theirs:
+            # With torch's others, a closure would evaluate again; they step with the gradients computed last.
+            optimizer.step() if type(optimizer) is torch.optim.SGD else optimizer.step(closure)
+    for ours, by_hand in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, by_hand)
+
+
+def _one_for_each_layer(kinds: tuple[Callable[..., Any], ...], model: TwoLayers) -> list[torch.optim.Optimizer]:
+    layers = (model.first, model.second)
+    return [kind(layer.parameters(), lr=0.1) for kind, layer in zip(kinds, layers, strict=True)]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_optimizer_that_may_use_a_closure_gets_it_beside_others(others: int) -> None:
+    model = TwoLayers()
+    optimizer = Extragradient(model.first.parameters(), lr=0.1)
+    more = [torch.optim.SGD(model.second.parameters(), lr=0.1)] * others
+    trainer_of(model, optimizers=[optimizer, *more], max_duration="3ba").fit()
+    assert optimizer.had_closure == [True] * 3
+
+
+def test_an_optimizer_that_could_do_without_a_closure_causes_no_second_evaluation() -> None:
+    model, count = TwoLayers(), At("before_train_batch", lambda state: None)
+    first, second = (Usual(layer.parameters(), lr=0.1) for layer in (model.first, model.second))
+    trainer_of(model, optimizers=[first, second], max_duration="3ba", callbacks=count).fit()
+    assert len(count.found) == 3
+
+
+def test_loss_and_metrics_are_those_of_the_weights_before_the_step() -> None:
+    model, log = Regression(metrics=True), Received()
+    batch = regression_data()[0]
+    expected = model.loss(model(batch), batch).item()
+    trainer = trainer_of(
+        model, [batch], max_duration="1ba", optimizers=Extragradient(model.parameters(), lr=0.1), loggers=log
+    )
+    trainer.fit()
+    assert [float(value) for _, value in log.series("loss/train/total")] == pytest.approx([expected])
+    assert float(trainer.state.train_metrics["MeanSquaredError"].compute()) == pytest.approx(expected)

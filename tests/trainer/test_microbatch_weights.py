@@ -11,6 +11,7 @@ from torch import Tensor
 
 from composer import dist
 from composer.parallel import DDPSyncStrategy
+from composer.trainer import microbatch_weights
 from tests.common import At, Received, Regression, regression_data, trainer_of
 from tests.ranks import Ranks
 from tests.trainer.test_microbatch import LanguageModel, padded
@@ -92,3 +93,45 @@ def test_accum_equality_on_two_ranks(two_ranks: Ranks, kind: str) -> None:
             torch.testing.assert_close(their_losses, losses, rtol=1e-6, atol=1e-6)  # losses travel as float32
             for a, b in zip(gradients, theirs, strict=True):
                 torch.testing.assert_close(b, a, rtol=0, atol=1e-6)
+
+
+class WeightedErrors(LanguageModel):
+    """A weighted mean over the labels of a batch, each with a loss that is 0 where it is ignored."""
+
+    def loss(self, outputs: Tensor, batch: Any) -> Tensor:
+        labels, weights = batch["labels"].double(), batch["loss_weights"].double()
+        errors = (outputs.mean(-1).view(*outputs.shape[:2], *[1] * (labels.ndim - 2)) - labels) ** 2
+        return (weights * errors).sum() / weights.sum()
+
+
+def _weights(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Weights whose sum differs between the rows; those of the last row are 0."""
+    mask = torch.arange(8).view(1, 8) < torch.tensor([[8], [2], [5], [1], [0]])
+    return mask.view(5, 8, *[1] * (len(shape) - 2)).expand(shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("labels", ["tokens", "fractions", "pixels"])
+def test_loss_weights_of_any_type_are_summed(dtype: torch.dtype, labels: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    shape = (5, 8, 3) if labels == "pixels" else (5, 8)
+    values = torch.randint(0, 4, shape, generator=generator)
+    batch = {
+        "input_ids": torch.randint(0, 7, (5, 8), generator=generator),
+        "labels": values / 8 if labels == "fractions" else values,
+        "loss_weights": _weights(shape, dtype),
+    }
+    torch.manual_seed(1)
+    model = WeightedErrors()
+    model.loss(model(batch), batch).backward()
+    full = [p.grad.clone() for p in model.parameters()]
+    found = At("after_train_batch", lambda s: [p.grad.clone() for p in s.model.parameters()])
+    trainer_of(model, [batch], max_duration="1ba", device_train_microbatch_size=2, callbacks=found).fit()
+    for expected, gradient in zip(full, found.found[0], strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+
+
+def test_many_weights_of_low_precision_do_not_overflow() -> None:
+    weights = torch.ones(40, 2048, dtype=torch.float16)  # their sum is beyond the largest number of float16
+    labels = torch.zeros(40, 2048, dtype=torch.int64)
+    assert microbatch_weights._sum_of_weights({"labels": labels, "loss_weights": weights}) == 40 * 2048

@@ -162,7 +162,7 @@ def test_blocks_that_differ_in_a_number_are_all_compiled() -> None:
 )
 def test_model_without_repeated_blocks_is_an_error(net: Any) -> None:
     model = ComposerClassifier(net(), 3)
-    message = r"ComposerClassifier has none. Leave 'regional' out .* module._fsdp_wrap = True on each"
+    message = r"ComposerClassifier has none\. Leave 'regional' out .* module._fsdp_wrap = True on each"
     with pytest.raises(ValueError, match=message):
         trainer_of(model, rows(), compile_config=regional())
 
