@@ -12,8 +12,8 @@ from composer.core.algorithm import Algorithm
 from composer.core.engine import Engine
 from composer.core.microbatches import join
 from composer.core.state import State
+from composer.optim.closure_use import needs_closure
 from composer.precision import get_precision_context
-from composer.trainer.step import needs_closure
 from tests.on_device import autocast_type
 
 
@@ -68,13 +68,12 @@ def _fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any]) -> Non
 def step(engine: Engine) -> None:
     """Train on the batch of the state; optimizers that cannot do without get a closure."""
     optimizers = engine.state.optimizers
-    closing = [optimizer for optimizer in optimizers if needs_closure(type(optimizer))]
-    if not closing:
+    if not all(needs_closure(type(optimizer)) for optimizer in optimizers):
         gradients(engine)
-    for optimizer in closing:
-        optimizer.step(lambda: gradients(engine))
     for optimizer in optimizers:
-        if optimizer not in closing:
+        if needs_closure(type(optimizer)):
+            optimizer.step(lambda: gradients(engine))
+        else:
             optimizer.step()
 
 

@@ -21,6 +21,7 @@ from composer.core.replicas import Replicas
 from composer.core.time import Time, TimeUnit, ensure_time
 from composer.core.traits import Traits
 from composer.dist.dtensor import is_dtensor
+from composer.optim.closure_use import needs_closure
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -114,6 +115,7 @@ class LocalSteps(Algorithm, ABC):
 
         Raises:
             NotImplementedError: The parameters are sharded.
+            ValueError: An optimizer requires a closure, and there are several replicas.
         """
         if any(map(is_dtensor, state.model.parameters())):
             raise NotImplementedError(
@@ -121,6 +123,12 @@ class LocalSteps(Algorithm, ABC):
                 f"(parallelism_config=None), and use replica_size for replicas of several ranks."
             )
         replicas = self._replicas(state)
+        searching = [type(each).__name__ for each in state.optimizers if needs_closure(type(each))]
+        if searching and replicas.count > 1:
+            raise ValueError(
+                f"{type(self).__name__} lets replicas train apart, but {searching[0]} decides by the loss how often it "
+                f"evaluates the batch, which all ranks must do equally often. Use another optimizer, or DDP alone."
+            )
         weights = weights_of(state.model)
         if self.overlap.value and replicas.background is None:
             replicas.background = BackgroundAverages(replicas)

@@ -153,8 +153,9 @@ class DiLoCo(LocalSteps):
 
     When not to:
         On a fast network, where data parallelism reaches the same loss in fewer tokens; with weights that do not fit on
-        a rank (FSDP, tensor parallelism and DeepSpeed are not supported); and with many replicas of small batches, as
-        the loss at equal tokens rises with their number.
+        a rank (FSDP, tensor parallelism and DeepSpeed are not supported); with optimizers that decide by the loss how
+        often they evaluate a batch, such as LBFGS (an error is raised); and with many replicas of small batches, as the
+        loss at equal tokens rises with their number.
 
     How to choose:
         ``sync_every`` from 30 to 500; the traffic falls in proportion. ``outer_lr`` 0.7 and ``outer_momentum`` 0.9 as

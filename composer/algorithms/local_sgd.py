@@ -53,7 +53,8 @@ class LocalSGD(LocalSteps):
         If the connection between ranks or nodes is slow, and rounds are short; and as the simplest baseline for DiLoCo.
 
     When not to:
-        With long rounds, where the outer momentum of DiLoCo reaches a lower loss; and on a fast network.
+        With long rounds, where the outer momentum of DiLoCo reaches a lower loss; with optimizers that decide by the
+        loss how often they evaluate a batch, such as LBFGS (an error is raised); and on a fast network.
 
     How to choose:
         ``sync_every`` from 4 to 32. The longer the rounds, the lower the traffic, and the higher the loss.

@@ -29,9 +29,9 @@ from composer.callbacks import CheckpointSaver
 from composer.core.data_spec import DataSpec
 from composer.core.logger import LoggerDestination
 from composer.environment import processor_name
+from composer.optim.closure_use import may_use_closure
 from composer.parallel.wrapping import repeated_blocks
 from composer.trainer.compilation import is_compiled
-from composer.trainer.step import may_use_closure
 
 if TYPE_CHECKING:
     from composer.trainer import Trainer

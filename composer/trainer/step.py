@@ -9,8 +9,8 @@ from typing import Any, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer._class_cache import cached_by_class
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
+from composer.optim.closure_use import may_use_closure, needs_closure
 from composer.trainer import optimizer_calls
 from composer.trainer.closure import StepClosure
 from composer.trainer.microbatch import accumulate_gradients
@@ -19,8 +19,6 @@ from composer.trainer.run import Run
 __all__ = [
     "average_unread_losses",
     "may_read_losses",
-    "may_use_closure",
-    "needs_closure",
     "step_with_scaler",
     "train_batch",
     "zero_gradients",
@@ -157,34 +155,6 @@ def _evaluate_again(run: Run) -> Tensor:
         return state.total_loss_dict["loss/train/total"]
     finally:
         state.total_loss_dict, state.train_metrics = losses, metrics
-
-
-@cached_by_class
-def needs_closure(cls: type[Optimizer]) -> bool:
-    """Return whether optimizers of a class require a closure, as LBFGS does.
-
-    Args:
-        cls: The optimizer class.
-
-    >>> needs_closure(torch.optim.LBFGS), needs_closure(torch.optim.SGD)
-    (True, False)
-    """
-    parameter = inspect.signature(cls.step).parameters.get("closure")
-    return parameter is not None and parameter.default is parameter.empty
-
-
-@cached_by_class
-def may_use_closure(cls: type[Optimizer]) -> bool:
-    """Return whether optimizers of a class may call a closure more than once: LBFGS, and third-party classes.
-
-    Args:
-        cls: The optimizer class.
-
-    >>> may_use_closure(torch.optim.Adam)
-    False
-    """
-    takes_argument = len(inspect.signature(cls.step).parameters) > 1  # in addition to self
-    return needs_closure(cls) or (takes_argument and not cls.__module__.startswith(("torch.optim.", "composer.optim.")))
 
 
 def zero_gradients(run: Run) -> None:

@@ -320,6 +320,11 @@ def test_rejects_what_it_cannot_do(two_ranks: Ranks) -> None:
     assert "update_interval=1ba" in message(DiLoCo(3), EMA("10ba"))
     assert "ema_start='3ba'" in message(DiLoCo(3), EMA("10ba", update_interval="3ba"))
     assert "DiLoCo requires unsharded parameters" in message(DiLoCo(), parallelism_config={"fsdp": {}})
+    assert "LBFGS decides by the loss how often" in message(DiLoCo(), optimizer=_lbfgs)
+
+
+def _lbfgs(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(model.parameters())
 
 
 def _rejected(algorithms: Any, more: Any) -> str:

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from composer.core import State
 from composer.optim import MuonAdamW, hidden_matrices, muon_and_adamw
+from composer.optim.closure_use import may_use_closure
 from composer.surgery import replace_module_classes
-from composer.trainer.step import may_use_closure
 from tests.common import At, regression_data, trainer_of
 from tests.common import TwoLayers as Small
 from tests.on_device import place

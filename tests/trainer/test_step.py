@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from composer import Callback
 from composer.algorithms import GradientClipping
-from composer.trainer.step import may_use_closure, needs_closure
 from tests.common import (
     At,
     Received,
@@ -99,17 +98,6 @@ def test_LBFGS_sees_the_same_batch_in_every_evaluation(size) -> None:
     assert len(seen) > parts
     for i, x in enumerate(seen):
         torch.testing.assert_close(x, seen[i % parts])
-
-
-def test_which_optimizers_get_a_closure() -> None:
-    class Demanding(torch.optim.SGD):
-        def step(self, closure):
-            return super().step(closure)
-
-    assert needs_closure(Demanding)
-    assert may_use_closure(Demanding)
-    assert not needs_closure(torch.optim.AdamW)
-    assert not may_use_closure(torch.optim.AdamW)
 
 
 def test_custom_optimizer_may_evaluate_twice() -> None:
