@@ -151,7 +151,7 @@ def usage_errors() -> Generator[None]:
     """Turn errors of values that come from the command line into usage errors.
 
     Raises:
-        UsageError: The block raises a FileNotFoundError, TypeError or ValueError.
+        UsageError: The block raises a FileExistsError, FileNotFoundError, TypeError or ValueError.
 
     >>> with usage_errors():
     ...     raise ValueError("--at must be at least 1.")
@@ -161,7 +161,7 @@ def usage_errors() -> Generator[None]:
     """
     try:
         yield
-    except (FileNotFoundError, TypeError, ValueError) as error:
+    except (FileExistsError, FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 
