@@ -45,8 +45,9 @@ def test_tables_and_page(runs: Path, capsys: Any) -> None:
 
 
 def test_json_and_groups_of_ones_own(runs: Path, capsys: Any) -> None:
-    words = ["--group", f"small={','.join(names(0.1))}", "--group", f"large={names(0.4)[0]},{names(0.4)[1]}"]
-    assert main(["compare", *words, names(0.4)[2], "--metric", "CrossEntropy", "--json"]) == 0
+    words = ["--group", f"small={','.join(names(0.1))}", names(0.4)[2]]
+    words += ["--group", f"large={names(0.4)[0]},{names(0.4)[1]}"]
+    assert main(["compare", *words, "--metric", "CrossEntropy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["metric"] == "metrics/eval/CrossEntropy"
     assert [(name, one["seeds"], one["grouped_by"]) for name, one in found["groups"].items()] == [
