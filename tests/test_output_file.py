@@ -10,8 +10,26 @@ from composer._output_file import output_file
 
 
 def test_files_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
-    assert output_file("trace", tmp_path / "x.json") == tmp_path / "x.json"
+    path = tmp_path / "x.json"
+    assert checked(path) == path
     with pytest.raises(ValueError, match="is a folder"):
-        output_file("trace", tmp_path)
+        checked(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"trace=.*Create it first"):
-        output_file("trace", tmp_path / "no" / "x.json")
+        checked(tmp_path / "no" / "x.json")
+
+
+def test_files_of_another_kind_are_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.touch()
+    assert checked(path) == path
+    path.write_text("{}")
+    with pytest.raises(FileExistsError, match=r"trace=.*x.json' exists, and is not a trace\. Delete the file, or name"):
+        checked(path)
+    path.write_text("trace")
+    assert checked(path) == path
+    with pytest.raises(FileExistsError, match="/dev/null"):
+        checked(Path("/dev/null"))
+
+
+def checked(path: Path) -> Path:
+    return output_file("trace", path, lambda file: file.is_file() and file.read_text() == "trace", "a trace")

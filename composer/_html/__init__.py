@@ -27,6 +27,8 @@ __getattr__, __dir__, __all__ = attach(
         "facts": "composer._html.tables",
         "forest": "composer._html.forests",
         "grid": "composer._html.tables",
+        "is_page": "composer._html.page",
+        "page_file": "composer._html.page",
         "plot": "composer._html.plots",
         "plot_text": "composer._html.plots",
         "save_document": "composer._html.page",

@@ -8,23 +8,25 @@ from pathlib import Path
 
 from composer._html.markup import Html, markup, tag
 from composer._html.plots import library, needs_library
+from composer._output_file import output_file
 
-__all__ = ["asset", "document", "save_document", "section", "table"]
+__all__ = ["asset", "document", "is_page", "page_file", "save_document", "section", "table"]
 
 # The browser refuses every request, even if a script or style asked for one. Pictures of plots are saved as blobs.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "form-action 'none'; base-uri 'none'"
 )
+_START, _MADE_BY = "<!doctype html>", "<footer>Made by composer"
 
 
-def document(title: str, *content: Html, footer: object = None) -> str:
+def document(title: str, *content: Html, command: str = "composer") -> str:
     """Return a document, with the library for its plots if it has any.
 
     Args:
         title: The title of the window.
         *content: The content, such as sections.
-        footer: What stands at its end, below a line.
+        command: The command that makes it, which the end of the page names.
 
     Raises:
         MissingConditionalImportError: There are plots, and plotly is not installed.
@@ -42,22 +44,24 @@ def document(title: str, *content: Html, footer: object = None) -> str:
         tag("title", title),
         tag("style", Html(asset("page.css"))),
     )
-    foot, scripts = [footer], list[Html]()
+    foot, scripts = f"Made by {command}.", list[Html]()
     if needs_library(body):
-        foot.append(" Plots by plotly.js (MIT license), which is in this file.")
+        foot += " Plots by plotly.js (MIT license), which is in this file."
         scripts = [library(), tag("script", Html(asset("page.js")))]
-    end = tag("footer", *foot) if any(foot) else None
-    page = tag("html", tag("head", head), tag("body", tag("main", body, end), *scripts), lang="en")
+    page = tag("html", tag("head", head), tag("body", tag("main", body, tag("footer", foot)), *scripts), lang="en")
     # File names that are not UTF-8 contain surrogates, with which the page could not be written.
-    return f"<!doctype html>\n{page}\n".encode(errors="backslashreplace").decode()
+    return f"{_START}\n{page}\n".encode(errors="backslashreplace").decode()
 
 
 def save_document(text: str, path: Path) -> None:
-    """Write a document to a file, which is replaced when the new one is complete.
+    """Write a document to a file; a page of composer is replaced when the new one is complete.
 
     Args:
         text: The document.
         path: The file.
+
+    Raises:
+        FileExistsError: The file is not a page of composer.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,9 +69,48 @@ def save_document(text: str, path: Path) -> None:
     ...     [file.name for file in Path(folder).iterdir()]
     ['report.html']
     """
+    page_file("path", path)
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)
+
+
+def page_file(name: str, path: str | Path) -> Path:
+    """Return the path of a page to write, before the work that it is for.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+
+    Raises:
+        FileExistsError: The file exists, and is not a page of composer.
+        FileNotFoundError: Its folder does not exist.
+        ValueError: It is a folder.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as log:
+    ...     _ = log.write("{}"), log.flush()
+    ...     page_file("--output", log.name)
+    Traceback (most recent call last):
+    ...
+    FileExistsError: --output='...jsonl' exists, and is not a page of composer. Delete the file, or name another.
+    """
+    return output_file(name, path, is_page, "a page of composer")
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is a page that composer has written.
+
+    Args:
+        path: The file.
+
+    >>> is_page(Path("no_such_page.html"))
+    False
+    """
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(len(_START)) == _START and _MADE_BY in file.read()
 
 
 def section(title: str, *content: object) -> Html:

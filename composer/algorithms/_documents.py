@@ -68,7 +68,7 @@ def flat_tokens(
         only: The keys to convert besides ``input_ids``; all by default.
 
     Raises:
-        TypeError: A value cannot be converted to a tensor.
+        TypeError: A value cannot be converted to a tensor, or token ids are not integers.
         ValueError: A document is empty or too long, the documents have different keys, or a value does not have one
             entry for each token.
 
@@ -96,6 +96,8 @@ def flat_tokens(
             f"documents[{index}] has {plural(sizes[index], 'token')}, but a row holds between 1 and "
             f"max_seq_length={max_seq_length}. Cut longer documents, and leave out empty ones."
         )
+    if flat["input_ids"].is_floating_point() or flat["input_ids"].is_complex():
+        raise _not_integers(tensors["input_ids"])
     return flat, lengths
 
 
@@ -178,6 +180,15 @@ def _present(mask: Tensor) -> Tensor:
             f"{mask.min().item():g}, as masks that are added to scores do. Pass attention_mask == 0 of these instead."
         )
     return mask.bool()
+
+
+def _not_integers(ids: Sequence[Tensor]) -> TypeError:
+    """Return the error for the first document whose token ids are no integers."""
+    index, one = next((i, one) for i, one in enumerate(ids) if one.is_floating_point() or one.is_complex())
+    return TypeError(
+        f"documents[{index}]['input_ids'] must be integers, but is {shortened(repr(one.tolist()), 60)} of {one.dtype}. "
+        f"If these are token ids, convert them first: torch.as_tensor(input_ids).long()."
+    )
 
 
 def _require_one_entry_per_token(key: str, values: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:

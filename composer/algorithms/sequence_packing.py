@@ -14,6 +14,7 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
+    _check_causal(causal)
     mask = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return mask.tril() if causal else mask
 
@@ -70,6 +72,8 @@ def document_block_mask(document_ids: Tensor, causal: bool = False) -> BlockMask
     Paper: Flex Attention, Dong et al. 2024, https://arxiv.org/abs/2412.05496
     """
     from torch.nn.attention.flex_attention import create_block_mask  # brings in torch's compiler
+
+    _check_causal(causal)
 
     def attends(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = document_ids[row, query] == document_ids[row, key]
@@ -131,7 +135,8 @@ def pack_sequences(
         ``(weights * losses).sum() / weights.sum()``.
 
     Raises:
-        TypeError: ``documents`` is a batch, or a value of a document is not a sequence of numbers.
+        TypeError: ``documents`` is a batch, a value of a document is not a sequence of numbers, token ids are not
+            integers, or ``causal`` is not a boolean.
         ValueError: A document is empty or too long, there are too many for the rows, the documents have different
             keys, an attention mask has negative values, or ``padding`` has an unknown key or an unsuitable value.
 
@@ -147,6 +152,7 @@ def pack_sequences(
     max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
     num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
     one_of("weights", weights, _WEIGHTS)
+    _check_causal(causal)
     return _packed(documents, max_seq_length, causal, weights, padding, num_rows)
 
 
@@ -230,6 +236,7 @@ class SequencePacking:
             documents, such as texts, are not read.
 
     Raises:
+        TypeError: ``causal`` is not a boolean, or ``keep`` is one string.
         ValueError: An argument is out of range.
 
     >>> collate = SequencePacking(4, keep=["input_ids", "position_ids"])
@@ -249,6 +256,9 @@ class SequencePacking:
         keep: Sequence[str] | None = None,
     ) -> None:
         self.max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
+        _check_causal(causal)
+        if isinstance(keep, str):
+            raise TypeError(f"keep must be a list of keys, but got {keep!r}; write [{keep!r}].")
         self.causal = causal
         self.weights = one_of("weights", weights, _WEIGHTS)
         self.padding = padding
@@ -260,6 +270,12 @@ class SequencePacking:
         return _packed(
             documents, self.max_seq_length, self.causal, self.weights, self.padding, self.num_rows, self.keep
         )
+
+
+def _check_causal(causal: object) -> None:
+    """Raise unless it is a boolean: "no" would be true."""
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"causal must be True or False, but got {causal!r}.")
 
 
 def _used(keep: Sequence[str] | None) -> list[str] | None:

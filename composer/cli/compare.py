@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from composer._output_file import output_file
 from composer.cli.launch_options import COMMANDS
 from composer.cli.usage import CommandParser, UsageError, usage_errors
 
@@ -66,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def _compare(given: argparse.Namespace) -> None:
-    from composer._html import check_plots
+    from composer._html import check_plots, page_file
     from composer.core.metric_target import MetricTarget
     from composer.reports.comparison import compare_runs
 
@@ -77,7 +76,7 @@ def _compare(given: argparse.Namespace) -> None:
             raise ValueError(f"a comparison takes at least two runs, but {number or 'none'} was given.")
         if given.target is not None:
             MetricTarget.parse(given.target)
-        page = None if given.output is None else output_file("--output", given.output)
+        page = None if given.output is None else page_file("--output", given.output)
         for run in [*given.runs, *(run for some in groups.values() for run in some)]:
             _check(run)
     if page is not None:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from composer._output_file import output_file
 from composer.cli.program_command import add_program_options, add_program_parser, print_report, target_of
 from composer.cli.usage import running_trials, usage_errors
 
@@ -115,15 +114,16 @@ def _wrote(report: Report, page: Path) -> bool:
 
 def _files(given: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the files of the page and of the trace; errors come before anything is measured."""
-    from composer._html import check_plots
+    from composer._html import check_plots, page_file
+    from composer.diagnosis.step_trace import trace_file
 
-    page = None if given.html is None else output_file("--html", given.html)
-    trace = None if given.trace is None else output_file("--trace", given.trace)
+    page = None if given.html is None else page_file("--html", given.html)
+    trace = None if given.trace is None else trace_file("--trace", given.trace)
     if page is None:
         return None, trace
     check_plots("composer doctor --html")
     if trace is None and not given.no_trace:
-        trace = output_file("--trace", page.with_suffix(".trace.json"))
+        trace = trace_file("--trace", page.with_suffix(".trace.json"))
     if trace == page:
         raise ValueError(f"--html and --trace name the same file, {str(page)!r}. Choose different names.")
     return page, trace

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from composer._output_file import output_file
 from composer._text import one_of
 from composer.cli.program_command import add_program_options, add_program_parser, target_of, write_report
 from composer.cli.usage import CommandParser, running_trials, usage_errors
@@ -124,7 +123,7 @@ def _add_choice(command: CommandParser) -> None:
 
 
 def _explore(given: argparse.Namespace) -> None:
-    from composer._html import check_plots
+    from composer._html import check_plots, page_file
     from composer.exploration.choice import CHOICES, TUNING, check_changes, variant_of
     from composer.exploration.command import default_folder
     from composer.exploration.explore import explore
@@ -138,7 +137,7 @@ def _explore(given: argparse.Namespace) -> None:
         check_changes("--set", given.set)
         for change in given.extra if given.confirm is None else ():
             variant_of("--try", change)
-        page = None if given.html is None else output_file("--html", given.html)
+        page = None if given.html is None else page_file("--html", given.html)
     if page is not None:
         check_plots("composer explore --html")
     target = target_of(given)

@@ -8,8 +8,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from composer._output_file import output_file
-from composer.cli.usage import CommandParser, UsageError, usage_errors
+from composer.cli.usage import CommandParser, usage_errors
 
 __all__ = ["add_to"]
 
@@ -47,11 +46,10 @@ def add_to(commands: Any) -> None:
 
 
 def _report(given: argparse.Namespace) -> None:
-    from composer._html import check_plots, save_document
+    from composer._html import check_plots, page_file, save_document
     from composer.history import History
     from composer.history._read import local_run
     from composer.reports import run_report
-    from composer.reports.page import SIGN
     from composer.reports.run_images import run_images
     from composer.reports.run_time import find_ledger, seconds_by_category
 
@@ -62,12 +60,12 @@ def _report(given: argparse.Namespace) -> None:
             History.read(run)  # raises with a suggestion
         page = None if given.output is None else Path(given.output)
         if page is not None:
-            output_file("--output", page)
+            page_file("--output", page)
     history = History.read(run)
     if page is None:
         page = history.files[0].absolute().parent / "report.html"
-        if page.exists() and not (page.is_file() and SIGN in page.read_text(encoding="utf-8", errors="replace")):
-            raise UsageError(f"{str(page)!r} exists, and is not a page of composer report. Name a file with --output.")
+        with usage_errors():
+            page_file("--output", page)
     folder = run if run.is_dir() else run.absolute().parent
     ledger = find_ledger(history, folder)
     times = None if ledger is None else seconds_by_category(ledger)

@@ -62,7 +62,9 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"composer: {message}{end} See {self.prog} --help.\n")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse the words after the name of the command; an unknown option is an error with a suggestion.
+        """Parse the words after the name of the command; options may be between positional arguments.
+
+        An unknown option is an error with a suggestion, and so is a word too many.
 
         Args:
             words: The words.
@@ -75,13 +77,32 @@ class CommandParser(argparse.ArgumentParser):
                 words = [*words, *own]
         elif "--" in words:
             self.error("this command takes no program after --")
-        given, unknown = self.parse_known_args(words)
+        # argparse does not mix options and positional arguments of a command with subcommands.
+        parse = self.parse_known_intermixed_args if self._subparsers is None else self.parse_known_args
+        given, unknown = parse(words)
         if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            hint = did_you_mean(unknown[0].partition("=")[0], known)
-            self.error(f"there is no option {unknown[0]!r}.{hint}")
+            _chosen(self, words)._refuse(unknown)
         given.program = program
         return given
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """End the process for words that are neither options nor arguments of the command."""
+        options = [word for word in unknown if word.startswith("-") and len(word) > 1]
+        if options:
+            known = [option for action in self._actions for option in action.option_strings]
+            hint = did_you_mean(options[0].partition("=")[0], known)
+            self.error(f"there is no option {options[0]!r}.{hint}")
+        taken = [str(action.metavar or action.dest) for action in self._get_positional_actions()]
+        takes = f"takes one {' and one '.join(taken)}" if taken else "takes only options"
+        self.error(f"{self.prog} {takes}, but got {' '.join(unknown)!r} as well.")
+
+
+def _chosen(parser: CommandParser, words: Sequence[str]) -> CommandParser:
+    """The parser of the subcommand that words name, or the parser itself if it has none."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return next((action.choices[word] for word in words if word in action.choices), parser)
+    return parser
 
 
 def split_program(
@@ -151,7 +172,7 @@ def usage_errors() -> Generator[None]:
     """Turn errors of values that come from the command line into usage errors.
 
     Raises:
-        UsageError: The block raises a FileNotFoundError, TypeError or ValueError.
+        UsageError: The block raises a FileExistsError, FileNotFoundError, TypeError or ValueError.
 
     >>> with usage_errors():
     ...     raise ValueError("--at must be at least 1.")
@@ -161,7 +182,7 @@ def usage_errors() -> Generator[None]:
     """
     try:
         yield
-    except (FileNotFoundError, TypeError, ValueError) as error:
+    except (FileExistsError, FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 

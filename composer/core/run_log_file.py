@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,15 @@ class RunFile:
     """The log file of a run, located once the run name is known and a checkpoint may have been loaded.
 
     If the loaded checkpoint refers to an existing file of that name, the file is continued. Any other existing file is
-    moved, ``logs.txt`` to ``logs.1.txt``, or replaced with ``overwrite``. If the name is the same for all ranks, only
-    rank 0 writes.
+    moved, ``logs.txt`` to ``logs.1.txt``, or replaced with ``overwrite``; one that ``replaces`` rejects is moved in any
+    case. If the name is the same for all ranks, only rank 0 writes.
 
     Args:
         filename: Path with placeholders, see :func:`.format_name`.
         remote_file_name: Name with placeholders under which loggers that store files receive it; None does not upload
             it.
         overwrite: Replace a file of an earlier run.
+        replaces: Whether an existing file may be continued or replaced; by default every file.
 
     Raises:
         TypeError: A name is not a string.
@@ -47,7 +49,11 @@ class RunFile:
     """
 
     def __init__(
-        self, filename: str | Path, remote_file_name: str | Path | None = None, overwrite: bool = False
+        self,
+        filename: str | Path,
+        remote_file_name: str | Path | None = None,
+        overwrite: bool = False,
+        replaces: Callable[[Path], bool] | None = None,
     ) -> None:
         self.filename = check_template("filename", filename)
         self.remote_file_name = None if remote_file_name is None else str(remote_file_name)
@@ -55,6 +61,7 @@ class RunFile:
             template = check_template("remote_file_name", remote_file_name)
             self.remote_file_name = check_remote_name("remote_file_name", template)
         self.overwrite = overwrite
+        self._replaces = replaces
         self.is_active = differs_by_rank(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
         self._saved: dict[str, Any] = {}
@@ -89,6 +96,9 @@ class RunFile:
             return None
         if path.is_dir():
             raise IsADirectoryError(f"filename={str(path)!r} is a folder. Name a file in it.")
+        if self._replaces is not None and not self._replaces(path):
+            set_aside(path)
+            return None
         if saved.get("run_name") == state.run_name:
             return saved if saved.get("file") == str(path) else {}
         if self.overwrite:

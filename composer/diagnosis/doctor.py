@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer._output_file import output_file
 from composer._secrets.masking import mask_values
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
@@ -20,7 +19,7 @@ from composer.diagnosis.remedies import ON_REQUEST, REMEDIES, Remedy, combinatio
 from composer.diagnosis.remedy_rules import applicable
 from composer.diagnosis.report import Report, Tried
 from composer.diagnosis.step_split import seconds_of, shares_of
-from composer.diagnosis.step_trace import StepTrace, copy_trace
+from composer.diagnosis.step_trace import StepTrace, copy_trace, trace_file
 from composer.diagnosis.verdict import Verdict, judge
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
@@ -88,7 +87,8 @@ def doctor(
 
     Raises:
         ValueError: An argument is out of range, or a remedy or an argument to change does not exist.
-        FileNotFoundError: The folder of ``trace`` does not exist.
+        FileExistsError: The file of ``trace`` exists, and is not a trace.
+        FileNotFoundError: Its folder does not exist.
         RuntimeError: The program does not train; the error has its traceback.
 
     >>> doctor(["train.py"], steps=1)
@@ -104,7 +104,7 @@ def doctor(
         name = Assignment.parse(change).path.partition(".")[0]
         one_of("changes", name, trainer_arguments())
     target = Target.of(program, fit)
-    trace = None if trace is None else output_file("trace", trace)
+    trace = None if trace is None else trace_file("trace", trace)
     probes = [_RECORDER, _BLOCKS, *([_TRACER] if trace else [])]
     with workspace(folder, probes, _threads(ranks)) as (where, server):
         return _Diagnosis(target, where, steps, chosen, changes, ranks, time_limit, trace, progress, server).report()

@@ -195,12 +195,13 @@ class Report:
         return report_page(self, None if folder is None else Path(folder))
 
     def write_html(self, path: str | Path) -> None:
-        """Write the page of :meth:`to_html`; an existing file is replaced.
+        """Write the page of :meth:`to_html`; an existing page is replaced.
 
         Args:
             path: The file.
 
         Raises:
+            FileExistsError: The file is not a page of composer.
             MissingConditionalImportError: plotly is not installed.
 
         >>> Report(Verdict("none", "No bottleneck."), 0.1, {"forward": 1.0}).write_html(

@@ -46,8 +46,7 @@ def report_page(report: Report, folder: Path | None = None) -> str:
         _trace(report, folder),
         _run(report),
     )
-    footer = "Made by composer doctor."
-    return document(name, *(part for part in parts if part is not None), footer=footer)
+    return document(name, *(part for part in parts if part is not None), command="composer doctor")
 
 
 def _verdict(report: Report) -> Html:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import shutil
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from composer._output_file import output_file
 from composer.diagnosis.recorder import DoctorProbe
 from composer.profiler import Profiler, ProfilerAction
 from composer.trials.probe import Finished
@@ -18,13 +21,15 @@ if TYPE_CHECKING:
     from composer.core.state import State
     from composer.trainer import Trainer
 
-__all__ = ["TRACED_STEPS", "StepTrace", "TraceRecorder", "copy_trace"]
+__all__ = ["TRACED_STEPS", "StepTrace", "TraceRecorder", "copy_trace", "trace_file"]
 
 TRACED_STEPS = 3
 # Steps before them: caches and workers warm up, and then the profiler, whose start distorts times.
 _SKIPPED, _WARMUP = 3, 1
 # All ranks record, so that they keep step; the trace of rank 0 is kept.
 _NAME = "rank{rank}.trace.json"
+# The start of a file, in bytes, which tells a trace from others.
+_HEAD = 4096
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,36 @@ class _Once:
         return ProfilerAction.ACTIVE_AND_SAVE if is_last else ProfilerAction.ACTIVE
 
 
+def trace_file(name: str, path: str | Path) -> Path:
+    """Return the path of a trace to write, before anything is measured.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+
+    Raises:
+        FileExistsError: The file exists, and is not a trace of the PyTorch profiler.
+        FileNotFoundError: Its folder does not exist.
+        ValueError: It is a folder.
+
+    >>> trace_file("trace", "no/such/folder/trace.json")
+    Traceback (most recent call last):
+    FileNotFoundError: trace='no/such/folder/trace.json': there is no folder 'no/such/folder'. Create it first.
+    """
+    return output_file(name, path, _is_trace, "a trace of the PyTorch profiler")
+
+
+def _is_trace(path: Path) -> bool:
+    """Return whether a file begins as the profiler's traces do."""
+    if not path.is_file():
+        return False
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return b'"schemaVersion"' in file.read(_HEAD)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return False
+
+
 def copy_trace(record: Record, path: Path) -> StepTrace:
     """Copy the trace of a trial to where the user wants it.
 
@@ -134,8 +169,6 @@ def copy_trace(record: Record, path: Path) -> StepTrace:
     source = record.path / _NAME.format(rank=0)
     try:
         if path.suffix == ".gz":
-            import gzip
-
             with source.open("rb") as plain, gzip.open(path, "wb") as packed:
                 shutil.copyfileobj(plain, packed)
         else:

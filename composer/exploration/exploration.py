@@ -204,12 +204,13 @@ class Exploration:
         return exploration_page(self)
 
     def write_html(self, path: str | Path) -> None:
-        """Write the page of :meth:`to_html`; an existing file is replaced when the page is complete.
+        """Write the page of :meth:`to_html`; an existing page is replaced when the new one is complete.
 
         Args:
             path: The file.
 
         Raises:
+            FileExistsError: The file is not a page of composer.
             MissingConditionalImportError: plotly is not installed.
             OSError: It cannot be written.
 

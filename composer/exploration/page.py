@@ -64,7 +64,7 @@ def exploration_page(exploration: Exploration) -> str:
         _notes(exploration),
     ]
     title = f"Exploration: {exploration.plan.goal}"
-    return document(title, *(part for part in parts if part is not None), footer="Made by composer explore.")
+    return document(title, *(part for part in parts if part is not None), command="composer explore")
 
 
 def _goal(exploration: Exploration) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from composer._plots import axes_grid, draw_curve, draw_matrix, one_axes, plain_label
 from composer._text import did_you_mean
 from composer.history.downsample import downsample
+from composer.history.history import NOTHING_LOGGED
 
 if TYPE_CHECKING:
     from composer.history.history import History, LoggedArray
@@ -113,8 +114,8 @@ def _chosen(history: History, names: Sequence[str]) -> list[str]:
     if not names:
         found = [name for name in history.series if any(fnmatch.fnmatchcase(name, one) for one in _DEFAULT)]
         if not found:
-            others = f" Logged: {', '.join(map(repr, known[:10]))}; name one." if known else ""
-            raise ValueError(f"The run {history.name!r} has logged no loss, metric or learning rate.{others}")
+            others = f"Logged: {', '.join(map(repr, known[:10]))}; name one." if known else NOTHING_LOGGED
+            raise ValueError(f"The run {history.name!r} has logged no loss, metric or learning rate. {others}")
         return found
     matching: dict[str, None] = {}
     for wanted in names:
@@ -125,7 +126,8 @@ def _chosen(history: History, names: Sequence[str]) -> list[str]:
             name for name in known if any(fnmatch.fnmatchcase(name, one) for one in spellings)
         ]
         if not found:
-            hint = did_you_mean(wanted, known) or f" Logged: {', '.join(map(repr, known[:20])) or 'nothing'}."
+            logged = f"Logged: {', '.join(map(repr, known[:20]))}." if known else NOTHING_LOGGED
+            hint = did_you_mean(wanted, known) or f" {logged}"
             raise ValueError(f"The run {history.name!r} has logged no {wanted!r}.{hint}")
         matching.update(dict.fromkeys(found))
     return list(matching)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,7 +18,12 @@ from composer.history.series import TIMES, Series
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["History", "LoggedArray", "LoggedTable"]
+__all__ = ["NOTHING_LOGGED", "History", "LoggedArray", "LoggedTable"]
+
+NOTHING_LOGGED: Final = (
+    "Logged: nothing. A trainer keeps what it logs only with a logger or a progress bar: pass loggers=InMemoryLogger() "
+    "before training."
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,13 @@ class LoggedArray:
 
 
 @dataclass(eq=False)
-class History:
-    """What one run logged, from its start and over all resumptions.
+class History(Mapping[str, Series]):
+    """What one run logged, from its start and over all resumptions: a mapping of the names of its metrics to series.
 
     A resumed run trains again what it had trained after the checkpoint. The values that count are those logged later;
     the others are in ``replaced``.
+
+    Two histories are equal only if they are the same object, and one without metrics is true.
 
     Attributes:
         name: Name of the run.
@@ -83,6 +90,8 @@ class History:
 
     >>> History("night", {"loss": Series("loss", np.array([0, 1]), np.array([0.9, 0.5]))})
     History('night', 1 metric, 2 values, steps 0 to 1)
+    >>> {name: series.last for name, series in _.items()}
+    {'loss': 0.5}
     """
 
     name: str
@@ -167,7 +176,13 @@ class History:
 
         Raises:
             KeyError: The metric was not logged, or is an array or text, which are in ``arrays`` and ``texts``.
+            TypeError: The name is not a string.
         """
+        if not isinstance(name, str):
+            raise TypeError(
+                f"history[{name!r}]: the metrics of a run are found by name, such as history['loss/train/total']; "
+                f"list(history) has the names."
+            )
         for known in (name, f"metrics/{name}"):
             if known in self.series:
                 return self.series[known]
@@ -179,7 +194,8 @@ class History:
                         f"{name!r} of the run {self.name!r} is {kind}, not a number. Its newest value is "
                         f"history.{part}[{known!r}]."
                     )
-        hint = did_you_mean(name, self.series) or f" Logged: {', '.join(map(repr, self.series)) or 'nothing'}."
+        known = f"Logged: {', '.join(map(repr, self.series))}." if self.series else NOTHING_LOGGED
+        hint = did_you_mean(name, self.series) or f" {known}"
         raise KeyError(f"The run {self.name!r} has no metric {name!r}.{hint}")
 
     def __contains__(self, name: object) -> bool:
@@ -189,6 +205,25 @@ class History:
             name: Name of the metric.
         """
         return name in self.series or f"metrics/{name}" in self.series
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the metrics, in the order of their first values."""
+        return iter(self.series)
+
+    def __len__(self) -> int:
+        """Return the number of metrics."""
+        return len(self.series)
+
+    def __bool__(self) -> bool:
+        """Return True, also before anything was logged."""
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same object; arrays are not compared."""
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __repr__(self) -> str:
         count = sum(map(len, self.series.values()))

@@ -49,7 +49,15 @@ class Series:
 
         Args:
             chosen: A slice, a mask (N,) or an array of indices.
+
+        Raises:
+            TypeError: It is an integer: a single value is in ``values``.
         """
+        if isinstance(chosen, (int, np.integer)):
+            raise TypeError(
+                f"series[{chosen}]: choose values with a slice, a mask or an array of indices. A single value is "
+                f"series.values[{chosen}]."
+            )
         arrays = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "name"}
         return replace(self, **{name: None if array is None else array[chosen] for name, array in arrays.items()})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from composer._html import check_plots, save_document
+from composer._html import check_plots, is_page, save_document
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
 from composer.core.time import TimeUnit
@@ -40,8 +40,8 @@ class HTMLReport(LoggerDestination):
     ``report``. Metrics are delivered every 100 batches, so that a step does not wait for the device.
 
     An existing page of an earlier run with the same name is moved to ``report.1.html``; that of a resumed run is
-    replaced, and its images stay. A resumed run shows the metrics that were logged before only if a
-    :class:`.JSONLinesLogger` or :class:`.CSVLogger` wrote them to a file.
+    replaced, and its images stay. A file that is not a page is always moved. A resumed run shows the metrics that were
+    logged before only if a :class:`.JSONLinesLogger` or :class:`.CSVLogger` wrote them to a file.
 
     Args:
         filename: Path of the page; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,
@@ -69,7 +69,7 @@ class HTMLReport(LoggerDestination):
         overwrite: bool = False,
     ) -> None:
         check_plots("HTMLReport")
-        self._run_file = RunFile(filename, remote_file_name, overwrite)
+        self._run_file = RunFile(filename, remote_file_name, overwrite, is_page)
         self._state: State | None = None
         self._logger: Logger | None = None
         self._images: list[ReportImage] = []

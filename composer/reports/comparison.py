@@ -80,12 +80,13 @@ class RunComparison:
         return comparison_page(self)
 
     def write_html(self, path: str | Path) -> None:
-        """Write the comparison as a page; an existing file is replaced.
+        """Write the comparison as a page; an existing page is replaced.
 
         Args:
             path: Path of the file.
 
         Raises:
+            FileExistsError: The file is not a page of composer.
             MissingConditionalImportError: plotly is not installed.
         """
         from composer._html import save_document

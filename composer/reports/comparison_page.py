@@ -64,7 +64,7 @@ def comparison_page(comparison: RunComparison) -> str:
         _differing("Versions and hardware that differ", comparison.names, comparison.facts),
         _files(comparison),
     ]
-    return document(title, *(part for part in parts if part is not None), footer="Made by composer compare.")
+    return document(title, *(part for part in parts if part is not None), command="composer compare")
 
 
 def _verdict(comparison: RunComparison) -> Html:

@@ -114,17 +114,18 @@ def group_text(group: RunGroup) -> str:
 
 
 def mean_text(values: Sequence[float | None]) -> str:
-    """Return the mean of a group with its range, or how many of its runs have a value.
+    """Return the mean of a group with its range, or how many of its runs have a finite value.
 
     Args:
         values: The value of each run.
 
-    >>> mean_text([0.5, 0.7]), mean_text([0.5]), mean_text([0.5, None]), mean_text([float("nan")])
-    ('0.6 (0.5 to 0.7)', '0.5', '0.5 (1 of 2 runs)', 'nan')
+    >>> mean_text([0.5, 0.7]), mean_text([0.5]), mean_text([0.5, None]), mean_text([float("-inf")])
+    ('0.6 (0.5 to 0.7)', '0.5', '0.5 (1 of 2 runs)', '-inf')
     """
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    given = [value for value in values if value is not None]
+    known = [value for value in given if math.isfinite(value)]
     if not known:
-        return "none" if all(value is None for value in values) else "nan"
+        return str(sum(given)) if given else "none"
     mean = _number(math.fsum(known) / len(known))
     if len(known) < len(values):
         return f"{mean} ({len(known)} of {len(values)} runs)"

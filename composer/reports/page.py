@@ -23,9 +23,8 @@ from composer.reports.metric_search import metric_search
 from composer.reports.run_clock import RunClock
 from composer.reports.time_shares import time_shares
 
-__all__ = ["SIGN", "run_report"]
+__all__ = ["run_report"]
 
-SIGN: Final = "Made by composer report."
 """What each page has at its end, so that no other file is taken for one."""
 
 # A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes. Where
@@ -79,7 +78,7 @@ def run_report(
         image_section(images),
         *_facts(history),
     ]
-    return document(history.name, *(part for part in parts if part is not None), footer=SIGN)
+    return document(history.name, *(part for part in parts if part is not None), command="composer report")
 
 
 def _outcome(history: History) -> Html:

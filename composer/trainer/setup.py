@@ -314,16 +314,17 @@ def change_precision(run: Run, precision: str | Precision) -> None:
         precision: The precision.
 
     Raises:
-        ValueError: The device does not support the precision, or layers would have to be converted to or from float8.
+        ValueError: The device does not support the precision, or the precision would change to or from ``amp_fp8``.
     """
-    before, float8 = run.state.precision, run.float8
-    set_precision(run, precision, run.state.precision_config)
-    if (run.float8 is None) != (float8 is None):
+    before, wanted = run.state.precision, Precision(precision)
+    if (wanted is Precision.AMP_FP8) != (before is Precision.AMP_FP8):
         raise ValueError(
-            f"precision={run.state.precision.value!r}, but the Trainer has prepared the layers of the model for "
-            f"{before.value!r}; linear layers are converted to float8 only once. Pass the precision to a new Trainer, "
-            f"with load_path= to continue from a checkpoint: its weights are the same in every precision."
+            f"precision={wanted.value!r}, but the Trainer was created with precision={before.value!r}: fit cannot "
+            f"change the precision to or from amp_fp8, for which layers are prepared only once. Create a Trainer with "
+            f"precision={wanted.value!r}, and load_path= to continue from a checkpoint: its weights are the same in "
+            f"every precision."
         )
+    set_precision(run, wanted, run.state.precision_config)
 
 
 def prepare(state: State) -> None:

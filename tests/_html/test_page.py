@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer._html import document, plot, plot_text, section, table, tag
+from composer._html import document, is_page, plot, plot_text, save_document, section, table, tag
 from composer._html.page import asset
 from tests.browser import SCREENS, open_page
 
@@ -34,13 +34,27 @@ class Checked(HTMLParser):
 
 
 def test_a_document_is_well_formed_and_loads_nothing() -> None:
-    made = document("<t>", section("s", table("l", ["a", "b"], [["<x>", 1]], right=[1])), footer="end")
+    made = document("<t>", section("s", table("l", ["a", "b"], [["<x>", 1]], right=[1])), command="composer test")
     checked = Checked(made)
     assert (checked.open, checked.addresses) == ([], [])
     assert "default-src 'none'" in made.replace("&#x27;", "'")
     assert "<title>&lt;t&gt;</title>" in made
     assert "<td>&lt;x&gt;</td>" in made
     assert '<td class="number">1</td>' in made
+    assert "<footer>Made by composer test.</footer>" in made
+
+
+def test_only_a_page_is_replaced(tmp_path: Path) -> None:
+    path, text = tmp_path / "page.html", document("Page")
+    for _ in range(2):
+        save_document(text, path)
+        assert is_page(path)
+    for other in ("log", "<!doctype html>\n<p>Made by composer", f"# {text}", b"\xff\x00".decode("latin1")):
+        path.write_text(other)
+        with pytest.raises(FileExistsError, match=r"page\.html' exists, and is not a page of composer"):
+            save_document(text, path)
+        assert path.read_text() == other
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
 @pytest.mark.parametrize("name", ["page.css", "page.js"])

@@ -79,6 +79,8 @@ def test_columns_that_are_not_kept_are_not_read() -> None:
             TypeError,
             r"documents\[0\]\['input_ids'\] must have one number for each token, but is 'ab'.*token ids",
         ),
+        ([[1, 2], [1.5, 2.0]], TypeError, r"documents\[1\]\['input_ids'\] must be integers, but is \[1.5, 2.0\].*long"),
+        ([torch.ones(2)], TypeError, r"documents\[0\]\['input_ids'\] must be integers, but is .* of torch.float32"),
         ({"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3)}, TypeError, "padded batch.*one mapping"),
         ([{"input_ids": [1, 2], "attention_mask": [0, -1e9]}], ValueError, r"-1e\+09.*attention_mask == 0"),
     ],

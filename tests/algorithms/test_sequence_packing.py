@@ -199,6 +199,22 @@ def test_wrong_arguments():
         SequencePacking(4, num_rows=0)
     with pytest.raises(ValueError, match="Did you mean 'position_ids'"):
         SequencePacking(4, keep=["positions_ids"])([[1]])
+    with pytest.raises(TypeError, match=r"keep must be a list of keys, but got 'input_ids'; write \['input_ids'\]"):
+        SequencePacking(4, keep="input_ids")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda causal: SequencePacking(4, causal),
+        lambda causal: pack_sequences([[1]], 4, causal),
+        lambda causal: block_diagonal_mask(torch.ones(1, 2), causal),
+        lambda causal: document_block_mask(torch.ones(1, 2), causal),
+    ],
+)
+def test_causal_is_a_boolean(call):
+    with pytest.raises(TypeError, match="causal must be True or False, but got 'no'"):
+        call("no")
 
 
 @pytest.mark.parametrize("by", ["positions", "mask"])

@@ -25,7 +25,7 @@ CLASSES = {
     "AdamW4bit": "OptimState4bit",
     "AdamWFp8": "OptimStateFp8",
 }
-WIDTH = 64  # 64 * 128 values: torchao quantizes from 4096 on
+WIDTH = 64  # 64 * 128 values: torchao quantizes from 4096 on, in whole blocks
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,21 @@ def values(trainer: Any) -> list[torch.Tensor]:
     parts = [part for each in state.values() for value in each.values() for part in _leaves(value)]
     tensors = [*trainer.state.model.parameters(), *parts]
     return [(one.to_local() if hasattr(one, "to_local") else one).detach().clone() for one in tensors]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    ("shape", "is_quantized"), [((64, 64), True), ((64, 63), False), ((65, 80), False), ((65, 80, 16), True)]
+)
+def test_which_moments_are_quantized(name: str, shape: tuple[int, ...], is_quantized: bool) -> None:
+    """As docs/guides/numerics.md says."""
+    weight = nn.Parameter(torch.ones(shape))
+    optimizer = getattr(optim, name)([weight], lr=1e-4)
+    assert optimizer.block_size == (128 if "4bit" in name else 256)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    moment = optimizer.state[weight]["exp_avg"]
+    assert type(moment).__name__ == (CLASSES[name] if is_quantized else "Tensor")
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:

@@ -45,8 +45,9 @@ def test_tables_and_page(runs: Path, capsys: Any) -> None:
 
 
 def test_json_and_groups_of_ones_own(runs: Path, capsys: Any) -> None:
-    words = ["--group", f"small={','.join(names(0.1))}", "--group", f"large={names(0.4)[0]},{names(0.4)[1]}"]
-    assert main(["compare", *words, names(0.4)[2], "--metric", "CrossEntropy", "--json"]) == 0
+    words = ["--group", f"small={','.join(names(0.1))}", names(0.4)[2]]
+    words += ["--group", f"large={names(0.4)[0]},{names(0.4)[1]}"]
+    assert main(["compare", *words, "--metric", "CrossEntropy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["metric"] == "metrics/eval/CrossEntropy"
     assert [(name, one["seeds"], one["grouped_by"]) for name, one in found["groups"].items()] == [
@@ -67,6 +68,7 @@ def test_json_and_groups_of_ones_own(runs: Path, capsys: Any) -> None:
         (["lr0.1-seed1", "lr0.1-seed2", "--target", "Accuracy"], 2, "target must be METRIC>=VALUE or METRIC<=VALUE"),
         (["lr0.1-seed1", "lr0.1-seed2", "--group", "x"], 2, "--group must be NAME=RUN,RUN"),
         (["lr0.1-seed1", "lr0.1-seed2", "-o", "no/a.html"], 2, "there is no folder 'no'. Create it first."),
+        (["lr0.1-seed1", "lr0.1-seed2", "-o", "lr0.1-seed1/log.jsonl"], 2, "exists, and is not a page of composer."),
         (["lr0.1-seed1", "lr0.1-seed1"], 1, "is given twice. Name each run once, alone or in one group."),
         (["lr0.1-seed1", "lr0.1-seed2", "--metric", "Acuracy"], 1, "Did you mean 'eval/Accuracy'?"),
         (["lr0.1-seed1", "empty"], 1, "has no log of JSONLinesLogger (.jsonl) or CSVLogger (.csv)"),

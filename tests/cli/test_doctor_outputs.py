@@ -79,6 +79,23 @@ def test_the_trace_is_recorded_where_it_is_wanted(run: Run, tmp_path: Path, word
 
 
 @pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--html", "log.csv"], "log.csv"),
+        (["--trace", "log.csv"], "log.csv"),
+        (["--trace", "log.json.gz"], "log.json.gz"),
+        (["--html", "a.html"], "a.trace.json"),
+    ],
+)
+def test_a_file_of_another_kind_is_left_alone(run: Run, capsys: Any, words: list[str], name: str) -> None:
+    Path(name).write_text("step,loss")
+    with pytest.raises(SystemExit, match="2"):
+        run(*words)
+    assert f"{name}' exists, and is not a " in capsys.readouterr().err
+    assert Path(name).read_text() == "step,loss"
+
+
+@pytest.mark.parametrize(
     ("words", "error"),
     [
         (["--html", "no/a.html"], "--html='no/a.html': there is no folder 'no'"),

@@ -47,14 +47,22 @@ def test_the_page_is_written_beside_the_log(run: Path, capsys: Any) -> None:
     assert sorted(path.name for path in run.iterdir()) == ["log.jsonl", "report.html"]
 
 
-def test_a_file_of_another_program_is_left_alone(run: Path, capsys: Any) -> None:
-    (run / "report.html").write_text("mine")
+@pytest.mark.parametrize(("name", "words"), [("report.html", []), ("log.jsonl", ["-o", "night/log.jsonl"])])
+def test_a_file_that_is_not_a_page_is_left_alone(
+    run: Path, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(run.parent)
+    with (run / name).open("a") as file:
+        file.write("\n")
+    before = (run / name).read_bytes()
     with pytest.raises(SystemExit) as ended:
-        main(["report", str(run)])
+        main(["report", "night", *words])
     assert ended.value.code == 2
-    assert "is not a page of composer report. Name a file with --output." in capsys.readouterr().err
-    assert (run / "report.html").read_text() == "mine"
-    assert main(["report", str(run), "-o", str(run / "other.html")]) == 0
+    error = capsys.readouterr().err
+    assert f"{name}' exists, and is not a page of composer. Delete the file, or name another." in error
+    assert (run / name).read_bytes() == before
+    (run / "other.html").touch()  # as mktemp does
+    assert [main(["report", "night", "-o", "night/other.html"]) for _ in range(2)] == [0, 0]
 
 
 def test_images_of_the_folder_and_of_the_page_that_is_replaced(run: Path) -> None:

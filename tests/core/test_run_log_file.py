@@ -71,6 +71,15 @@ def test_the_state_of_another_run_is_ignored(tmp_path, saved) -> None:
     assert (tmp_path / "run.1.txt").read_text() == "old"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_must_not_be_replaced_is_moved(tmp_path, overwrite: bool) -> None:
+    path = existing(tmp_path)
+    file = RunFile(str(path), overwrite=overwrite, replaces=lambda file: file.read_text() != "old")
+    file.load_state_dict({"run_name": "run", "file": str(path)})
+    assert file.open(state_of()) is None
+    assert (tmp_path / "run.1.txt").read_text() == "old"
+
+
 def test_which_rank_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunFile("log.txt").is_active
     monkeypatch.setattr(dist, "get_global_rank", lambda: 1)

@@ -116,7 +116,7 @@ def test_the_trace_is_linked_relative_to_the_page(tmp_path: Path) -> None:
 
 def test_the_page_is_written_beside_its_trace(tmp_path: Path) -> None:
     path = tmp_path / "doctor.html"
-    path.write_text("old")
+    report().write_html(path)
     report(trace=StepTrace(str(tmp_path / "doctor.trace.json"))).write_html(path)
     assert 'href="./doctor.trace.json"' in path.read_text(encoding="utf-8")
 

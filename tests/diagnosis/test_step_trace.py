@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer import Callback
-from composer.diagnosis.step_trace import StepTrace, TraceRecorder, copy_trace
+from composer.diagnosis.step_trace import StepTrace, TraceRecorder, copy_trace, trace_file
 from composer.trials import Record, Study, Target, Trial
 from tests.diagnosis import parts
 
@@ -45,12 +45,14 @@ def test_three_steps_are_recorded_with_their_parts(tmp_path: Path, server: Any, 
     assert sum(count for name, count in names.items() if name.startswith("ProfilerStep#")) == 3
     assert names["event/forward"] == names["event/backward"] == names["callback/Watched/after_loss"] == 3
     assert names["aten::addmm"] >= 9
+    assert trace_file("trace", path) == path
 
 
 def test_a_trace_may_be_compressed(tmp_path: Path, server: Any) -> None:
     path = tmp_path / "steps.trace.json.gz"
     assert not copy_trace(traced(tmp_path / "trials", server), path).error
     assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert trace_file("trace", path) == path
 
 
 def fails() -> Any:

@@ -238,7 +238,7 @@ def test_a_page_of_many_long_runs_is_under_6_mb(found: Exploration, tmp_path: Pa
         for n in range(200)
     )
     path = tmp_path / "explore.html"
-    path.write_text("old")
+    found.write_html(path)
     replace(found, runs=runs, verdicts=verdicts).write_html(path)
     assert 2_000_000 < path.stat().st_size < 6_000_000
     assert [one.name for one in tmp_path.iterdir()] == ["explore.html"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,26 @@ def test_metrics_by_name() -> None:
     with pytest.raises(KeyError, match=r"no metric 'x'. Logged: nothing."):
         History("empty")["x"]
     assert (history.first_step, history.last_step, history.seconds) == (4, 8, None)
+
+
+def test_a_history_is_a_mapping_of_names_to_series() -> None:
+    one, two = (Series(name, np.array([0]), np.array([0.5])) for name in ("loss", "metrics/eval/Accuracy"))
+    history = History("night", {one.name: one, two.name: two})
+    assert isinstance(history, Mapping)
+    assert list(history) == list(history.keys()) == ["loss", "metrics/eval/Accuracy"]
+    assert dict(history) == history.series
+    assert list(history.values()) == [one, two]
+    assert len(history) == 2
+    assert history.get("eval/Accuracy") is two
+    assert history.get("eval/F1") is None
+    with pytest.raises(TypeError, match=r"history\[0\].*by name.*list\(history\) has the names"):
+        history[0]  # pyright: ignore[reportArgumentType]
+    assert 0 not in history
+    # As before it was one.
+    assert history == history
+    assert history != History("night", {one.name: one, two.name: two})
+    assert hash(history) == hash(history)
+    assert History("empty")
 
 
 def test_what_is_no_number_is_elsewhere() -> None:

@@ -76,7 +76,11 @@ def test_horizontal_axis_and_resumptions() -> None:
         (lambda run: run.plot("x*"), r"has logged no 'x\*'\. Logged: 'loss/train/total'"),
         (lambda run: run.plot("loss/*", over="epoch"), "The log has no 'epoch' of 'loss/train/total'"),
         (lambda run: run.plot(ax=axes_grid("A test", 1, 1, (1, 1))[1][0]), "ax is for one panel, but there are 4"),
-        (lambda run: History("new").plot(), r"'new' has logged no loss, metric or learning rate\.$"),
+        (
+            lambda run: History("new").plot(),
+            r"'new' has logged no loss, metric or learning rate\. Logged: nothing.*InMemoryLogger",
+        ),
+        (lambda run: History("new").plot("loss"), r"has logged no 'loss'\. Logged: nothing.*InMemoryLogger"),
         (lambda run: history({"x": [1]}).plot(), r"Logged: 'x'; name one"),
     ],
 )

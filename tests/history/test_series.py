@@ -21,6 +21,13 @@ def test_some_of_the_values() -> None:
     assert np.isnan(series([]).last)
 
 
+def test_an_integer_is_no_choice_of_values() -> None:
+    with pytest.raises(TypeError, match=r"series\[-1\]: choose values with a slice.*series\.values\[-1\]"):
+        series([1.0])[-1]
+    with pytest.raises(TypeError, match="choose values with a slice"):
+        list(series([1.0]))  # pyright: ignore[reportArgumentType]
+
+
 def test_times_that_only_one_has_are_unknown_in_the_other() -> None:
     both = series([1.0], epoch=np.array([4.0])).followed_by(series([2.0, 3.0], seconds=np.array([5.0, 6.0])))
     assert both.values.tolist() == [1, 2, 3]

@@ -132,6 +132,20 @@ def test_the_page_of_an_earlier_run_is_moved(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_file_that_is_not_a_page_is_moved(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    run(HTMLReport(f"{tmp_path}/report.html", overwrite=True)).close()
+    assert (tmp_path / "report.1.html").read_text() == "mine"
+    given: dict[str, Any] = {"save_folder": str(tmp_path / "saved"), "autoresume": True}
+    with train(tmp_path, Break(RuntimeError()), **given) as trainer, pytest.raises(RuntimeError):
+        trainer.fit()
+    (tmp_path / "night.html").write_text("mine")
+    with train(tmp_path, **given) as trainer:
+        trainer.fit()
+    assert (tmp_path / "night.1.html").read_text() == "mine"
+    assert "Finished after 8 steps" in (tmp_path / "night.html").read_text(encoding="utf-8")
+
+
 def test_images_are_bounded(tmp_path: Path) -> None:
     report = HTMLReport(f"{tmp_path}/report.html")
     for step in range(20):

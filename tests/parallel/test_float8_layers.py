@@ -252,19 +252,18 @@ def test_resumes_bit_for_bit_and_goes_on_in_another_precision(tmp_path: Path) ->
     )
 
 
-def test_another_precision_needs_another_trainer() -> None:
-    model = Blocks()
-    trainer = trainer_of(model, precision="amp_bf16", data=regression_data(4, 8))
-    with pytest.raises(ValueError, match="requires an accelerator"):
-        trainer.fit(precision="amp_fp8")
-    trainer.fit()
-    trainer = run(max_duration="1ep")
-    trainer = trainer_of(Blocks(), regression_data(4, 8), precision="amp_fp8", precision_config=EMULATE)
-    trainer.state.precision_config = None
-    with pytest.raises(ValueError, match=r"prepared the layers of the model for 'amp_fp8'.*load_path="):
-        trainer.fit(precision="amp_bf16")
-    assert trainer.state.precision == "amp_fp8"
-    trainer.fit()
+@pytest.mark.parametrize(("before", "after"), [("amp_bf16", "amp_fp8"), ("amp_fp8", "amp_bf16"), ("amp_fp8", "fp32")])
+def test_another_precision_needs_another_trainer(before: str, after: str) -> None:
+    config = EMULATE if before == "amp_fp8" else None
+    trainer = trainer_of(Blocks(), regression_data(4, 8), precision=before, precision_config=config)
+    message = (
+        f"precision='{after}', but the Trainer was created with precision='{before}': fit cannot change the precision "
+        f"to or from amp_fp8, .* Create a Trainer with precision='{after}', and load_path="
+    )
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(precision=after)
+    assert trainer.state.precision == before
+    trainer.fit(precision=before)
 
 
 def test_exports_a_linear_layer(tmp_path: Path) -> None:
