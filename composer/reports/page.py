@@ -25,8 +25,6 @@ from composer.reports.time_shares import time_shares
 
 __all__ = ["run_report"]
 
-"""What each page has at its end, so that no other file is taken for one."""
-
 # A page stays under 6 MB: 2 MB of plotly.js, and up to 38 bytes a point, which has a smooth one and four x axes. Where
 # figures cannot show all metrics, half of it is for the search in them.
 _MOST_POINTS: Final = 90_000
