@@ -13,6 +13,7 @@ from composer import dist
 from composer._text import one_of, whole_number
 from composer.algorithms._background_average import BackgroundAverages, PendingAverage
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
+from composer.algorithms._replica_checks import check_averages, check_equal
 from composer.algorithms._weight_averaging import weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -48,8 +49,7 @@ class LocalSteps(Algorithm, ABC):
         slot=Slot.SELECT,
         conflicts_with={
             "GyroDropout": "its masks are created in the first step, when replicas train apart. Use ordinary dropout.",
-            "PostHocEMA": "its snapshots would be of the weights of rank 0. Use EMA with an interval of whole rounds.",
-            "SWA": "each replica would average its own weights. Use EMA with an interval of whole rounds.",
+            "SWA": "the next round would mix the average it loads with weights from before. Use EMA of whole rounds.",
             "ScheduleFree": "each replica would evaluate with its own average. Use AdamW as the inner optimizer.",
         },
         sharding=Sharding.FULL_WEIGHTS,
@@ -101,9 +101,7 @@ class LocalSteps(Algorithm, ABC):
                 raise ValueError(f"replica_size={self.replica_size}, but there is a single rank; use replica_size=1.")
             state.replicas = Replicas()
             return
-        for algorithm in state.algorithms:
-            if type(algorithm).__name__ == "EMA":
-                self._check_average(algorithm)
+        check_averages(type(self).__name__, self.sync_every, state.algorithms)
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Evaluate with the loaded synchronized weights."""
@@ -115,7 +113,8 @@ class LocalSteps(Algorithm, ABC):
 
         Raises:
             NotImplementedError: The parameters are sharded.
-            ValueError: An optimizer requires a closure, and there are several replicas.
+            ValueError: An optimizer requires a closure, and there are several replicas; or the weights, or the position
+                in the round, differ between ranks.
         """
         if any(map(is_dtensor, state.model.parameters())):
             raise NotImplementedError(
@@ -132,14 +131,18 @@ class LocalSteps(Algorithm, ABC):
         weights = weights_of(state.model)
         if self.overlap.value and replicas.background is None:
             replicas.background = BackgroundAverages(replicas)
-        if self._local_steps or self._pending is not None:
-            self._momenta = _on_devices(weights, self._momenta, partial=True)
-            self._share(state)
-            return
-        self._synchronized = {name: _wide(weight, self._synchronized.get(name)) for name, weight in weights.items()}
         self._momenta = _on_devices(weights, self._momenta, partial=True)
-        self._trained = _trained(weights)
-        replicas.synchronized = None
+        if self._local_steps or self._pending is not None:
+            self._share(state)
+        else:
+            for buffer in (weight for weight in weights.values() if not isinstance(weight, nn.Parameter)):
+                _use_first(buffer, replicas)  # as DDP does, since each rank may have computed its own statistics
+            self._synchronized = {name: _wide(weight, self._synchronized.get(name)) for name, weight in weights.items()}
+            self._trained = _trained(weights)
+            replicas.synchronized = None
+        if replicas.count > 1:
+            position = {"local_steps": self._local_steps, "has_pending_average": self._pending is not None}
+            check_equal(type(self).__name__, position, self._synchronized)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """End the round if it is due, and in the last batch of training; apply the average of the last one."""
@@ -307,23 +310,6 @@ class LocalSteps(Algorithm, ABC):
         frozen = [name for name in weights if name not in self._trained and name not in buffers]
         return [name for name in (*buffers, *_changed(weights, values, frozen)) if _is_averaged(weights[name])]
 
-    def _check_average(self, ema: Any) -> None:
-        """Raise if an average would be updated while the weights of the replicas differ."""
-        times = {"update_interval": ema.update_interval, "ema_start": ema.ema_start}
-        if ema.half_life is None:
-            length = f"half_life=None, smoothing={ema.smoothing}"
-        else:
-            is_same_unit = ema.half_life.unit is self.sync_every.unit
-            length = f"half_life='{ema.half_life if is_same_unit else 10 * self.sync_every}'"
-        for name, time in times.items():
-            if time.unit is not self.sync_every.unit or time.value < 1 or time.value % self.sync_every.value:
-                raise ValueError(
-                    f"{name}={time} of EMA would average the weights of single replicas. {type(self).__name__} "
-                    f"synchronizes them every {self.sync_every}; use a multiple of it for update_interval and "
-                    f"ema_start, such as EMA({length}, update_interval='{self.sync_every}', "
-                    f"ema_start='{self.sync_every}')."
-                )
-
 
 def _is_averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
@@ -371,10 +357,13 @@ def _on_devices(
     return {name: value.to(weights[name].device) for name, value in values.items()}
 
 
-def _use_first(count: Tensor, replicas: Replicas) -> None:
-    """Set an integer buffer, such as the number of batches that batch normalization has tracked, to that of rank 0."""
+def _use_first(buffer: Tensor, replicas: Replicas) -> None:
+    """Set a buffer, such as the number of batches that batch normalization has tracked, to that of rank 0."""
     if replicas.count > 1:
-        dist.broadcast(count, src=0)
+        sent = buffer.contiguous()
+        dist.broadcast(sent, src=0)
+        if sent is not buffer:
+            buffer.copy_(sent)
 
 
 def _steps_of(overlap: int | str | Time, sync_every: Time) -> Time:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from composer._text import plural
 from composer.dist.dtensor import local_tensors
 
-__all__ = ["Pairs", "average_of", "weights_of"]
+if TYPE_CHECKING:
+    from composer.core.state import State
+
+__all__ = ["Pairs", "average_of", "shared_weights", "weights_of"]
 
 
 class Pairs:
@@ -76,3 +81,13 @@ def average_of(weight: Tensor, average: Tensor | None) -> Tensor:
         return average.to(weight.device)
     half = weight.dtype in (torch.float16, torch.bfloat16)
     return weight.detach().to(torch.float32 if half else weight.dtype, copy=True)
+
+
+def shared_weights(state: State) -> AbstractContextManager[None]:
+    """Return a context in which the model has the weights that all replicas share, if several train apart.
+
+    Args:
+        state: The state of the run.
+    """
+    replicas = state.replicas
+    return nullcontext() if replicas is None or replicas.count == 1 else replicas.evaluation_weights()

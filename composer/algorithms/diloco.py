@@ -123,9 +123,10 @@ class DiLoCo(LocalSteps):
     checkpoint (``"model"``) are those of the last synchronization, which are equal on all ranks. Logged losses are
     averages over the replicas, each with its own weights; metrics of the training data likewise. Buffers (the
     statistics of batch normalization) are averaged with each synchronization; integer buffers are those of rank 0.
-    Gradient clipping and gradient norms are per replica. ``EMA`` may average synchronized weights only: its times must
-    be multiples of ``sync_every``. The last batch of training, or an early stop, ends the round. So does the end of a
-    call of ``fit``, after which the model is the same on all ranks.
+    Gradient clipping and gradient norms are per replica. ``EMA`` and ``PostHocEMA`` may average synchronized weights
+    only: their times must be multiples of ``sync_every``. ``SWA`` and ``ScheduleFree`` raise an error on several ranks.
+    The last batch of training, or an early stop, ends the round. So does the end of a call of ``fit``, after which the
+    model is the same on all ranks.
 
     Loss weights are those of data parallelism: a replica with half as many samples or tokens in a step has half the
     weight. A replica whose data ends early takes no more steps, and takes part in the next synchronization with the
@@ -139,13 +140,14 @@ class DiLoCo(LocalSteps):
 
     This is the overlapped communication of Streaming DiLoCo, with a mixing factor of 1/2 and all parameters at once
     rather than in fragments. The weights that are evaluated and saved as the model are those of the last outer step;
-    those of the replicas differ from them until training ends, and ``EMA`` averages them. If training ends with an
-    average pending, that one is applied first, and then the round ends as without an overlap. A checkpoint has the
-    pending average, so that a run also resumes bit for bit in these k steps; saving waits for it.
+    those of the replicas differ from them until training ends, and ``EMA`` and ``PostHocEMA`` average them. If training
+    ends with an average pending, that one is applied first, and then the round ends as without an overlap. A checkpoint
+    has the pending average, so that a run also resumes bit for bit in these k steps; saving waits for it.
 
     A run resumes anywhere, also in the middle of a round, with the weights of the uninterrupted run, bit for bit: the
-    checkpoint has the weights and optimizer states of each replica. With another number of replicas, or without this
-    method, training continues from the average of the replicas; replica i takes the optimizer state of replica i modulo
+    checkpoint has the weights and optimizer states of each replica. With another number of replicas, without this
+    method or with another one (``LocalSGD``, or a subclass: states are loaded by the name of the class), training
+    continues from the average of the replicas, with a warning; replica i takes the optimizer state of replica i modulo
     the saved number.
 
     When to use it:
@@ -184,7 +186,8 @@ class DiLoCo(LocalSteps):
 
     Raises:
         ValueError: An argument is out of range. When training starts: ``replica_size`` does not divide the world size,
-            or ``EMA`` would average the weights of single replicas.
+            ``EMA`` or ``PostHocEMA`` would average the weights of single replicas, ``SWA`` or ``ScheduleFree`` is used
+            on several ranks, or the weights differ between ranks.
         RuntimeError: With ``overlap``, the exchange has failed; raised where its result is used.
 
     >>> diloco = DiLoCo(sync_every="100ba", compression="int8")

@@ -8,13 +8,12 @@ Juditsky 1992; in deep learning e.g. https://arxiv.org/abs/1703.01780
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
 from composer._text import in_unit_interval
-from composer.algorithms._weight_averaging import Pairs, average_of, weights_of
+from composer.algorithms._weight_averaging import Pairs, average_of, shared_weights, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -253,10 +252,10 @@ class EMA(Algorithm):
         if not self.ema_started:
             self.ema_started = self._should_start(state)
             if self.ema_started:
-                with _shared_weights(state):
+                with shared_weights(state):
                     self._pair(state.model)
         elif count % int(self.update_interval.value) == 0:
-            with _shared_weights(state):
+            with shared_weights(state):
                 (self._pairs or self._pair(state.model)).average(1 - self.decay)
 
     def _should_start(self, state: State) -> bool:
@@ -288,12 +287,6 @@ class EMA(Algorithm):
 
     def _is_trained(self, model: nn.Module) -> bool:
         return self._pairs is not None and self._pairs.are_of(weights_of(model))
-
-
-def _shared_weights(state: State) -> AbstractContextManager[None]:
-    """Return a context in which the model has the weights that all replicas share, if several train apart."""
-    replicas = state.replicas
-    return nullcontext() if replicas is None or replicas.count == 1 else replicas.evaluation_weights()
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:

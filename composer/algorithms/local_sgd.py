@@ -46,8 +46,8 @@ class LocalSGD(LocalSteps):
     """Trains replicas without gradient communication, and averages their weights once a round.
 
     It is :class:`.DiLoCo` with an outer learning rate of 1 and without an outer momentum; see there for what is
-    evaluated, logged and saved, for uneven data, for resuming, and for ``overlap``. The state of the optimizers is not
-    averaged.
+    evaluated, logged and saved, for the averages that can be combined with it, for uneven data, for resuming, and for
+    ``overlap``. The state of the optimizers is not averaged.
 
     When to use it:
         If the connection between ranks or nodes is slow, and rounds are short; and as the simplest baseline for DiLoCo.
@@ -74,7 +74,8 @@ class LocalSGD(LocalSteps):
 
     Raises:
         ValueError: An argument is out of range. When training starts: ``replica_size`` does not divide the world size,
-            or ``EMA`` would average the weights of single replicas.
+            ``EMA`` or ``PostHocEMA`` would average the weights of single replicas, ``SWA`` or ``ScheduleFree`` is used
+            on several ranks, or the weights differ between ranks.
         RuntimeError: With ``overlap``, the exchange has failed; raised where its result is used.
 
     >>> LocalSGD(8)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._text import whole_number
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
-from composer.algorithms._weight_averaging import Pairs, average_of, weights_of
+from composer.algorithms._weight_averaging import Pairs, average_of, shared_weights, weights_of
 from composer.checkpoint import file_format
 from composer.checkpoint.sharded_tensors import shard_like
 from composer.core.algorithm import Algorithm
@@ -157,7 +157,8 @@ class PostHocEMA(Algorithm):
     Args:
         lengths: The lengths to track, each above 0 and below 0.2887, as fractions of the run so far; two or more.
         snapshot_interval: Time between snapshots, in any unit; another is taken at the end of training.
-        update_interval: Time between updates of the averages, in batches.
+        update_interval: Time between updates of the averages, in batches. With ``DiLoCo`` or ``LocalSGD`` on several
+            ranks a multiple of ``sync_every``, when the ranks have the same weights; otherwise an error is raised.
         folder: Folder that rank 0 writes snapshots to; by default they stay in CPU memory.
 
     Raises:
@@ -241,8 +242,9 @@ class PostHocEMA(Algorithm):
         if state.timestamp.count(TimeUnit.BATCH) % int(self.update_interval.value):
             return
         self._updates += 1
-        for exponent, pairs in zip(self._exponents, self._pairs, strict=True):
-            pairs.average(step_of(exponent, self._updates))
+        with shared_weights(state):
+            for exponent, pairs in zip(self._exponents, self._pairs, strict=True):
+                pairs.average(step_of(exponent, self._updates))
         num_due = self._num_due(state)
         if num_due > self._num_intervals:
             self._num_intervals = num_due

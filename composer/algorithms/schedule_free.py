@@ -89,7 +89,8 @@ class ScheduleFree(Algorithm):
         matches a cosine schedule tuned for each duration.
 
     When not to:
-        With a schedule that decays the learning rate, and with other weight averaging.
+        With a schedule that decays the learning rate; with other weight averaging; and with DiLoCo or LocalSGD on
+        several ranks, which raises an error: each would end with its own average.
 
     How to choose:
         Use a learning rate one to ten times as large as with a schedule for AdamW, ten to fifty times for SGD; warm up

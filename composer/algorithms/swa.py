@@ -40,7 +40,8 @@ class SWA(Algorithm):
         ``schedule_swa_lr``.
 
     When not to:
-        With a schedule that ends at zero, where the averaged weights hardly differ, and together with EMA.
+        With a schedule that ends at zero, where the averaged weights hardly differ; together with EMA; and with DiLoCo
+        or LocalSGD on several ranks, which raises an error: use EMA with an interval of whole rounds there.
 
     How to choose:
         Start at 0.7 to 0.8 of the run and end before the last epoch, so that batch norm can adapt. Choose a ``swa_lr``

@@ -44,7 +44,7 @@ class StateEntry:
         name: Its key in the file, below ``"state"``.
         get: Returns the value to save from a state; None leaves the entry out.
         set: Restores a saved value into a state; None if ``load`` handles it. The setter for optimizers also takes
-            the names of parameters whose state is not restored.
+            the names of parameters whose state is not restored, that for replicas the saved algorithms.
         in_weights_only: Whether weights-only checkpoints contain it.
         on_request: Whether it is saved only if requested.
 
@@ -176,9 +176,9 @@ def _states_of_replica(state: State) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def _set_replicas(state: State, saved: Any) -> None:
-    warn_of_other_replicas(state, saved)
-    own = of_replica(state, saved)
+def _set_replicas(state: State, saved: Any, algorithms: Any = ()) -> None:
+    warn_of_other_replicas(state, saved, algorithms)
+    own = of_replica(state, saved, algorithms)
     for name, set_value in (("optimizers", _set_optimizers), ("scaler", _set_scaler), ("algorithms", _set_algorithms)):
         if name in own:
             set_value(state, own[name])

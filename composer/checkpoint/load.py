@@ -15,7 +15,7 @@ from composer._secrets.masking import mask_text
 from composer.checkpoint import file_format
 from composer.checkpoint.contents import STATE_ENTRIES, StateEntry
 from composer.checkpoint.entry_types import check_entry_types
-from composer.checkpoint.excluded_weights import EXCLUDED_KEY, ExcludedWeights, exclude
+from composer.checkpoint.excluded_weights import EXCLUDED_KEY, exclude
 from composer.checkpoint.filters import IgnoreKeys, patterns_inside, patterns_reaching
 from composer.checkpoint.legacy_formats import upgrade
 from composer.checkpoint.model_weights import check_shapes, load_weights
@@ -275,9 +275,13 @@ def restore(
         return ResumeInfo(metadata=saved.get("metadata", {}))
     if "replicas" in saved:
         _exclude_replicas(saved, ignore_keys, is_unsharded=layout.is_unsharded)
+    options = {
+        "optimizers": {"excluded": excluded.without_state(state.model)},
+        "replicas": {"algorithms": saved.get("algorithms", [])},
+    }
     for entry in STATE_ENTRIES:
         if entry.set is not None and entry.name in saved:
-            _load_entry(entry, state, load(entry.name), source, excluded, ignore_keys)
+            _load_entry(entry, state, load(entry.name), source, options.get(entry.name, {}), ignore_keys)
     later = {name: load(name) for name in ("schedulers", "metric_values") if name in saved}
     return _loaded(content.get("rng"), saved, later)
 
@@ -298,14 +302,13 @@ def _loaded(rng: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict
 
 
 def _load_entry(
-    entry: StateEntry, state: State, value: Any, source: str, excluded: ExcludedWeights, ignore: IgnoreKeys
+    entry: StateEntry, state: State, value: Any, source: str, options: dict[str, Any], ignore: IgnoreKeys
 ) -> None:
     """Restore one entry; a missing key or a wrong type is reported as a corrupted checkpoint.
 
     Errors of algorithms and callbacks that load their states are raised unchanged.
     """
     set_value = cast("Callable[..., None]", entry.set)
-    options = {"excluded": excluded.without_state(state.model)} if entry.name == "optimizers" else {}
     try:
         set_value(state, value, **options)
     except (LookupError, TypeError, AttributeError) as error:

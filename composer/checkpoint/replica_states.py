@@ -16,6 +16,7 @@ from torch import Tensor
 
 from composer import dist, trees
 from composer._text import plural
+from composer.checkpoint.named_states import as_named, class_of, name_of
 from composer.dist.hang_report import InCollective
 from composer.dist.simulation import is_simulated
 from composer.warnings import ComposerWarning
@@ -71,15 +72,17 @@ def gather_replicas(state: State, states: Callable[[State], dict[str, Any]]) -> 
     return None if gathered is None else [own, *gathered[1:]]
 
 
-def of_replica(state: State, saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def of_replica(state: State, saved: Sequence[Mapping[str, Any]], algorithms: Any = ()) -> dict[str, Any]:
     """Return the states that the replica of this rank resumes with, by the names of the entries of a checkpoint.
 
-    On the saved number of replicas these are its own. On another number, the weights are the average of all replicas,
-    and the other states those of the replica of its index modulo the saved number.
+    On the saved number of replicas, and if the saved state of the method that synchronizes them is loaded, these are
+    its own. Otherwise the weights are the average of all replicas: no rank may start a round from its own. The other
+    states are those of the replica of its index modulo the saved number.
 
     Args:
         state: The state of the run.
         saved: The entry of a checkpoint.
+        algorithms: The entry ``"algorithms"`` of that checkpoint.
 
     >>> from composer import State
     >>> state = State(model=torch.nn.Linear(1, 1, bias=False))
@@ -88,31 +91,56 @@ def of_replica(state: State, saved: Sequence[Mapping[str, Any]]) -> dict[str, An
     ... )
     {'model': {'weight': tensor([[0.5000]])}}
     """
-    replicas = state.replicas
-    count, index = (1, 0) if replicas is None else (replicas.count, replicas.index)
+    count, index = _place(state)
     own = dict(saved[index % len(saved)])
-    if count != len(saved) and "model" in own:
+    if "model" in own and (count != len(saved) or not _continues_round(state, algorithms)):
         own["model"] = _average([one["model"] for one in saved])
     return own
 
 
-def warn_of_other_replicas(state: State, saved: Sequence[Any]) -> None:
-    """Warn if a checkpoint was saved with another number of replicas than the run has.
+def warn_of_other_replicas(state: State, saved: Sequence[Mapping[str, Any]], algorithms: Any = ()) -> None:
+    """Warn if the run has another number of replicas than a checkpoint, or does not continue its round.
 
     Args:
         state: The state of the run.
         saved: The entry of the checkpoint.
+        algorithms: The entry ``"algorithms"`` of that checkpoint.
 
     >>> from composer import State
     >>> warn_of_other_replicas(State(model=torch.nn.Linear(1, 1)), [{}])
     """
-    count = 1 if state.replicas is None else state.replicas.count
-    if count != len(saved) and dist.get_global_rank() == 0:
+    count, _ = _place(state)
+    if count != len(saved):
         message = (
             f"The checkpoint was saved by {plural(len(saved), 'replica')}, but there {'is' if count == 1 else 'are'} "
             f"now {count}: training continues from the average of their weights."
         )
+    elif count > 1 and "model" in saved[0] and not _continues_round(state, algorithms):
+        method = " and ".join(name_of(one) for one in _methods(state))
+        message = (
+            f"The checkpoint was saved in the middle of a round, but without a state of {method} that could continue "
+            f"it: training continues from the average of the weights of its {len(saved)} replicas."
+        )
+    else:
+        return
+    if dist.get_global_rank() == 0:
         warnings.warn(message, ComposerWarning, stacklevel=2)
+
+
+def _place(state: State) -> tuple[int, int]:
+    """Return the number of replicas of the run, and the index of that of this rank."""
+    return (1, 0) if state.replicas is None else (state.replicas.count, state.replicas.index)
+
+
+def _methods(state: State) -> list[Any]:
+    """Return the algorithms that synchronize the replicas."""
+    return [one for one in state.algorithms if one.replica_size is not None]
+
+
+def _continues_round(state: State, algorithms: Any) -> bool:
+    """Return whether the saved state of the method that synchronizes the replicas is loaded into that of the run."""
+    saved = {class_of(name) for name in as_named(algorithms)}
+    return any(name_of(one) in saved for one in _methods(state))
 
 
 def _average(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

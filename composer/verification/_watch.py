@@ -18,13 +18,14 @@ from composer.core.logger import Logger
 from composer.core.sample_indices import sample_indices
 from composer.core.state import State
 from composer.dist.dtensor import full_tensor
+from composer.dist.tensor_digest import tensor_digest
 from composer.trainer.microbatch import named_losses
 from composer.trials.probe import Finished
 from composer.verification import _checkpoints, _data_facts, _run_facts
 from composer.verification._sampling import Sampling, sampled_alike, share_batch
 from composer.verification.code_facts import suspects
 from composer.verification.compiled_modules import CompiledModules
-from composer.verification.digests import digest, of_tensor, rng_digest, row_digest
+from composer.verification.digests import digest, rng_digest, row_digest
 from composer.verification.exact_mode import Neutral, as_float64
 from composer.verification.module_watch import ModuleWatch
 from composer.verification.snapshot import Snapshot, differences, snapshot
@@ -362,7 +363,7 @@ def _learning_rates(state: State) -> list[str]:
 
 
 def _tensor_digests(named: Any) -> dict[str, int]:
-    return {name: int(of_tensor(full_tensor(tensor))) for name, tensor in named}
+    return {name: int(tensor_digest(full_tensor(tensor))) for name, tensor in named}
 
 
 def _named_gradients(state: State) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 
 from composer import trees
 from composer.dist.dtensor import full_tensor
-from composer.verification.digests import of_tensor
+from composer.dist.tensor_digest import tensor_digest
 
 __all__ = ["ModuleWatch"]
 
@@ -95,7 +95,7 @@ class ModuleWatch:
                 self.statistics_modules.append(name)
             tensors = [leaf for leaf in trees.leaves(outputs) if isinstance(leaf, Tensor)]
             for tensor in tensors:
-                self._digests.append((name, of_tensor(full_tensor(tensor))))
+                self._digests.append((name, tensor_digest(full_tensor(tensor))))
             if self._keep and len(tensors) == 1 and tensors[0].is_floating_point():
                 self.outputs.setdefault(name, []).append(full_tensor(tensors[0]).detach().cpu().clone())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer.algorithms import EMA, DiLoCo, LocalSGD, _background_average
+from composer.algorithms import DiLoCo, LocalSGD, _background_average
 from composer.algorithms._pseudo_gradients import decode, encode
 from tests.algorithms.low_communication import (
     BATCH,
@@ -273,14 +272,3 @@ def test_arguments() -> None:
     for value in (True, "", "soon", None):
         with pytest.raises((TypeError, ValueError), match="overlap"):
             DiLoCo(overlap=value)
-
-
-@pytest.mark.parametrize("rounds", [3, "2ep"])
-@pytest.mark.parametrize("ema", [EMA("10ba"), EMA("3ep"), EMA(half_life=None, smoothing=0.9)], ids=repr)
-def test_the_suggested_average_is_accepted(rounds, ema) -> None:
-    method = DiLoCo(rounds)
-    with pytest.raises(ValueError, match="would average the weights of single replicas") as caught:
-        method._check_average(ema)
-    suggested = re.search(r"EMA\(.*\)", str(caught.value))
-    assert suggested is not None
-    method._check_average(eval(suggested[0]))

@@ -273,3 +273,57 @@ def test_runs_without_replicas_save_none(tmp_path: Path) -> None:
     trainer.save_checkpoint(str(tmp_path / "plain.pt"))
     assert "replicas" not in torch.load(tmp_path / "plain.pt", weights_only=True)["state"]
     trainer.close()
+
+
+class RenamedDiLoCo(DiLoCo):
+    """Its states are saved by another name."""
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "local sgd": lambda: LocalSGD(3),
+    "subclass": lambda: RenamedDiLoCo(3),
+    "overlap": lambda: LocalSGD(3, overlap=1),
+}
+
+
+def continued_with(path: str, other: str, **more: Any) -> list[Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = trainer_with(OTHERS[other](), load_path=path, max_duration="10ba", callbacks=(seen := Seen()), **more)
+    begin = weights_now(trainer.state)
+    end = fitted(trainer)
+    return [begin, seen.after_batch, end, [str(one.message) for one in caught]]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("overlap", [0, 2])
+def test_another_method_continues_a_round_from_the_average(
+    two_ranks: Ranks, tmp_path: Path, other: str, overlap: int
+) -> None:
+    each = two_ranks.run(save_within_a_round, str(tmp_path), 1, overlap)
+    mean = torch.stack([one[3]["first.weight"].double() for one in each]).mean(0).float()
+    first, second = two_ranks.run(continued_with, str(tmp_path / "ba4.pt"), other)
+    for begin, *_ in (first, second):
+        torch.testing.assert_close(begin["first.weight"], mean)
+    assert not list(differing(first[0], second[0]))
+    assert not list(differing(first[2], second[2]))
+    at_ends = [bool(list(differing(*pair))) for pair in zip(first[1], second[1], strict=True)]
+    if other != "overlap":
+        assert at_ends == [True, False, True, True, False, False]
+    name = type(OTHERS[other]()).__name__
+    assert [text for text in first[3] if f"without a state of {name} that could continue it" in text]
+    assert not [text for text in second[3] if "replica" in text]
+
+
+def test_without_the_saved_method_the_average_is_taken(two_ranks: Ranks, tmp_path: Path) -> None:
+    """Such as of a checkpoint that was saved without the algorithms."""
+    two_ranks.run(save_within_a_round, str(tmp_path), 1)
+    content = torch.load(tmp_path / "ba4.pt", weights_only=True)
+    del content["state"]["algorithms"]
+    torch.save(content, tmp_path / "without.pt")
+    first, second = two_ranks.run(resumed_with_the_same, str(tmp_path / "without.pt"))
+    assert not list(differing(first, second))
+
+
+def resumed_with_the_same(path: str) -> dict[str, torch.Tensor]:
+    return resumed_weights(path, DiLoCo(3))
