@@ -57,12 +57,10 @@ class MixtureWeights:
         times = [float(time.value) for time, _ in self._milestones]
         if times != sorted(set(times)):
             raise ValueError(f"milestones must be in order of time, but got {[str(t) for t, _ in self._milestones]}.")
-        if self.are_constant:
-            self.at(Timestamp())  # raises
-        else:
-            for name, weight in self._initial.items():
-                if _is_number(weight):
-                    _checked(name, weight, Timestamp())
+        for name, weight in self._initial.items():
+            if _is_number(weight):
+                _checked(name, weight)
+        self._check_sums()
 
     def _milestone(self, number: int, entry: Any) -> tuple[Time, dict[str, float]]:
         argument = f"milestones[{number}]"
@@ -84,8 +82,20 @@ class MixtureWeights:
                     f"{argument}: the weight of {name!r} must be a number, but got {weight!r}. For a weight that "
                     f"follows a schedule, pass the schedule as the weight of the source."
                 )
-            _checked(name, weight, Timestamp())
+            _checked(name, weight, prefix=f"{argument}: ")
         return time, found
+
+    def _check_sums(self) -> None:
+        """Raise if all weights are 0 at the start, or from a milestone on, whatever schedules and functions return."""
+        starts_later = not self._milestones or self._milestones[0][0].value > 0
+        steps = [("", self._initial)] if starts_later else []
+        current = dict(self._initial)
+        for number, (time, weights) in enumerate(self._milestones):
+            current.update(weights)
+            steps.append((f" from milestones[{number}], at '{time}', on", dict(current)))
+        for when, weights in steps:
+            if all(_is_number(weight) and not weight for weight in weights.values()):
+                raise _all_zero(weights, when)
 
     @property
     def are_constant(self) -> bool:
@@ -113,7 +123,7 @@ class MixtureWeights:
             found = {name: weight / largest for name, weight in found.items()}
         total = math.fsum(found.values())
         if total <= 0:
-            raise ValueError(f"The weights of all sources {list(found)} are 0 at {now}; one must be greater than 0.")
+            raise _all_zero(found, f" at '{now.batch}'")
         return {name: weight / total for name, weight in found.items()}
 
 
@@ -125,13 +135,20 @@ def _value(name: str, weight: Any, now: Timestamp, state: State | None, horizon:
     return _checked(name, weight, now)
 
 
-def _checked(name: str, weight: Any, now: Timestamp) -> float:
+def _checked(name: str, weight: Any, now: Timestamp | None = None, prefix: str = "") -> float:
     """Return a weight as a number."""
+    when = "" if now is None else f" at '{now.batch}'"
     if not _is_number(weight):
-        raise TypeError(f"The weight of source {name!r} at {now} must be a number, but is {weight!r}.")
+        raise TypeError(f"{prefix}The weight of source {name!r}{when} must be a number, but is {weight!r}.")
     if not 0 <= weight <= sys.float_info.max:
-        raise ValueError(f"The weight of source {name!r} must be finite and 0 or greater, but is {weight!r} at {now}.")
+        raise ValueError(
+            f"{prefix}The weight of source {name!r} must be finite and 0 or greater, but is {weight!r}{when}."
+        )
     return float(weight)
+
+
+def _all_zero(weights: Mapping[str, Any], when: str) -> ValueError:
+    return ValueError(f"The weights of all sources {list(weights)} are 0{when}; one must be greater than 0.")
 
 
 def _is_number(value: Any) -> bool:

@@ -79,8 +79,8 @@ class Mixture:
 
     Raises:
         TypeError: A source is not a loader, or a weight not a number, schedule or function.
-        ValueError: A source is empty or can be read only once, a weight is negative or not finite, all are 0, names are
-            not unique or unknown, or the epoch would never end.
+        ValueError: A source is empty or can be read only once, a weight is negative or not finite, all are 0 (also
+            from a milestone on), names are not unique or unknown, or the epoch would never end.
 
     >>> words, numbers = torch.arange(100), torch.arange(1000, 1100)
     >>> loaders = [torch.utils.data.DataLoader(data, batch_size=2) for data in (words, numbers)]

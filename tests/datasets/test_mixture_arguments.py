@@ -23,7 +23,7 @@ class Once(BatchSampler):
     pass
 
 
-A = source(0, 8, 2)
+A, B = source(0, 8, 2), source(1, 8, 2)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,31 @@ A = source(0, 8, 2)
             r"weight for 'b', but the sources are \['source_0'\]",
         ),
         ([(A, 1)], {"milestones": [("1ba", {"source_0": -1})]}, ValueError, "must be finite and 0 or greater"),
+        (
+            [(A, 1)],
+            {"milestones": [("1ba", {"source_0": float("nan")})]},
+            ValueError,
+            r"milestones\[0\]: .* but is nan\.$",
+        ),
+        ([(A, 0)], {}, ValueError, r"weights of all sources \['source_0'\] are 0; one must"),
+        (
+            {"a": (A, 1), "b": (B, 1)},
+            {"milestones": [("10ba", {"a": 0}), ("15ba", {"b": 0}), ("20ba", {"a": 1})]},
+            ValueError,
+            r"all sources \['a', 'b'\] are 0 from milestones\[1\], at '15ba', on; one must be greater",
+        ),
+        (
+            {"a": (A, lambda now: 1.0), "b": (B, 1)},
+            {"milestones": [("10ba", {"a": 0, "b": 0.0})]},
+            ValueError,
+            r"are 0 from milestones\[0\]",
+        ),
+        (
+            [(A, 0)],
+            {"milestones": [("1ba", {"source_0": 1})], "epoch_length": 2},
+            ValueError,
+            "are 0; one must be greater than 0",
+        ),
         ([(A, 1)], {"milestones": [("1ba", [1])]}, TypeError, "must map the names"),
         ([(A, 1)], {"milestones": ["1ba"]}, TypeError, "must be a pair of a time"),
         ([(A, 1)], {"milestones": [(1, {})]}, TypeError, "must be a time"),
@@ -107,10 +132,20 @@ def test_very_large_and_very_small_weights_are_relative() -> None:
         assert take(mixed, 10) == take(mixture(weights=(1, 1), epoch_length=10), 10)
 
 
+def test_weights_of_0_that_are_no_end() -> None:
+    """Before a milestone at the start, and where a function may be greater than 0."""
+    mixed = Mixture({"a": (A, 0), "b": (B, 0)}, milestones=[("0ba", {"a": 1})], epoch_length=2)
+    assert len(take(mixed, 2)) == 2
+    mixed = Mixture({"a": (A, lambda now: 1.0), "b": (B, 1)}, milestones=[("1ba", {"b": 0})], epoch_length=4)
+    assert len(take(mixed, 4)) == 4
+
+
 def test_errors_while_drawing() -> None:
     with pytest.raises(ValueError, match="source 'b' is empty: it yielded no batch"):
         take(Mixture({"a": (A, 1), "b": ([], 1)}, epoch_length=9), 9)
-    with pytest.raises(ValueError, match=r"weights of all sources \['source_0'\] are 0"):
-        take(Mixture([(A, lambda now: 0.0)], epoch_length=2), 2)
+    with pytest.raises(ValueError, match=r"weights of all sources \['source_0'\] are 0 at '3ba'; one must"):
+        take(Mixture([(A, lambda now: float(now.batch < 3))], epoch_length=9), 9)
+    with pytest.raises(ValueError, match=r"'source_0' must be finite and 0 or greater, but is -1.0 at '0ba'\.$"):
+        take(Mixture([(A, lambda now: -1.0)], epoch_length=9), 9)
     with pytest.raises(ValueError, match="by='tokens', but no tokens were counted"):
         take(Mixture([(A, 1)], by="tokens", epoch_length=2), 2)
