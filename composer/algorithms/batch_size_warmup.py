@@ -359,10 +359,15 @@ def _check_known(state: State, time: Time) -> None:
 def _milestones(milestones: Any) -> dict[Time, int]:
     if not isinstance(milestones, Mapping) or not milestones:
         raise ValueError(f"milestones must map times to multiples, such as {{'0.5dur': 2}}; got {milestones!r}.")
-    read = {
-        ensure_time(time, _BATCH, "milestones", _UNITS): whole_number(f"milestones[{time!r}]", k, minimum=1)
-        for time, k in milestones.items()
-    }
+    read: dict[Time, int] = {}
+    for given, k in milestones.items():
+        time = ensure_time(given, _BATCH, "milestones", _UNITS)
+        if time in read:
+            raise ValueError(
+                f"milestones has '{time}' twice, the second time as {given!r}, with the multiples {read[time]} and "
+                f"{k}. Keep one of them."
+            )
+        read[time] = whole_number(f"milestones[{given!r}]", k, minimum=1)
     for time in read:
         if time.value < 0 or (time.unit is TimeUnit.DURATION and time.value > 1):
             raise ValueError(f"milestones: '{time}' is not a time of the run, which lasts from '0dur' to '1dur'.")

@@ -116,6 +116,8 @@ class LMEvalHarness(Callback):
         for task in self.tasks:
             if not isinstance(task, (str, Mapping)):
                 raise TypeError(f"tasks must be names, or configurations as dicts; got {task!r}.")
+            if not (task.strip() if isinstance(task, str) else task):
+                raise ValueError(f"tasks has the empty entry {task!r}; pass a name such as 'lambada_openai'.")
         self.batch_size = whole_number("batch_size", batch_size, minimum=1)
         self.num_fewshot = None if num_fewshot is None else whole_number("num_fewshot", num_fewshot)
         if gen_kwargs is not None and not isinstance(gen_kwargs, Mapping):

@@ -61,7 +61,8 @@ def as_count(name: str, value: Any, unit: TimeUnit) -> int:
     try:
         time = Time.from_input(value, unit)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}={value!r} is not valid. {error}") from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}={value!r} is not valid. {error}") from None
     if time.unit is not unit:
         raise ValueError(f"{name} counts in '{unit}', but got '{time}'. Pass a number or a time in that unit.")
     if time.value < 0:

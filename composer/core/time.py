@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Time", "TimeUnit", "Timestamp", "ensure_time"]
 
 _AMOUNT = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\. (?=[A-Z])")
 
 
 def __getattr__(name: str) -> object:
@@ -366,12 +367,13 @@ def ensure_time(
             raise ValueError("It is empty. Write a number and a unit, such as '10ep' or '1h30m'.")
         time = Time.from_input(maybe_time, int_unit)
     except (TypeError, ValueError) as error:
-        if argument is None:
-            raise
         reason = str(error)
-        if len(units) < len(TimeUnit):  # then the suggestions may be in other units
-            reason = f"{reason.split('. ', maxsplit=1)[0]}. {argument} is a time in {in_words(units)}."
-        raise type(error)(f"{argument}={maybe_time!r} is not valid. {reason}") from None
+        if argument is not None:
+            if len(units) < len(TimeUnit):  # then the suggestions may be in other units
+                first = _SENTENCE_END.split(reason, maxsplit=1)[0].removesuffix(".")
+                reason = f"{first}. {argument} is a time in {in_words(units)}."
+            reason = f"{argument}={maybe_time!r} is not valid. {reason}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(reason) from None
     if time.unit not in units:
         raise ValueError(f"{argument or 'The time'} must be in {in_words(units)}; got {maybe_time!r}.")
     return time

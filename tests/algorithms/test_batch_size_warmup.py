@@ -127,6 +127,7 @@ def test_a_ramp_grows_in_equal_steps_from_start_to_end(start, extra, steps) -> N
         ({"milestones": {"-1ba": 2}}, "'-1ba' is not a time of the run"),
         ({"milestones": {"1.5dur": 2}}, "'1.5dur' is not a time of the run"),
         ({"milestones": {"1ba": 4, "2ep": 2, "9ba": 2}}, "must not decrease, but map '1ba' to 4 and '9ba' to 2"),
+        ({"milestones": {"3ba": 2, "3ba ": 4}}, "milestones has '3ba' twice, .* '3ba ', with the multiples 2 and 4"),
         ({"milestones": {"1ba": 2}, "start": 2}, "start belongs to duration .* add '0ba'"),
         ({"milestones": {"1ba": 2}, "interval": "5ba"}, "interval belongs to noise_factor, but with milestones"),
         ({"duration": "1ba", "end": 2, "interval": "5ba"}, "interval belongs to noise_factor, but with duration"),

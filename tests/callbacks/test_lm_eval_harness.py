@@ -334,6 +334,9 @@ def test_tasks_that_cannot_be_done_are_errors_before_training(tmp_path) -> None:
     ("arguments", "error", "message"),
     [
         ({"tasks": []}, ValueError, "tasks is empty"),
+        ({"tasks": ""}, ValueError, "tasks has the empty entry ''; pass a name such as"),
+        ({"tasks": ["a", " "]}, ValueError, "tasks has the empty entry ' '"),
+        ({"tasks": {}}, ValueError, "tasks has the empty entry {}"),
         ({"tasks": None}, TypeError, "tasks must be a name.*None"),
         ({"tasks": "a", "interval": -1}, ValueError, "interval=-1 is negative"),
         ({"tasks": "a", "limit": 1.5}, ValueError, "limit=1.5 is neither"),

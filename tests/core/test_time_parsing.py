@@ -1,6 +1,7 @@
 """Parse times from strings and numbers."""
 
 import datetime
+import math
 import re
 
 import pytest
@@ -211,3 +212,16 @@ def test_only_accepted_units_are_suggested() -> None:
         ensure_time("7tok", "ba", "every", units)
     with pytest.raises(ValueError, match=r"every is a time in batches or epochs, such as '10ba' or '1ep'\.$"):
         ensure_time("7 foo", "ba", "every", units)
+    with pytest.raises(ValueError, match=r"'1\. 5ba' is not a time\. every is a time"):
+        ensure_time("1. 5ba", "ba", "every", units)
+
+
+@pytest.mark.parametrize("units", [tuple(TimeUnit), (TimeUnit.BATCH,)], ids=["all", "one"])
+@pytest.mark.parametrize("value", [True, None, [5], math.nan, math.inf, 1.5])
+@pytest.mark.parametrize("argument", ["every", None])
+def test_errors_have_public_types_and_whole_sentences(value, units, argument) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ensure_time(value, "ba", argument, units)
+    assert type(caught.value) in (TypeError, ValueError)
+    assert ".." not in str(caught.value)
+    assert str(caught.value).endswith(".")
