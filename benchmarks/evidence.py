@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from benchmarks import environment
 from benchmarks.evidence_tasks import TASKS, EvidenceTask, describe
 from benchmarks.kept import kept
-from benchmarks.report import Report
+from benchmarks.report import RESULTS, Report
 from composer.exploration import Goal, Request, Variant
 from composer.exploration.curves import time_to_target
 from composer.exploration.paired_runs import compare_runs
@@ -147,6 +149,22 @@ def measure(folder: Path, names: Iterable[str] = tuple(TASKS)) -> Report:
     return report_of(folder)
 
 
+def restore(folder: Path, results: Path = RESULTS) -> int:
+    """Lay the published tasks into a folder, so that a report of it has them too, and return their number.
+
+    Files that the folder has are left as they are.
+
+    Args:
+        folder: Folder of all records.
+        results: Folder of the published results.
+    """
+    samples = json.loads((results / "evidence.json").read_text())["samples"]
+    for name, content in samples.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        kept(folder / name / "evidence.json", lambda content=content: content)
+    return len(samples)
+
+
 _COLUMNS = (
     "task: method",
     "times as fast",
@@ -225,10 +243,15 @@ def _interval(found: Mapping[str, float | None] | None, form: str) -> tuple[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of all records; a later command with it continues")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="all by default")
+    parser.add_argument(
+        "--tasks", nargs="*", choices=list(TASKS), default=list(TASKS), help="all by default; none to report"
+    )
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ from all that the folder has")
     parser.add_argument("--note", nargs="+", default=[], help="for the page, such as what else the host did meanwhile")
+    parser.add_argument("--from-results", action="store_true", help="lay the published tasks into the folder first")
     given = parser.parse_args()
+    if given.from_results:
+        print(f"restored {restore(given.folder)} tasks", file=sys.stderr)
     report = measure(given.folder, given.tasks)
     report.notes.extend(given.note)
     if given.write:

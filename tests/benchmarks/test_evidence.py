@@ -125,3 +125,14 @@ def test_the_tasks_of_explore_are_among_them() -> None:
     for name, program in explored.PROGRAMS.items():
         assert TASKS[name].program is program
         assert TASKS[name].target == explored.TARGETS[name]
+
+
+def test_published_tasks_are_laid_into_a_folder(tmp_path: Path) -> None:
+    folder, published = tmp_path / "records", json.loads((evidence.RESULTS / "evidence.json").read_text())
+    own = next(iter(published["samples"]))
+    (folder / own).mkdir(parents=True)
+    (folder / own / "evidence.json").write_text(json.dumps(published["samples"][own] | {"about": "measured anew"}))
+    assert evidence.restore(folder) == len(published["samples"])
+    report = evidence.report_of(folder)
+    assert report.rows == published["rows"]
+    assert report.samples[own]["about"] == "measured anew"
