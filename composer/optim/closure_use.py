@@ -38,4 +38,6 @@ def may_use_closure(cls: type[Optimizer]) -> bool:
     False
     """
     takes_argument = len(inspect.signature(cls.step).parameters) > 1  # in addition to self
-    return needs_closure(cls) or (takes_argument and not cls.__module__.startswith(("torch.optim.", "composer.optim.")))
+    # Some classes of torch name the package itself as their module.
+    is_known = f"{cls.__module__}.".startswith(("torch.optim.", "composer.optim."))
+    return needs_closure(cls) or (takes_argument and not is_known)

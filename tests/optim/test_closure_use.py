@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from composer.optim.closure_use import may_use_closure, needs_closure
@@ -14,3 +15,15 @@ def test_which_optimizers_get_a_closure() -> None:
     assert may_use_closure(Demanding)
     assert not needs_closure(torch.optim.AdamW)
     assert not may_use_closure(torch.optim.AdamW)
+
+
+_OF_TORCH = [
+    cls
+    for cls in vars(torch.optim).values()
+    if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.LBFGS
+]
+
+
+@pytest.mark.parametrize("cls", _OF_TORCH, ids=lambda cls: cls.__name__)
+def test_no_optimizer_of_torch_but_lbfgs_uses_a_closure(cls: type[torch.optim.Optimizer]) -> None:
+    assert not may_use_closure(cls)
