@@ -17,7 +17,7 @@ import torch
 import composer
 from benchmarks import environment
 from benchmarks.explored import PROGRAMS, TARGETS
-from benchmarks.kept import kept
+from benchmarks.kept import kept, without_folder
 from benchmarks.optuna_study import Problem, study
 from benchmarks.placebos import PLACEBOS
 from benchmarks.report import RESULTS, Report
@@ -68,6 +68,7 @@ def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
     print(found, flush=True)
     return {
         **found.to_json(),
+        "command": without_folder(found.command),
         "name": name,
         "repetition": repetition,
         "search": SEARCH,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["kept"]
+__all__ = ["kept", "without_folder"]
 
 
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -23,3 +24,12 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         partial.write_text(json.dumps(made, indent=1) + "\n")
         partial.replace(path)
     return json.loads(path.read_text())
+
+
+def without_folder(command: str) -> str:
+    """Return the command of an exploration without the folder of its records, which is one of this machine.
+
+    Args:
+        command: The command.
+    """
+    return re.sub(r"folder=(['\"]).*?\1", "folder='FOLDER'", command)

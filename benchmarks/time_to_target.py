@@ -11,6 +11,7 @@ from typing import Any
 
 import composer
 from benchmarks import environment
+from benchmarks.kept import without_folder
 from benchmarks.report import Goal, Report
 from benchmarks.tasks import TASKS, Task
 from composer.exploration import Exploration, Variant
@@ -231,7 +232,7 @@ def _samples(found: Exploration) -> Mapping[str, Any]:
             {"seed": one["seed"], "cpu": one["seconds"], "values": one["values"], "reached": one["reached"]}
             for one in runs
         ]
-    return {"exploration": told, "curves": curves}
+    return {"exploration": {**told, "command": without_folder(found.command)}, "curves": curves}
 
 
 def main() -> None:
