@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks import environment
+from benchmarks import kept as kept_files
 from benchmarks.evidence_tasks import TASKS, EvidenceTask, describe
 from benchmarks.kept import kept
 from benchmarks.report import RESULTS, Report
@@ -150,19 +151,14 @@ def measure(folder: Path, names: Iterable[str] = tuple(TASKS)) -> Report:
 
 
 def restore(folder: Path, results: Path = RESULTS) -> int:
-    """Lay the published tasks into a folder, so that a report of it has them too, and return their number.
-
-    Files that the folder has are left as they are.
+    """Write the published tasks into a folder, see :func:`benchmarks.kept.restore`, and return their number.
 
     Args:
         folder: Folder of all records.
         results: Folder of the published results.
     """
     samples = json.loads((results / "evidence.json").read_text())["samples"]
-    for name, content in samples.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        kept(folder / name / "evidence.json", lambda content=content: content)
-    return len(samples)
+    return kept_files.restore(folder, {name: {"evidence": found} for name, found in samples.items()})
 
 
 _COLUMNS = (

@@ -16,6 +16,7 @@ import torch
 
 import composer
 from benchmarks import environment
+from benchmarks import kept as kept_files
 from benchmarks.explored import PROGRAMS, TARGETS
 from benchmarks.kept import kept, without_folder
 from benchmarks.optuna_study import Problem, study
@@ -159,20 +160,13 @@ def measure(folder: Path, names: Iterable[str], repetitions: Iterable[int], *, w
 
 
 def restore(folder: Path, results: Path = RESULTS) -> int:
-    """Lay the published explorations into a folder, so that a report of it has them too, and return their number.
-
-    Files that the folder has are left as they are.
+    """Write the published explorations into a folder, see :func:`benchmarks.kept.restore`, and return their number.
 
     Args:
         folder: Folder of all records.
         results: Folder of the published results.
     """
-    samples = json.loads((results / "exploration.json").read_text())["samples"]
-    for name, own in samples.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for part, content in own.items():
-            kept(folder / name / f"{part}.json", lambda content=content: content)
-    return len(samples)
+    return kept_files.restore(folder, json.loads((results / "exploration.json").read_text())["samples"])
 
 
 def report_of(folder: Path) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
@@ -71,10 +72,11 @@ def _step_with_closures(run: Run, with_closure: list[Optimizer]) -> None:
     """
     _average_losses(run)
     loss = run.state.total_loss_dict["loss/train/total"]
+    evaluate = partial(_evaluate_again, run)
     closures: dict[Optimizer, StepClosure] = {}
     for optimizer in with_closure:
         watched = run.state.optimizers if needs_closure(type(optimizer)) else [optimizer]
-        closures[optimizer] = StepClosure(lambda: _evaluate_again(run), loss, _parameters(watched))
+        closures[optimizer] = StepClosure(evaluate, loss, _parameters(watched))
     for optimizer in run.state.optimizers:
         if optimizer in closures:
             optimizer.step(cast(Any, closures[optimizer]))  # annotated as float, but torch accepts a tensor
