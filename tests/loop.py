@@ -68,7 +68,7 @@ def _fit(engine: Engine, batches: Iterable[Any], evaluate: Sequence[Any]) -> Non
 def step(engine: Engine) -> None:
     """Train on the batch of the state; optimizers that cannot do without get a closure."""
     optimizers = engine.state.optimizers
-    if not needs_closure(type(optimizers[0])):
+    if not any(needs_closure(type(optimizer)) for optimizer in optimizers[:1]):
         gradients(engine)
     for optimizer in optimizers:
         if needs_closure(type(optimizer)):
