@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from benchmarks import environment
 from benchmarks import kept as kept_files
 from benchmarks.evidence_tasks import TASKS, EvidenceTask, describe
 from benchmarks.kept import kept
-from benchmarks.report import RESULTS, Report
+from benchmarks.report import RESULTS, Report, published_samples
 from composer.exploration import Goal, Request, Variant
 from composer.exploration.curves import time_to_target
 from composer.exploration.paired_runs import compare_runs
@@ -157,7 +156,7 @@ def restore(folder: Path, results: Path = RESULTS) -> int:
         folder: Folder of all records.
         results: Folder of the published results.
     """
-    samples = json.loads((results / "evidence.json").read_text())["samples"]
+    samples = published_samples("evidence", results)
     return kept_files.restore(folder, {name: {"evidence": found} for name, found in samples.items()})
 
 

@@ -21,7 +21,7 @@ from benchmarks.explored import PROGRAMS, TARGETS
 from benchmarks.kept import kept, without_folder
 from benchmarks.optuna_study import Problem, study
 from benchmarks.placebos import PLACEBOS
-from benchmarks.report import RESULTS, Report
+from benchmarks.report import RESULTS, Report, published_samples
 from benchmarks.report import Goal as Limit
 from composer.exploration import Exploration, Goal, Request, Variant
 from composer.exploration.choice import Choice
@@ -166,7 +166,7 @@ def restore(folder: Path, results: Path = RESULTS) -> int:
         folder: Folder of all records.
         results: Folder of the published results.
     """
-    return kept_files.restore(folder, json.loads((results / "exploration.json").read_text())["samples"])
+    return kept_files.restore(folder, published_samples("exploration", results))
 
 
 def report_of(folder: Path) -> Report:
@@ -195,6 +195,7 @@ def report_of(folder: Path) -> Report:
         samples,
         environment.describe(),
         arguments="FOLDER --write",
+        separate_samples=True,
     )
 
 

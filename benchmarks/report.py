@@ -60,6 +60,7 @@ class Report:
         machine: Where.
         failed: What went wrong, if the benchmark is of something that either works or does not.
         arguments: What its command needs, if it takes too long for `make bench`.
+        separate_samples: Whether each entry of the samples is written to a file of its own, for large ones.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
     arguments: str = ""
+    separate_samples: bool = False
 
     def text(self) -> str:
         """Return the table in columns of text, with the goals below."""
@@ -112,7 +114,29 @@ class Report:
         (folder / f"{self.name}.md").write_text(self.markdown())
         goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
         content = {**asdict(self), "goals": goals}
+        if content.pop("separate_samples"):
+            content["samples"] = list(self.samples)
+            (folder / self.name).mkdir(exist_ok=True)
+            for name, sample in self.samples.items():
+                _sample_path(self.name, name, folder).write_text(_laid_out(sample) + "\n")
         (folder / f"{self.name}.json").write_text(_laid_out(content) + "\n")
+
+
+def published_samples(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """Return the samples of a report that was written.
+
+    Args:
+        name: Name of the benchmark.
+        folder: Folder of the results.
+    """
+    samples = json.loads((folder / f"{name}.json").read_text())["samples"]
+    if isinstance(samples, dict):
+        return samples
+    return {each: json.loads(_sample_path(name, each, folder).read_text()) for each in samples}
+
+
+def _sample_path(name: str, sample: str, folder: Path) -> Path:
+    return folder / name / f"{sample}.json"
 
 
 def _laid_out(value: Any, depth: int = 3) -> str:

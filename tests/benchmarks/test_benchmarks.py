@@ -140,6 +140,14 @@ def test_report(tmp_path) -> None:
     assert [goal["met"] for goal in json.loads((tmp_path / "name.json").read_text())["goals"]] == [True, False]
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_samples_are_read_again(tmp_path, separate: bool) -> None:
+    samples = {"a-1": {"seconds": [1.0, 2.0]}, "b-1": {"seconds": []}}
+    Report("name", "Title", ["what"], [["a"]], [], [], samples, separate_samples=separate).write(tmp_path)
+    assert report.published_samples("name", tmp_path) == samples
+    assert sorted(path.name for path in tmp_path.glob("name/*")) == (["a-1.json", "b-1.json"] if separate else [])
+
+
 def test_spread_is_half_the_interquartile_range() -> None:
     assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
     assert report.spread([7.0]) == 0.0

@@ -159,8 +159,10 @@ def test_recipes_are_stable_if_four_of_five_intervals_overlap(tmp_path: Path) ->
 def test_a_later_search_does_not_replace_what_an_earlier_one_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = {"digits-0": {"explored": record("digits", 0, 1.1, ["a placebo"])}}
-    (tmp_path / "exploration.json").write_text(json.dumps({"samples": published}))
+    own = tmp_path / "first" / "digits-0"
+    own.mkdir(parents=True)
+    (own / "explored.json").write_text(json.dumps(record("digits", 0, 1.1, ["a placebo"])))
+    exploration.report_of(tmp_path / "first").write(tmp_path)
     assert exploration.restore(tmp_path / "records", tmp_path) == 1
 
     def explored(name: str, repetition: int, folder: Path) -> dict[str, Any]:
