@@ -22,6 +22,8 @@ _PRIOR_MEAN = -0.02
 _TOGETHER = 0.1
 # Share of the logarithm of the speed of a step that is expected to be gained, and its standard deviation.
 _COST_SHARE, _COST_DOUBT = 0.5, 0.5
+# Standard deviation of the effect of what changes nothing but the speed of a step, which is measured with noise.
+_SPEED_DOUBT = 0.1
 # What deviates in a draw from the mean of a method without a run is multiplied by this: effects have long tails.
 _UNTRIED = 2.0
 # Methods of a combination at most. Of more, it is less clear which one has helped, and more hinder each other.
@@ -36,6 +38,7 @@ class JointEffects:
 
         gain of a run = what all runs share + effect of its learning rate + sum of the effects of its methods + noise
         effect of a method ~ N(c / 2 - 0.02, 0.2^2 + (c / 2)^2),  c = log(speed of a step)
+        effect of a method that changes only the speed of a step ~ N(c, 0.1^2)
         effect of a learning rate = a x + b x^2 + Brownian motion of x,  a ~ N(0, 0.4^2),  b ~ N(-0.15, 0.2^2)
 
     Steps that are cheaper may teach less, and dearer ones more, so that their cost says less the further it is from
@@ -51,6 +54,8 @@ class JointEffects:
         speeds: How many times as fast a step is with each method, where it was measured.
         scale: What gains are measured in, as a multiple of the logarithm of a factor of speed.
         shared: Standard deviation of what all runs share.
+        speed_is_gain: Whether a gain is the logarithm of a factor of speed, as of the time to a target, so that speeds
+            say what a variant gains whose ``speed_only`` is true.
 
     >>> blur, ema = Variant("BlurPool"), Variant("EMA")
     >>> effects = JointEffects([blur, ema], {})
@@ -65,19 +70,29 @@ class JointEffects:
     """
 
     def __init__(
-        self, factors: Sequence[Variant], speeds: Mapping[Variant, float], scale: float = 1.0, shared: float = 0.02
+        self,
+        factors: Sequence[Variant],
+        speeds: Mapping[Variant, float],
+        scale: float = 1.0,
+        shared: float = 0.02,
+        *,
+        speed_is_gain: bool = True,
     ) -> None:
         self.factors = list(factors)
         self.counts = dict.fromkeys(self.factors, 0)
         self._place = {factor: place for place, factor in enumerate(self.factors)}
         self.scale = scale
-        means = [_prior_mean(one, speeds.get(one, 1.0)) * scale for one in self.factors]
-        mean = np.array([*means, 0.0])  # the last one is what all runs share
-        covariance = np.zeros((len(mean), len(mean)))
-        covariance[:-1, :-1] = [[_covariance(one, two) * scale**2 for two in self.factors] for one in self.factors]
+        mean = np.zeros(len(self.factors) + 1)  # the last one is what all runs share
+        covariance = np.diag([0.0] * len(self.factors) + [shared**2])
         for place, one in enumerate(self.factors):
-            covariance[place, place] += (_COST_DOUBT * math.log(speeds.get(one, 1.0)) * scale) ** 2
-        covariance[-1, -1] = shared**2
+            if one.kind == "learning_rate":
+                mean[place] = scale * _CURVATURE * math.log2(one.factor) ** 2
+                covariance[place, :-1] = [scale**2 * _covariance(one, two) for two in self.factors]
+            else:
+                of_a_method = _gain_of_speed if one.speed_only and one in speeds and speed_is_gain else _prior
+                mean[place], deviation = of_a_method(math.log(speeds.get(one, 1.0)))
+                mean[place] *= scale
+                covariance[place, place] = (deviation * scale) ** 2
         self._precision: Floats = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         self._weighted: Floats = self._precision @ mean
         self._excluded: set[Variant] = set()
@@ -175,17 +190,20 @@ class JointEffects:
         return self._solved
 
 
-def _prior_mean(factor: Variant, speed: float) -> float:
-    """What a part is expected to gain before it was tried."""
-    if factor.kind == "learning_rate":
-        return _CURVATURE * math.log2(factor.factor) ** 2
-    return _PRIOR_MEAN + _COST_SHARE * math.log(speed)
+def _prior(log_speed: float) -> tuple[float, float]:
+    """Mean and standard deviation of the effect of a method before it was tried."""
+    return _PRIOR_MEAN + _COST_SHARE * log_speed, math.hypot(_PRIOR, _COST_DOUBT * log_speed)
+
+
+def _gain_of_speed(log_speed: float) -> tuple[float, float]:
+    """The same of what changes nothing but the speed of a step."""
+    return log_speed, _SPEED_DOUBT
 
 
 def _covariance(one: Variant, two: Variant) -> float:
-    """Prior covariance of the effects of two parts."""
-    if one.kind == two.kind == "learning_rate":
-        x, y = math.log2(one.factor), math.log2(two.factor)
-        rest = min(abs(x), abs(y)) if x * y > 0 else 0.0
-        return _SLOPE**2 * x * y + _CURVATURES**2 * (x * y) ** 2 + _REST**2 * rest + (1e-6 if one == two else 0.0)
-    return _PRIOR**2 if one == two else 0.0
+    """Prior covariance of the effects of a learning rate and another part."""
+    if two.kind != "learning_rate":
+        return 0.0
+    x, y = math.log2(one.factor), math.log2(two.factor)
+    rest = min(abs(x), abs(y)) if x * y > 0 else 0.0
+    return _SLOPE**2 * x * y + _CURVATURES**2 * (x * y) ** 2 + _REST**2 * rest + (1e-6 if one == two else 0.0)

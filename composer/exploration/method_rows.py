@@ -24,6 +24,7 @@ class MethodRow:
         missing: Returns why it does not apply to a program; empty if it may. What it says itself when it is created or
             in the first steps need not be repeated.
         late: See :class:`.Variant`.
+        speed_only: See :class:`.Variant`.
         excluded: Why it is never tried; empty if it is.
 
     >>> METHODS["EMA"].late
@@ -33,6 +34,7 @@ class MethodRow:
     calls: tuple[str, ...]
     missing: Callable[[ProgramFacts], str] = lambda facts: ""
     late: bool = False
+    speed_only: bool = False
     excluded: str = ""
 
 
@@ -98,7 +100,7 @@ METHODS = MappingProxyType(
             late=True,
         ),
         "BlurPool": MethodRow(("BlurPool()", "BlurPool(blur_first=False)"), _convolutions),
-        "ChannelsLast": MethodRow(("ChannelsLast()",), _convolutions),
+        "ChannelsLast": MethodRow(("ChannelsLast()",), _convolutions, speed_only=True),
         "ColOut": MethodRow(("ColOut()", "ColOut(p_row=0.05, p_col=0.05)"), _images),
         "CutMix": MethodRow(("CutMix()", "CutMix(alpha=0.2)"), _mixed_images),
         "CutOut": MethodRow(("CutOut()", "CutOut(length=0.25)"), _images),
@@ -122,8 +124,8 @@ METHODS = MappingProxyType(
         "LocalSGD": MethodRow(
             ("LocalSGD()",), excluded="it saves communication, and does not reach a target in fewer steps"
         ),
-        "LowPrecisionGroupNorm": MethodRow(("LowPrecisionGroupNorm()",)),
-        "LowPrecisionLayerNorm": MethodRow(("LowPrecisionLayerNorm()",)),
+        "LowPrecisionGroupNorm": MethodRow(("LowPrecisionGroupNorm()",), speed_only=True),
+        "LowPrecisionLayerNorm": MethodRow(("LowPrecisionLayerNorm()",), speed_only=True),
         "MixUp": MethodRow(("MixUp(0.2)", "MixUp(0.05)", "MixUp(1.0)"), _mixed),
         "NEFTune": MethodRow(("NEFTune(5.0)", "NEFTune(1.0)"), _tokens),
         "NoOpModel": MethodRow(("NoOpModel()",), excluded="it replaces the model, to measure the loop"),

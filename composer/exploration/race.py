@@ -153,8 +153,10 @@ class _Search:
         self.others = [one for one in self.methods if one not in first.values() and one not in unknown]
         early = [one for one in first.values() if one not in self.late]
         seconds = min(max(1.2 * self.given.earliest, _MIXED * plan.seconds), self.long)
-        scale = 1.0 if plan.goal.target is not None else self.noise(plan.seconds) / 0.1
-        effects = JointEffects([*self.tuners, *early], speeds or {}, scale, self.noise(seconds))
+        timed = plan.goal.target is not None
+        scale = 1.0 if timed else self.noise(plan.seconds) / 0.1
+        factors = [*self.tuners, *early]
+        effects = JointEffects(factors, speeds or {}, scale, self.noise(seconds), speed_is_gain=timed)
         self.short = ShortRuns(self.heat, effects, seconds, self.long)
 
     @property

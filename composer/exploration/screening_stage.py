@@ -217,7 +217,7 @@ def _unscreened(variants: Sequence[Variant]) -> list[str]:
 def _next(variants: Sequence[Variant], found: Mapping[Variant, Screened]) -> list[Variant]:
     """The variants to screen now: of each group the first one, if those before it cannot be used.
 
-    A precision comes first: that its steps are cheaper is all that it does.
+    What only changes the speed of steps comes first: the race is told by this measurement what it gains.
     """
     groups: dict[str, list[Variant]] = {}
     for one in variants:
@@ -225,7 +225,7 @@ def _next(variants: Sequence[Variant], found: Mapping[Variant, Screened]) -> lis
             groups.setdefault(one.group or one.name, []).append(one)
     first = [next((one for one in group if not _is_refused(found.get(one))), None) for group in groups.values()]
     left = [one for one in first if one is not None and one not in found]
-    return sorted(left, key=lambda one: one.kind != "precision")
+    return sorted(left, key=lambda one: not one.speed_only)
 
 
 def _ordered(

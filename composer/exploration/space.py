@@ -91,7 +91,8 @@ def methods(name: str, row: MethodRow, facts: ProgramFacts) -> Iterator[Variant]
             window=max(1, facts.steps // 100) if facts.steps else 100,
         )
         group = name if len(row.calls) > 1 else ""
-        yield Variant(made.removesuffix("()"), (f"algorithms+={made}",), "method", group=group, late=row.late)
+        label, changes = made.removesuffix("()"), (f"algorithms+={made}",)
+        yield Variant(label, changes, group=group, late=row.late, speed_only=row.speed_only)
 
 
 def _missing(name: str, row: MethodRow, facts: ProgramFacts) -> str:
@@ -138,7 +139,7 @@ def _precision(facts: ProgramFacts) -> list[Variant] | str:
         return f"the program uses {facts.precision}"
     if not facts.has_bf16:
         return f"the device ({facts.device}) has no fast bfloat16"
-    return [Variant("amp_bf16", ("precision=amp_bf16",), "precision", group="precision")]
+    return [Variant("amp_bf16", ("precision=amp_bf16",), "precision", group="precision", speed_only=True)]
 
 
 def _compiled(facts: ProgramFacts) -> list[Variant] | str:

@@ -28,6 +28,8 @@ class Variant:
         late: Whether it changes little before the last part of training, such as an average of weights or a cool-down,
             so that the beginning of a run says nothing about it.
         factor: For a learning rate, how many times that of the program it is.
+        speed_only: Whether it changes how long a step takes and, up to rounding, nothing else, such as a memory layout:
+            a step that is measured to be 1.4 times as fast is then expected to gain just that.
 
     >>> Variant("BlurPool", ("algorithms+=BlurPool()",), "method").parts
     ()
@@ -40,6 +42,7 @@ class Variant:
     group: str = ""
     late: bool = False
     factor: float = 1.0
+    speed_only: bool = False
 
     @property
     def single(self) -> tuple[Variant, ...]:

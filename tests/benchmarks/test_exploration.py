@@ -172,8 +172,9 @@ def test_a_later_search_does_not_replace_what_an_earlier_one_found(
     monkeypatch.setattr(exploration.torch, "set_num_threads", lambda number: None)
     report = exploration.measure(tmp_path / "records", ["digits"], [0], with_optuna=False)
     assert [row[:2] for row in report.rows] == [["digits, 1", "1"], ["digits, 1", str(exploration.SEARCH)]]
-    gain, accepted, *_ = report.goals
-    assert (gain.value, accepted.value) == (1, 10.0)  # the worse of both counts, and the placebo of the first
+    older, newer, accepted, *_ = report.goals
+    assert (older.value, newer.value) == (1, 0)
+    assert accepted.value == 10.0  # the placebo of the first is counted too
     assert exploration.restore(tmp_path / "records", tmp_path) == 1  # again changes nothing
     assert len(exploration.report_of(tmp_path / "records").rows) == 2
 

@@ -154,9 +154,9 @@ class Simulation:
         return times, values + self.value_noise * held_out.normal(size=number), step
 
 
-def method(name: str, group: str = "", late: bool = False) -> Variant:
+def method(name: str, group: str = "", late: bool = False, speed_only: bool = False) -> Variant:
     """A method of this name."""
-    return Variant(name, (f"algorithms+={name}()",), "method", group=group, late=late)
+    return Variant(name, (f"algorithms+={name}()",), "method", group=group, late=late, speed_only=speed_only)
 
 
 def placebos(number: int) -> list[Variant]:

@@ -21,6 +21,18 @@ def test_the_cost_of_a_step_says_less_the_further_it_is_from_that_of_the_baselin
     assert mean - 1.2 * deviation < 0 < mean + 1.2 * deviation or abs(math.log(speed)) < 0.05
 
 
+@given(st.floats(0.1, 10.0))
+def test_what_only_changes_the_speed_of_steps_is_expected_to_gain_it(speed: float) -> None:
+    layout = method("Layout", speed_only=True)
+    assert JointEffects([layout], {layout: speed}).effect(layout) == pytest.approx((math.log(speed), 0.1))
+    unknown = pytest.approx((-0.02, 0.2))
+    assert JointEffects([layout], {}).effect(layout) == unknown  # there was no time to measure it
+    # A metric after equal time says little of how much a speed adds to it.
+    other = method("Other")
+    effects = JointEffects([layout, other], {layout: speed, other: speed}, 0.3, speed_is_gain=False)
+    assert effects.effect(layout) == effects.effect(other)
+
+
 def test_a_method_with_fast_steps_that_learns_nothing_is_not_blamed_on_those_it_was_tried_with() -> None:
     resize, layout = method("Resize"), method("Layout")
     effects = JointEffects([resize, layout, *placebos(6)], {resize: 2.0, layout: 1.4})

@@ -19,7 +19,7 @@ from composer.trials import Target
 from composer.trials.workspace import Workspace
 from tests.exploration.simulation import GOAL, Simulation, placebos
 
-PRECISION = Variant("amp_bf16", ("precision=amp_bf16",), "precision", group="precision")
+PRECISION = Variant("amp_bf16", ("precision=amp_bf16",), "precision", group="precision", speed_only=True)
 COMPILE = Variant("compile", ("compile_config={}",), "compile", group="compile")
 
 

@@ -45,6 +45,12 @@ def test_each_row_parses_and_constructs_its_algorithm(name: str, facts: ProgramF
         assert variant.group == (name if len(found) > 1 else "")
 
 
+def test_layouts_and_precisions_only_change_the_speed_of_steps() -> None:
+    for facts, own in ((IMAGES, {"ChannelsLast", "amp_bf16"}), (TOKENS, set[str]())):
+        found = {one.name for one in space_of(facts).variants if one.speed_only}
+        assert found == own | {"LowPrecisionGroupNorm", "LowPrecisionLayerNorm"}
+
+
 def test_all_variants_have_different_names() -> None:
     names = [one.name for one in space_of(IMAGES).variants]
     assert len(set(names)) == len(names)
