@@ -142,6 +142,11 @@ def _command(given: argparse.Namespace) -> tuple[str, ...]:
             raise ValueError(f"there is no command {given.script!r}.")
         return (script, *given.arguments)
     if not Path(script).exists():
+        if script in COMMANDS:
+            raise ValueError(
+                f"the command {script!r} runs by itself, not in the processes of the launcher: its name comes first, "
+                f"as in 'composer {script} --help', without options of the launcher before it."
+            )
         hint = did_you_mean(given.script, [*COMMANDS, *PROGRAMS])
         if not hint and shutil.which(script) is not None:
             hint = " To run a command that is not a Python script, use -c."

@@ -151,6 +151,7 @@ def test_programs(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, message in [
         ([str(tmp_path / "no.py")], "there is no script"),
         (["checkpont"], "Did you mean 'checkpoint'"),
+        (["report", "run.csv"], "its name comes first, as in 'composer report --help'"),
         (["ls"], "use -c"),
         (["-c", "no-such-command"], "there is no command 'no-such-command'"),
     ]:
