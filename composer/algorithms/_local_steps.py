@@ -15,6 +15,7 @@ from composer.algorithms._background_average import BackgroundAverages, PendingA
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._replica_checks import check_averages, check_equal
 from composer.algorithms._weight_averaging import weights_of
+from composer.algorithms.sam import SAMOptimizer
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -122,7 +123,9 @@ class LocalSteps(Algorithm, ABC):
                 f"(parallelism_config=None), and use replica_size for replicas of several ranks."
             )
         replicas = self._replicas(state)
-        searching = [type(each).__name__ for each in state.optimizers if needs_closure(type(each))]
+        # SAM evaluates the batch in the same steps on all ranks.
+        own = [each for each in state.optimizers if not isinstance(each, SAMOptimizer)]
+        searching = [type(each).__name__ for each in own if needs_closure(type(each))]
         if searching and replicas.count > 1:
             raise ValueError(
                 f"{type(self).__name__} lets replicas train apart, but {searching[0]} decides by the loss how often it "

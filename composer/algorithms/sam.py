@@ -24,6 +24,7 @@ from composer.core.distributed_support import Sharding
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits
 from composer.dist.dtensor import from_local_like, inner_products, local_tensors
+from composer.optim.closure_use import needs_closure
 from composer.rng import get_torch_rng_states, set_torch_rng_states
 
 if TYPE_CHECKING:
@@ -360,6 +361,12 @@ class SAM(Algorithm):
         if self.rho == 0 or not state.optimizers:
             return
         first, *others = state.optimizers
+        searching = [type(one).__name__ for one in state.optimizers if needs_closure(type(one))]
+        if searching and not isinstance(first, SAMOptimizer):
+            raise ValueError(
+                f"SAM evaluates the gradients of a step itself, and so does {searching[0]}, whose step requires a "
+                f"closure. Use another optimizer, or {searching[0]} without SAM."
+            )
         if not isinstance(first, SAMOptimizer):
             first = state.optimizers[0] = SAMOptimizer(
                 first, self.rho, self.epsilon, self.interval, self.adaptive, self.eta, self.reuse, others

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
-from composer.optim.closure_use import may_use_closure, needs_closure
+from composer.optim.closure_use import may_use_closure, needs_closure, step_with_closure, takes_closure
 from composer.trainer import optimizer_calls
 from composer.trainer.closure import StepClosure
 from composer.trainer.microbatch import accumulate_gradients
@@ -79,7 +78,7 @@ def _step_with_closures(run: Run, with_closure: list[Optimizer]) -> None:
         closures[optimizer] = StepClosure(evaluate, loss, _parameters(watched))
     for optimizer in run.state.optimizers:
         if optimizer in closures:
-            optimizer.step(cast(Any, closures[optimizer]))  # annotated as float, but torch accepts a tensor
+            step_with_closure(optimizer, closures[optimizer])
         else:
             optimizer_calls.step(optimizer)
 
@@ -91,20 +90,9 @@ def _closure_optimizers(run: Run) -> list[Optimizer]:
         return []
     found: list[Optimizer] = []
     for optimizer in optimizers:  # a loop, since a comprehension costs a call in each step
-        if may_use_closure(type(optimizer)) and _takes_argument(optimizer):
+        if may_use_closure(type(optimizer)) and takes_closure(optimizer):
             found.append(optimizer)
     return found
-
-
-def _takes_argument(optimizer: Optimizer) -> bool:
-    """Return whether the step of an optimizer, if it was replaced by another function, still takes a closure."""
-    replaced = optimizer.__dict__.get("step")
-    if replaced is None:
-        return True
-    try:
-        return bool(inspect.signature(replaced).parameters)
-    except (TypeError, ValueError):  # some callables tell nothing
-        return True
 
 
 def _average_losses(run: Run) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from composer import dist
-from composer.algorithms import LocalSGD, average_weights
+from composer.algorithms import SAM, LocalSGD, average_weights
 from tests.algorithms.cases import Case, make_model, weights
 from tests.algorithms.low_communication import Seen, differing, fitted, trainer_with
 from tests.common import TwoLayers, regression_data
@@ -79,3 +79,46 @@ def test_longer_rounds_are_not_data_parallelism(two_ranks: Ranks) -> None:
     (own, _), _ = two_ranks.run(on_ragged_data, 3)
     (plain, _), _ = two_ranks.run(on_ragged_data, None)
     assert not torch.allclose(own["first.weight"], plain["first.weight"])
+
+
+def sharpness_aware() -> list[dict[str, torch.Tensor]]:
+    """The weights of this rank by hand and as trained, each after rounds of two sharpness-aware steps."""
+    batches = regression_data(4, 4, seed=dist.get_global_rank(), dtype=torch.float64)
+    torch.manual_seed(20)
+    model = TwoLayers().double()
+    trained = TwoLayers().double()
+    trained.load_state_dict(model.state_dict())
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for step, batch in enumerate(batches):
+        model.zero_grad()
+        model.loss(model(batch), batch).backward()
+        gradients = [one.grad.clone() for one in parameters if one.grad is not None]
+        scale = 0.1 / (torch.nn.utils.get_total_norm(gradients) + 1e-12)
+        with torch.no_grad():
+            torch._foreach_add_(parameters, torch._foreach_mul(gradients, scale))
+        model.zero_grad()
+        model.loss(model(batch), batch).backward()
+        with torch.no_grad():
+            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, scale))
+        optimizer.step()
+        if step % 2 == 1:
+            average_weights(parameters)
+    seen = Seen()
+    trainer = trainer_with(
+        [LocalSGD(2), SAM(0.1)],
+        model=trained,
+        data=batches,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        max_duration="1ep",
+        callbacks=seen,
+    )
+    fitted(trainer)
+    return [dict(model.named_parameters()), seen.after_batch[-1]]
+
+
+def test_replicas_take_sharpness_aware_steps_of_their_own(two_ranks: Ranks) -> None:
+    (by_hand, trained), (_, other) = two_ranks.run(sharpness_aware)
+    for name, value in by_hand.items():
+        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-9, atol=1e-9)
+        assert torch.equal(trained[name], other[name])

@@ -329,6 +329,13 @@ def test_direction_is_saved():
     assert all(torch.equal(one, two) for one, two in pairs)
 
 
+def test_an_optimizer_that_evaluates_gradients_itself_is_rejected():
+    model = make_model()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ValueError, match="so does LBFGS, whose step requires a closure"):
+        loop.start(model, [SAM()], optimizer=optimizer)
+
+
 @pytest.mark.parametrize(
     "argument", [{"rho": -0.1}, {"epsilon": -1.0}, {"interval": 0}, {"eta": -1.0}, {"reuse": -1.0}]
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,6 +88,47 @@ def test_weights_are_those_of_a_loop_by_hand(cls: type[torch.optim.SGD], attach:
         theirs.zero_grad()
         twin.loss(twin(batch), batch).backward()
         theirs.step()
+    assert torch.equal(model.linear.weight, twin.linear.weight)
+
+
+class AfterAFlag(torch.optim.SGD):
+    def step(self, skip: bool = False, closure: Any = None) -> Any:
+        return None if skip else super().step(closure)
+
+
+class KeywordOnly(torch.optim.SGD):
+    def step(self, *, closure: Any) -> Any:
+        return super().step(closure)
+
+
+class OtherName(torch.optim.SGD):
+    def step(self, loss_function: Any) -> Any:
+        return super().step(loss_function)
+
+
+class Forwarding(torch.optim.SGD):
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().step(*args, **kwargs)
+
+
+class WithAScale(torch.optim.SGD):
+    def step(self, scale: float = 1.0) -> Any:
+        assert scale == 1.0
+        return super().step()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize(
+    "cls", [AfterAFlag, KeywordOnly, OtherName, Forwarding, WithAScale], ids=lambda cls: cls.__name__
+)
+def test_a_closure_is_passed_as_the_step_takes_it(cls: type[torch.optim.SGD], replaced: bool) -> None:
+    model = Regression()
+    twin = copy.deepcopy(model)
+    ours, theirs = cls(model.parameters(), lr=0.1), torch.optim.SGD(twin.parameters(), lr=0.1)
+    if replaced:
+        ours.step = functools.wraps(ours.step)(partial(ours.step))  # type: ignore[method-assign]
+    trainer_of(model, optimizers=ours).fit()
+    trainer_of(twin, optimizers=theirs).fit()
     assert torch.equal(model.linear.weight, twin.linear.weight)
 
 
