@@ -17,9 +17,9 @@ from composer._text import first_of
 from composer.warnings import ComposerWarning
 
 __all__ = [
+    "IGNORED",
     "arguments_of",
     "as_json",
-    "check_loss_weights",
     "configuration_of",
     "decode_continuations",
     "forward_arguments",
@@ -29,8 +29,12 @@ __all__ = [
     "loss_of",
     "resize_embeddings",
     "shifts_labels",
+    "weighted_labels",
     "without_cache",
 ]
+
+# The label that the losses of transformers models leave out.
+IGNORED = -100
 
 _log = logging.getLogger("composer.models.huggingface")
 
@@ -174,23 +178,41 @@ def forward_arguments(model: nn.Module, batch: Mapping[str, Any], known: frozens
     return arguments
 
 
-def check_loss_weights(batch: Mapping[str, Any]) -> None:
-    """Check that a loss over labels, which all have the same weight, is what the weights of a batch ask for.
+def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
+    """Return the labels of a batch, those of weight 0 ignored, for a loss that gives all labels the same weight.
 
     Args:
-        batch: A batch with ``"loss_weights"``.
+        batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
+        check: Whether to check that the weights are 0 or 1, which waits for the device.
 
     Raises:
-        ValueError: A weight is neither 0 nor 1.
+        ValueError: A weight is neither 0 nor 1, or the labels cannot be ignored; or there is not one for each label.
 
-    >>> check_loss_weights({"loss_weights": torch.tensor([1.0, 0.0, 1.0])})
+    >>> weighted_labels({"labels": torch.tensor([5, 6, 7]), "loss_weights": torch.tensor([1.0, 0.0, 1.0])})
+    tensor([   5, -100,    7])
     """
-    weights = torch.as_tensor(batch["loss_weights"])
-    if bool(((weights != 0) & (weights != 1)).any()):
+    labels, weights = batch.get("labels"), batch.get("loss_weights")
+    if weights is None or not isinstance(labels, Tensor):
+        return labels
+    weights = torch.as_tensor(weights)
+    if weights.shape != labels.shape:
+        raise ValueError(
+            f"The batch must have one of the 'loss_weights' for each of the 'labels', but their shapes are "
+            f"{tuple(weights.shape)} and {tuple(labels.shape)}."
+        )
+    if check and bool(((weights != 0) & (weights != 1)).any()):
         raise ValueError(
             "The batch has 'loss_weights' other than 0 and 1, but the loss of transformers models gives all labels the "
             "same weight. Use SequencePacking(weights='token'), or a model of your own whose loss uses the weights."
         )
+    if not labels.is_floating_point():
+        return labels.masked_fill(weights == 0, IGNORED)
+    if check and bool((weights == 0).any()):
+        raise ValueError(
+            "The batch has 'loss_weights' of 0, but the loss of a transformers model ignores only classes, and these "
+            "'labels' are numbers with fractions. Leave such samples out, or use a model of your own."
+        )
+    return labels
 
 
 def without_cache(model: nn.Module, arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:

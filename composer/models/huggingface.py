@@ -54,8 +54,6 @@ __all__ = [
     "write_huggingface_pretrained_from_composer_checkpoint",
 ]
 
-_IGNORED = -100
-
 
 class HuggingFaceModel(MetricAttributes, ComposerModel):
     """Train a `transformers` model on batches that are mappings, as tokenizers and data collators return.
@@ -162,8 +160,8 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
 
         Raises:
             TypeError: The batch is not a mapping.
-            ValueError: No entry is an argument of the model's forward pass; or the first batch has ``"loss_weights"``
-                that are not 0 or 1, as of ``SequencePacking(weights="document")``, which the model does not take.
+            ValueError: No entry is an argument of the model's forward pass; or the batch has ``"loss_weights"`` that
+                are not one for each label, or in the first batch not 0 or 1, and the model does not take weights.
         """
         if not isinstance(batch, Mapping):
             what = f"mappings, such as {{'input_ids': ...}}, but got a {type(batch).__name__}"
@@ -171,8 +169,8 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         batch = cast("Mapping[str, Any]", batch)
         known = self.model_forward_args
         arguments = _transformers.forward_arguments(self.model, batch, known)
-        if "loss_weights" in batch and "loss_weights" not in arguments and not self._are_weights_checked:
-            _transformers.check_loss_weights(batch)
+        if "loss_weights" in batch and "labels" in arguments and "loss_weights" not in arguments:
+            arguments["labels"] = _transformers.weighted_labels(batch, check=not self._are_weights_checked)
             self._are_weights_checked = True  # once: it waits for the device
         return self.model(**_transformers.without_cache(self.model, arguments, known))
 
@@ -202,12 +200,13 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         Args:
             batch: A mapping; integer ``"labels"`` are counted.
         """
-        labels = batch.get("labels")
+        takes_weights = self.model_forward_args is None or "loss_weights" in self.model_forward_args
+        labels = batch.get("labels") if takes_weights else _transformers.weighted_labels(batch)
         if not isinstance(labels, Tensor) or labels.is_floating_point():
             return None
         if self.shift_labels and labels.ndim > 1:
             labels = labels[..., 1:]
-        return (labels != _IGNORED).sum()
+        return (labels != _transformers.IGNORED).sum()
 
     def eval_forward(self, batch: Batch, outputs: Any | None = None) -> Any:
         """Return the outputs for metrics, without modifying the batch.
@@ -248,7 +247,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         if labels is None:
             raise ValueError(f"Metrics need 'labels' in the batch, but it has only {first_of(list(batch))}.")
         if isinstance(labels, Tensor) and labels.ndim > 1 and (self.shift_labels or batch.get("mode") == "icl_task"):
-            labels = F.pad(labels[..., 1:], (0, 1), value=_IGNORED)
+            labels = F.pad(labels[..., 1:], (0, 1), value=_transformers.IGNORED)
         if getattr(metric, "needs_batch", False):
             return metric.update(batch=batch, outputs=outputs, labels=labels)
         return metric.update(outputs, labels)

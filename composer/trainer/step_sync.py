@@ -46,15 +46,16 @@ class StepCounts:
     """Counts and flags of one step, summed over all ranks.
 
     Args:
-        sums: float64 of shape (13,), the sum over all ranks of: samples; tokens; microseconds of the previous batch; 2
+        sums: float64 of shape (14,), the sum over all ranks of: samples; tokens; microseconds of the previous batch; 2
             to the power of 15 times the signal number; whether the rank requests to stop, has a batch, computes metrics
-            after the batch, may read the losses after it, and counts its loss weight only in the step; the count and
-            the fallback count of :class:`BatchWeight`; the number of microbatches, and its square.
+            after the batch, may read the losses after it, counts its loss weight only in the step, and had a new loss
+            in the previous step; the count and the fallback count of :class:`BatchWeight`; the number of microbatches,
+            and its square.
         num_ranks: World size.
         ranks_per_batch: Number of ranks that get the same batch, all of which count it.
 
-    >>> first = [8, 0, 2e6, 0, 1, 1, 0, 1, 0, 8, 0, 2, 4]
-    >>> second = [4, 0, 1e6, 2.0 ** (15 * 15), 0, 1, 0, 0, 0, 4, 0, 1, 1]
+    >>> first = [8, 0, 2e6, 0, 1, 1, 0, 1, 0, 0, 8, 0, 2, 4]
+    >>> second = [4, 0, 1e6, 2.0 ** (15 * 15), 0, 1, 0, 0, 0, 0, 4, 0, 1, 1]
     >>> counts = StepCounts(torch.tensor([first, second], dtype=torch.float64).sum(0), num_ranks=2)
     >>> counts.samples, counts.tokens, counts.seconds, counts.signum, counts.stop
     (12, 0, 1.5, 15, True)
@@ -63,7 +64,7 @@ class StepCounts:
     """
 
     def __init__(self, sums: Tensor, num_ranks: int, ranks_per_batch: int = 1) -> None:
-        samples, tokens, microseconds, signals, stop, batches, metrics, read, late, *weights = sums.tolist()
+        samples, tokens, microseconds, signals, stop, batches, metrics, read, late, new, *weights = sums.tolist()
         self.samples = int(samples) // ranks_per_batch
         self.tokens = int(tokens) // ranks_per_batch
         # The mean, so that all ranks count the same time and agree on which intervals are due.
@@ -75,6 +76,7 @@ class StepCounts:
         self.metrics_due = metrics > 0
         self.losses_read = read > 0
         self.weights_late = late > 0
+        self.has_new_loss = new > 0
         self.weight: float = weights[0]
         self.fallback: float = weights[1]
         # sum(n)^2 = N sum(n^2) only if all N numbers are the same (Cauchy-Schwarz).
@@ -111,6 +113,10 @@ class StepSync:
         self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, dict[str, Tensor]] | None = None
         self._unread: dict[str, Tensor] | None = None
+        # The losses of all ranks, known after the first all-reduce, and whether this rank has others since.
+        self._names: tuple[str, ...] | None = None
+        self._dtype = torch.float32
+        self._has_new_loss = False
 
     def send_counts(
         self,
@@ -139,7 +145,7 @@ class StepSync:
             weight: What the loss averages over; None if it is counted only in the step.
         """
         signals = 0.0 if signum is None else 2.0 ** (_SIGNAL_BITS * signum)
-        flags = (stop, has_batch, metrics_due, reads_losses, weight is None)
+        flags = (stop, has_batch, metrics_due, reads_losses, weight is None, self._has_new_loss)
         known = (0.0, 0.0, 0, 0)
         if weight is not None and has_batch:
             # An unknown number of microbatches equals no number of other ranks.
@@ -179,15 +185,30 @@ class StepSync:
         self.weights_late = True
 
     def send_losses(self, losses: dict[str, Tensor]) -> None:
-        """Start the all-reduce that averages the losses of a batch over the ranks.
+        """Start the all-reduce that averages the losses of a batch over the ranks; one that a rank has not counts as 0.
+
+        A loss that no rank had before the previous step is left out, and averaged from the next step on.
 
         Args:
-            losses: Scalars by name; all ranks have the same names.
+            losses: Scalars by name.
         """
-        dtype = functools.reduce(torch.promote_types, [loss.dtype for loss in losses.values()], torch.float32)
-        stacked = torch.stack([loss.to(dtype) for loss in losses.values()]).div_(self._size)
+        if self._names is None or (self.last is not None and self.last.has_new_loss):
+            self._agree_on_names(losses)
+        assert self._names is not None
+        self._has_new_loss = any(name not in self._names for name in losses)
+        missing = torch.zeros((), device=next(iter(losses.values())).device)
+        ordered = [losses.get(name, missing).to(self._dtype) for name in self._names]
+        stacked = torch.stack(ordered).div_(self._size)
         self._losses_work = start_all_reduce(stacked), stacked, losses
         self._unread = None
+
+    def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
+        """Exchange the names of losses with all ranks, which may have others, such as those of the tasks of a batch."""
+        own = {**dict.fromkeys(self._names or (), self._dtype), **{name: one.dtype for name, one in losses.items()}}
+        found: list[dict[str, torch.dtype]] = dist.all_gather_object(own)
+        self._names = tuple(dict.fromkeys(name for each in found for name in each))
+        dtypes = [dtype for each in found for dtype in each.values()]
+        self._dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
 
     def keep_losses(self, losses: dict[str, Tensor]) -> None:
         """Keep the losses of a batch that nothing reads, until the next ones or :meth:`averages_of_unread`.
@@ -207,7 +228,8 @@ class StepSync:
             return losses
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
-        return dict(zip(sent, stacked.unbind(), strict=True)) if losses is sent else losses
+        assert self._names is not None
+        return dict(zip(self._names, stacked.unbind(), strict=True)) if losses is sent else losses
 
     def averages_of_unread(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages of losses passed to :meth:`keep_losses`, else the argument; all ranks must call this.

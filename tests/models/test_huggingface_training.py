@@ -310,6 +310,18 @@ def test_a_batch_that_asks_for_a_cache_has_one():
     assert model({**batch, "past_key_values": cache}).past_key_values is not None
 
 
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 1, 0, 1], [0, 1, 1, 0]])
+def test_labels_of_weight_zero_are_ignored(weights):
+    model = HuggingFaceModel(tiny.gpt2())
+    labels = torch.tensor([[1, 2, 3, 4]])
+    ignored = labels.masked_fill(torch.tensor([weights]) == 0, -100)
+    batch = {"input_ids": labels, "labels": labels, "loss_weights": torch.tensor([weights], dtype=torch.float32)}
+    assert torch.equal(model(batch).loss, model({"input_ids": labels, "labels": ignored}).loss)
+    assert model.__count_targets__(batch) == (ignored[:, 1:] != -100).sum()
+    with pytest.raises(ValueError, match=r"one of the 'loss_weights' for each .* \(1,\) and \(1, 4\)"):
+        model({**batch, "loss_weights": torch.ones(1)})
+
+
 def test_weights_of_documents_are_an_error_since_the_model_does_not_take_them():
     model = HuggingFaceModel(tiny.gpt2())
     documents = [torch.tensor([1, 2, 3]), torch.tensor([4, 5])]

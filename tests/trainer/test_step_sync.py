@@ -35,6 +35,32 @@ def test_all_ranks_get_the_same_counts(two_ranks: Ranks) -> None:
     assert two_ranks.run(reduce_counts) == [((13, 100, 1.0, 15), {"a": 0.5, "b": 2.0}, True)] * 2
 
 
+def losses_by_task() -> list[dict[str, float]]:
+    """Steps in which the ranks have the same losses in another order, different ones, and one that is new."""
+    rank, step_sync = dist.get_global_rank(), StepSync()
+    steps = [
+        [{"a": 1.0, "b": 100.0}, {"b": 200.0, "a": 3.0}],
+        [{"a": 1.0}, {"b": 200.0}],
+        [{"a": 1.0}, {"b": 200.0, "c": 6.0}],
+        [{"a": 1.0}, {"b": 200.0, "c": 8.0}],
+    ]
+    found: list[dict[str, float]] = []
+    for step in steps:
+        step_sync.send_counts(1, 0, 0.0, None)
+        # Of another dtype on each rank, as of models that compute some losses in float64.
+        dtype = torch.float64 if rank else torch.float32
+        sent = {name: torch.tensor(value, dtype=dtype) for name, value in step[rank].items()}
+        step_sync.counts()
+        step_sync.send_losses(sent)
+        found.append({name: loss.item() for name, loss in step_sync.averages(sent).items()})
+    return found
+
+
+def test_losses_are_averaged_by_name_where_ranks_have_different_ones(two_ranks: Ranks) -> None:
+    expected = [{"a": 2.0, "b": 150.0}, {"a": 0.5, "b": 100.0}, {"a": 0.5, "b": 100.0}]
+    assert two_ranks.run(losses_by_task) == [[*expected, {"a": 0.5, "b": 100.0, "c": 4.0}]] * 2
+
+
 def unread_losses() -> tuple[dict[str, float], bool, bool]:
     rank, step_sync = dist.get_global_rank(), StepSync()
     kept = {"a": torch.tensor(float(rank))}
@@ -103,7 +129,7 @@ def test_one_vector_has_all_sums_flags_and_the_largest_signal(rows) -> None:
 @settings(deadline=None)
 def test_the_signal_of_up_to_32_thousand_ranks(signals, copies) -> None:
     """The largest, however many ranks received it."""
-    sums = torch.zeros(13, dtype=torch.float64)
+    sums = torch.zeros(14, dtype=torch.float64)
     largest = max((signal for signal in signals if signal), default=None)
     for signal in signals:
         sums[3] += 0.0 if signal is None else 2.0 ** (15 * signal)
