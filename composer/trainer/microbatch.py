@@ -20,6 +20,7 @@ from composer.core.event import (
     BEFORE_LOSS,
 )
 from composer.core.types import Batch
+from composer.trainer.label_weights import warn_of_unreduced_loss, warn_of_unused_weights
 from composer.trainer.microbatch_weights import LossWeights, averages_over_tokens, count, reduce_loss_weights
 from composer.trainer.outputs import clone_reused_gradients, detach_outputs, free_unread_outputs
 from composer.trainer.run import Run
@@ -64,6 +65,8 @@ def run_microbatches(run: Run, max_microbatches: int | None = None) -> dict[str,
         state.batch = microbatches[0]
         return _run_microbatch(run, None)
 
+    if run.options.weight_by_tokens is None:
+        warn_of_unused_weights(microbatches[0])
     counted = run.batch_counts
     weights = reduce_loss_weights(
         run, count(run, microbatches) if counted is None or len(microbatches) > 1 else counted
@@ -179,6 +182,8 @@ def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> di
             _forward_and_loss(run)
 
     loss = state.loss
+    if isinstance(loss, Tensor) and loss.ndim and _is_weighted_by_labels(run, weights):
+        warn_of_unreduced_loss(loss)
     total, losses = named_losses(loss)
     detached = losses["loss/train/total"] if total is loss else None
     if weights is not None:
@@ -204,6 +209,14 @@ def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> di
         update_train_metrics(run, metric_batch, counts=counts)
     free_unread_outputs(run)
     return losses
+
+
+def _is_weighted_by_labels(run: Run, weights: LossWeights | None) -> bool:
+    """Return whether there are several microbatches, on all ranks, that are weighted by their labels by default."""
+    if weights is None or run.options.weight_by_tokens is not None:
+        return False
+    is_split = cast(int, run.microbatches_left) > 1 or run.step_sync is not None
+    return is_split and averages_over_tokens(run, run.state.batch)
 
 
 def _runs_again(run: Run, *, updates_metrics: bool) -> bool:

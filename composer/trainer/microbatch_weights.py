@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer._containers import is_mapping
 from composer.core.data_spec import DataSpec
 from composer.core.event import AFTER_DATALOADER, BATCH_START, BEFORE_TRAIN_BATCH
 from composer.core.microbatches import as_microbatch, count_samples
@@ -21,6 +20,7 @@ from composer.core.types import Batch
 from composer.core.user_counts import as_quantity, count_targets, entry_of
 from composer.dist.grid_collectives import start_all_reduce
 from composer.precision import widest_dtype
+from composer.trainer.label_weights import has_counted_labels, sum_of_weights
 from composer.trainer.run import Run
 from composer.trainer.step_sync import BatchWeight, StepSync
 
@@ -246,7 +246,7 @@ def averages_over_tokens(run: Run, batch: Batch) -> bool:
         batch: The batch.
     """
     by_tokens = run.options.weight_by_tokens
-    return _has_label_per_token(batch) if by_tokens is None else by_tokens
+    return has_counted_labels(batch) if by_tokens is None else by_tokens
 
 
 def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
@@ -346,7 +346,7 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
     A loss that weighs its tokens averages over the sum of the weights.
     """
     count = model.__count_targets__(microbatch) if hasattr(model, "__count_targets__") else None
-    count = _sum_of_weights(microbatch) if count is None else count
+    count = sum_of_weights(microbatch) if count is None else count
     count = count_targets(microbatch) if count is None else count
     if count is not None:
         return count
@@ -361,22 +361,6 @@ def _count_tokens(model: Any, spec: DataSpec, microbatch: Batch) -> int | Tensor
     return count
 
 
-def _sum_of_weights(microbatch: Batch) -> Tensor | None:
-    """Return the sum of the ``"loss_weights"`` of a batch, such as those of packed documents; None without them."""
-    weights = _loss_weights(microbatch)
-    return None if weights is None else weights.sum(dtype=widest_dtype(weights.device))
-
-
-def _loss_weights(microbatch: Batch) -> Tensor | None:
-    """Return the ``"loss_weights"`` of a batch: numbers or a mask, one per label; None without them."""
-    if not is_mapping(microbatch):
-        return None
-    labels, weights = (cast("Mapping[str, Any]", microbatch).get(name) for name in ("labels", "loss_weights"))
-    if not (isinstance(weights, Tensor) and isinstance(labels, Tensor) and weights.shape == labels.shape):
-        return None
-    return None if weights.is_complex() else weights
-
-
 def _may_be_edited(run: Run) -> bool:
     """Return whether anything on this rank may edit a batch between its loading and its first microbatch."""
     return any(run.engine.may_edit(event) for event in _BEFORE_MICROBATCHES)
@@ -389,11 +373,3 @@ def _counts_targets_by_row(run: Run) -> bool:
         return False
     by_model = getattr(type(model), "__count_targets__", None)
     return by_model is None or by_model.__module__.startswith("composer.")
-
-
-def _has_label_per_token(batch: Batch) -> bool:
-    """Return whether the batch has a label for each token or pixel, some of which may be ignored or weighted."""
-    labels = cast("Mapping[str, Any]", batch).get("labels") if is_mapping(batch) else None
-    if not isinstance(labels, Tensor) or labels.ndim < 2:
-        return False
-    return not labels.is_floating_point() or _loss_weights(batch) is not None

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from composer import dist
 from composer.parallel import DDPSyncStrategy
-from composer.trainer import microbatch_weights
+from composer.trainer.label_weights import sum_of_weights
+from composer.warnings import ComposerWarning
 from tests.common import At, Received, Regression, regression_data, trainer_of
 from tests.ranks import Ranks
 from tests.trainer.test_microbatch import LanguageModel, padded
@@ -131,7 +132,48 @@ def test_loss_weights_of_any_type_are_summed(dtype: torch.dtype, labels: str) ->
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
+class WeightedSamples(Regression):
+    """A weighted mean over samples."""
+
+    def forward(self, batch: Any) -> Tensor:
+        return super().forward((batch["x"], None))
+
+    def loss(self, outputs: Tensor, batch: Any) -> Tensor:
+        errors = (outputs - batch["labels"].view(-1, 1).double()).square().flatten()
+        return (errors * batch["loss_weights"].flatten()).sum() / batch["loss_weights"].sum()
+
+
+def test_weights_of_samples_are_summed() -> None:
+    (x, _), *_ = regression_data(1, 6, dtype=torch.float64)
+    weights = torch.tensor([1.0, 0.5, 2.0, 0.0, 3.0, 0.1], dtype=torch.float64)
+    batch = {"x": x, "labels": torch.arange(6), "loss_weights": weights}
+    model = WeightedSamples().double()
+    model.loss(model(batch), batch).backward()
+    full = [p.grad.clone() for p in model.parameters()]
+    found = At("after_train_batch", lambda s: [p.grad.clone() for p in s.model.parameters()])
+    trainer_of(model, [batch], max_duration="1ba", device_train_microbatch_size=2, callbacks=found).fit()
+    for expected, gradient in zip(full, found.found[0], strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+    other = batch | {"loss_weights": weights.view(6, 1)}
+    trainer_of(model, [other], max_duration="1ba").fit()
+    with pytest.warns(ComposerWarning, match=r"'loss_weights' of shape \(2, 1\) and 'labels' of shape \(2,\)"):
+        trainer_of(model, [other], max_duration="1ba", device_train_microbatch_size=2).fit()
+
+
+class Unreduced(LanguageModel):
+    def loss(self, outputs: Tensor, batch: Any) -> Tensor:
+        return F.cross_entropy(outputs.flatten(0, 1), batch["labels"].flatten(), reduction="none")
+
+
+def test_an_unreduced_loss_of_tokens_is_told() -> None:
+    (batch, _) = text(1)
+    with pytest.warns(ComposerWarning, match=r"the shape \(\d+,\), and its mean over all .*on_tokens=False"):
+        trainer_of(Unreduced(), [batch], max_duration="1ba", device_train_microbatch_size=2).fit()
+    for arguments in ({}, {"device_train_microbatch_size": 2, "accumulate_train_batch_on_tokens": False}):
+        trainer_of(Unreduced(), [batch], max_duration="1ba", **arguments).fit()
+
+
 def test_many_weights_of_low_precision_do_not_overflow() -> None:
     weights = torch.ones(40, 2048, dtype=torch.float16)  # their sum is beyond the largest number of float16
     labels = torch.zeros(40, 2048, dtype=torch.int64)
-    assert microbatch_weights._sum_of_weights({"labels": labels, "loss_weights": weights}) == 40 * 2048
+    assert sum_of_weights({"labels": labels, "loss_weights": weights}) == 40 * 2048
