@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from composer._lazy import import_extra
-from composer._text import did_you_mean, plural
+from composer._text import did_you_mean, one_of, plural
 from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
 from composer.history.series import TIMES, Series
@@ -274,7 +274,7 @@ class History(Mapping[str, Series]):
         """
         from composer.history._plot import draw_history
 
-        return draw_history(self, names, over, ax)
+        return draw_history(self, names, one_of("over", over, ("step", *TIMES)), ax)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.
@@ -294,13 +294,25 @@ class History(Mapping[str, Series]):
         parts = [_keyed(pd, one) for one in self.series.values()]
         if not parts:
             return pd.DataFrame({"step": np.array([], dtype=np.int64)})
-        # A metric may have the name of a unit of time.
-        names = [f"metrics/{name}" if name in ("step", *TIMES) else name for name in self.series]
+        names = _columns(self.series)
         values = pd.concat([part["value"].rename(name) for name, part in zip(names, parts, strict=True)], axis=1)
         times = pd.concat([part.drop(columns="value") for part in parts])
         times = times.groupby(level=[0, 1]).first().dropna(axis=1, how="all")
-        table = times.join(values.sort_index()).reset_index()
-        return table.drop(columns="number")
+        # Without the numbers of the rows of a step, which a metric may be named like.
+        return times.join(values.sort_index()).reset_index(level=1, drop=True).reset_index()
+
+
+def _columns(names: Iterable[str]) -> list[str]:
+    """Return a name for the column of each metric; one may have that of a unit of time, or of such a column."""
+    columns: list[str] = []
+    taken = {"step", *TIMES}
+    for name in names:
+        column = name
+        while column in taken:
+            column = f"metrics/{column}"
+        taken.add(column)
+        columns.append(column)
+    return columns
 
 
 def _keyed(pd: Any, series: Series) -> Any:

@@ -249,13 +249,25 @@ class CompiledSchedule(LambdaLR):
         self._edits = number_of_edits[0]
 
     def _read_initial(self) -> None:
-        """Read the initial values from the optimizer; groups that are not scheduled need none."""
-        groups, name = self.optimizer.param_groups, self.hyperparameter
-        found: list[Any] = [
+        """Read the initial values from the optimizer."""
+        self.base_lrs = self._initial_values()
+
+    def _initial_values(self, first: int = 0) -> list[Any]:
+        """Return the initial values of the groups from one on; those that are not scheduled need none."""
+        name, groups = self.hyperparameter, list(enumerate(self.optimizer.param_groups))
+        return [
             initial_value(group, name) if number in self.groups else group.get(f"initial_{name}", group.get(name))
-            for number, group in enumerate(groups)
+            for number, group in groups[first:]
         ]
-        self.base_lrs = found
+
+    def _add_groups(self) -> None:
+        """Schedule groups that were added to the optimizer, from the values they have, if all others are scheduled."""
+        known = len(self.base_lrs)
+        added = range(known, len(self.optimizer.param_groups))
+        if len(self.groups) == known:
+            self.groups = (*self.groups, *added)
+        self.base_lrs = [*self.base_lrs, *self._initial_values(known)]
+        self.lr_lambdas = [*self.lr_lambdas, *[self._default_lambda] * len(added)]
 
     def _current_lr(self) -> list[Any]:
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -264,6 +276,8 @@ class CompiledSchedule(LambdaLR):
     def _set(self, multiplier: float) -> None:
         self.multiplier = multiplier
         groups, name = self.optimizer.param_groups, self.hyperparameter
+        if len(groups) > len(self.base_lrs):
+            self._add_groups()
         bases, functions, default = self.base_lrs, self.lr_lambdas, self._default_lambda
         found: list[Any] = []
         for number in self.groups:

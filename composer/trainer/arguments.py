@@ -124,6 +124,8 @@ def as_optimizers(optimizers: Any, model: nn.Module) -> list[Optimizer]:
                 f"optimizers: {type(optimizer).__name__} has none of the model's parameters and would train nothing; "
                 f"create it as {type(optimizer).__name__}(model.parameters(), ...) with the model given to the Trainer."
             )
+    if len(set(map(id, found))) < len(found):
+        raise ValueError("optimizers: the same optimizer is given twice, and would step twice; give it once.")
     return found
 
 

@@ -83,7 +83,7 @@ class FitCalls:
             ratio: Its ``scale_schedule_ratio``.
 
         Raises:
-            ValueError: The scaled duration is zero.
+            ValueError: The scaled duration is zero; or the duration is negative, or a fraction of the training.
         """
         end = self._end_of(state, duration, ratio)
         return end, self._had_ended(state, end)
@@ -92,8 +92,11 @@ class FitCalls:
         """Return the training time at which the next call ends; None if it is unlimited."""
         if duration is None:
             return scaled(state.max_duration, ratio)
-        more = scaled(duration, ratio)
+        units = [unit for unit in TimeUnit if unit is not TimeUnit.DURATION]
+        more = scaled(ensure_time(duration, TimeUnit.EPOCH, "duration", units), ratio)
         assert more is not None
+        if more.value < 0:
+            raise ValueError(f"duration is how much longer to train, and must not be negative; got {duration!r}.")
         began = state.timestamp.count(more.unit)
         if self.is_resumed:
             call = state.fit_calls[self.number - 1]

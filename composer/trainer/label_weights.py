@@ -71,7 +71,7 @@ def warn_of_unused_weights(batch: Batch) -> None:
         batch: The batch.
 
     >>> import torch
-    >>> with warnings.catch_warnings(record=True) as caught:
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
     ...     warn_of_unused_weights({"labels": torch.zeros(2, 8), "loss_weights": torch.ones(2)})
     >>> str(caught[0].message)[:72]
     "The batch has 'loss_weights' of shape (2,) and 'labels' of shape (2, 8):"
@@ -94,7 +94,7 @@ def warn_of_unreduced_loss(loss: Tensor) -> None:
         loss: The loss, of at least one dimension.
 
     >>> import torch
-    >>> with warnings.catch_warnings(record=True) as caught:
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
     ...     warn_of_unreduced_loss(torch.ones(2, 8))
     >>> str(caught[0].message)[:39]
     "The model's loss has the shape (2, 8), "

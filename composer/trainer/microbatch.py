@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, trees
+from composer._text import first_of
 from composer.core.data_spec import DataSpec
 from composer.core.event import (
     AFTER_BACKWARD,
@@ -121,6 +122,7 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
     Raises:
         TypeError: The loss is none of these.
+        ValueError: Two entries of a mapping have the same name as text, such as 0 and "0".
 
     >>> total, parts = named_losses({"a": torch.tensor(1.0), "b": torch.tensor([2.0, 4.0])})
     >>> total, sorted(parts)
@@ -131,12 +133,16 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return total, {"loss/train/total": total.detach()}
     try:
         if isinstance(loss, Mapping):
-            named = {str(name): value.mean() for name, value in cast("Mapping[str, Tensor]", loss).items()}
+            entries = cast("Mapping[Any, Tensor]", loss)
+            named = {str(name): value.mean() for name, value in entries.items()}
+            if len(named) < len(entries):
+                names = first_of(list(map(repr, entries)))
+                raise ValueError(f"The model's loss has two entries of the same name: {names}.")
         elif isinstance(loss, Sequence) and not isinstance(loss, str):
             named = {f"loss{i}": value.mean() for i, value in enumerate(cast("Sequence[Tensor]", loss))}
         else:
             named = {}
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):  # torch has no means of integers
         raise TypeError(_invalid_loss_message(loss)) from None
     if not named:
         raise TypeError(_invalid_loss_message(loss))
@@ -152,7 +158,7 @@ def _invalid_loss_message(loss: Any) -> str:
     entries = dict(cast("Mapping[Any, Any]", loss)) if isinstance(loss, Mapping) else {}
     if isinstance(loss, (list, tuple)):
         entries = dict(enumerate(cast("Sequence[Any]", loss)))
-    wrong = next(((key, value) for key, value in entries.items() if not isinstance(value, Tensor)), None)
+    wrong = next((pair for pair in entries.items() if not _is_differentiable(pair[1])), None)
     if loss is None:
         remedy = " Let loss() return it."
     elif isinstance(loss, (int, float)):
@@ -162,6 +168,10 @@ def _invalid_loss_message(loss: Any) -> str:
     else:
         remedy = ""
     return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
+
+
+def _is_differentiable(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> dict[str, Tensor]:

@@ -62,3 +62,7 @@ def test_a_table_of_pandas() -> None:
     np.testing.assert_equal(table["loss"].to_numpy(), [0.9, 0.5, np.nan, np.nan])
     np.testing.assert_equal(table["metrics/epoch"].to_numpy(), [np.nan, 1, 2, 3])
     assert list(History("empty").to_dataframe().columns) == ["step"]
+    named = {name: Series(name, np.array([0, 0]), np.array([1.0, 2.0])) for name in ("number", "step", "metrics/step")}
+    table = History("odd", named).to_dataframe()
+    assert list(table.columns) == ["step", "number", "metrics/step", "metrics/metrics/step"]
+    assert table["number"].tolist() == [1.0, 2.0]

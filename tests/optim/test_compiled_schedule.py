@@ -46,6 +46,31 @@ def test_each_group_has_its_own_initial_value() -> None:
     assert compiled.base_lrs == [1.0, 0.5]
 
 
+def test_a_group_that_is_added_is_scheduled_from_its_value() -> None:
+    state, compiled = run()
+    compiled.base_lrs[0] = 2.0
+    count_batch(state)
+    compiled.step()
+    optimizer = state.optimizers[0]
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.1})
+    count_batch(state)
+    compiled.step()
+    assert compiled.get_last_lr() == [1.0, 0.05]
+    again = compile_composer_scheduler(LinearScheduler(), state)
+    again.load_state_dict(compiled.state_dict())
+    assert again.base_lrs == [2.0, 0.1]
+
+
+def test_a_group_that_is_added_beside_one_without_a_schedule_has_none() -> None:
+    state = state_of("4ba", sgd(groups=2))
+    job = Job(LinearScheduler(), state.optimizers[0], "lr", (1,))
+    compiled = CompiledSchedule(job, state)
+    state.optimizers[0].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.1})
+    count_batch(state)
+    compiled.step()
+    assert compiled.get_last_lr() == [1.0, 0.75, 0.1]
+
+
 def test_it_passes_for_one_of_torch_and_leaves_the_optimizer_alone() -> None:
     state = state_of("4ba")
     before = state.optimizers[0].step

@@ -112,6 +112,13 @@ def test_optimizers_of_another_model() -> None:
     )
 
 
+def test_an_optimizer_given_twice() -> None:
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="optimizers: the same optimizer is given twice"):
+        trainer_of(model, optimizers=[optimizer, optimizer])
+
+
 def test_the_default_optimizer_warns_once_and_trains() -> None:
     trainer = trainer_of(optimizers=None)
     with pytest.warns(

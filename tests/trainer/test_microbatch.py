@@ -211,10 +211,15 @@ def test_every_type_of_named_losses() -> None:
         assert named == {f"loss/train/{name}": value for name, value in parts.items()} | {"loss/train/total": total}
 
 
-@pytest.mark.parametrize("loss", [None, 1.0, "loss", [], ()])
+@pytest.mark.parametrize("loss", [None, 1.0, "loss", [], (), {"a": torch.tensor(3)}])
 def test_loss_of_none_raises(loss) -> None:
     with pytest.raises(TypeError, match="The model's loss must be a tensor, or a sequence or mapping of tensors; got"):
         named_losses(loss)
+
+
+def test_losses_of_the_same_name_raise() -> None:
+    with pytest.raises(ValueError, match="two entries of the same name: 0, '0'"):
+        named_losses({0: torch.tensor(1.0), "0": torch.tensor(2.0)})
 
 
 def test_an_algorithm_may_scale_the_loss() -> None:
