@@ -31,5 +31,17 @@ def test_files_of_another_kind_are_not_replaced(tmp_path: Path) -> None:
         checked(Path("/dev/null"))
 
 
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    link, target = tmp_path / "link", tmp_path / "target"
+    link.symlink_to(target)
+    assert checked(link) == target
+    target.write_text("{}")
+    with pytest.raises(FileExistsError, match=r"trace=.*link' exists, and is not a trace"):
+        checked(link)
+    (tmp_path / "lost").symlink_to(tmp_path / "no" / "x")
+    with pytest.raises(FileNotFoundError, match=r"lost': there is no folder '.*no'"):
+        checked(tmp_path / "lost")
+
+
 def checked(path: Path) -> Path:
     return output_file("trace", path, lambda file: file.is_file() and file.read_text() == "trace", "a trace")

@@ -62,6 +62,7 @@ def save_document(text: str, path: Path) -> None:
 
     Raises:
         FileExistsError: The file is not a page of composer.
+        OSError: The file cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -69,10 +70,13 @@ def save_document(text: str, path: Path) -> None:
     ...     [file.name for file in Path(folder).iterdir()]
     ['report.html']
     """
-    page_file("path", path)
+    path = page_file("path", path)
     new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise OSError(f"{str(path)!r} cannot be written: {error.strerror}.") from None
 
 
 def page_file(name: str, path: str | Path) -> Path:

@@ -122,15 +122,18 @@ class DiLoCo(LocalSteps):
     Between two synchronizations, the weights of the replicas differ. Evaluation, prediction, and the weights in a
     checkpoint (``"model"``) are those of the last synchronization, which are equal on all ranks. Logged losses are
     averages over the replicas, each with its own weights; metrics of the training data likewise. Buffers (the
-    statistics of batch normalization) are averaged with each synchronization; integer buffers are those of rank 0.
+    statistics of batch normalization) are averaged over the replicas with each synchronization; integer buffers are
+    those of rank 0. A single replica of several ranks leaves buffers as they are on each rank, as DDP does.
     Gradient clipping and gradient norms are per replica. ``EMA`` and ``PostHocEMA`` may average synchronized weights
     only: their times must be multiples of ``sync_every``. ``SWA`` and ``ScheduleFree`` raise an error on several ranks.
     The last batch of training, or an early stop, ends the round. So does the end of a call of ``fit``, after which the
     model is the same on all ranks.
 
     Loss weights are those of data parallelism: a replica with half as many samples or tokens in a step has half the
-    weight. A replica whose data ends early takes no more steps, and takes part in the next synchronization with the
-    weights it has. With a single replica, nothing is sent, and the outer steps are those of the momentum alone.
+    weight, and one that alone has a batch left takes its step with the gradient times the number of replicas, which
+    ``drop_last=True`` in the loader avoids. A replica whose data ends early takes no more steps, and takes part in the
+    next synchronization with the weights it has. With a single replica, nothing is sent, and the outer steps are those
+    of the momentum alone.
 
     With ``overlap=k``, replicas do not wait for each other at the end of a round. They send the differences d of that
     step in the background and train on. After k further steps the outer step is taken, which gives s, and each replica

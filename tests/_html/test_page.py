@@ -57,6 +57,23 @@ def test_only_a_page_is_replaced(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
+def test_a_page_is_written_through_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.html", tmp_path / "target.html"
+    link.symlink_to(target)
+    save_document(document("Page"), link)
+    assert link.is_symlink()
+    assert is_page(target)
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"page\.html' cannot be written: No space left on device\.$"):
+        save_document(document("Page"), tmp_path / "page.html")
+
+
 @pytest.mark.parametrize("name", ["page.css", "page.js"])
 def test_styles_and_scripts_load_nothing_and_cannot_end_their_element(name: str) -> None:
     assert not any(text in asset(name) for text in ("http", "url(", "@import", "</"))
