@@ -36,7 +36,7 @@ __all__ = ["SEARCH", "explored", "head_to_head", "measure", "optuna_best", "repo
 
 # Number of the search, raised when it tries other things: explorations by an older one stay on the page beside those by
 # the present one, since a repetition that is replaced by a luckier one tells nothing.
-SEARCH = 3
+SEARCH = 4
 _PAIRS = 8
 # Added to all seeds of a repetition, times its number; a search uses fewer seeds in a row.
 _SEEDS = 100
@@ -215,8 +215,9 @@ _COLUMNS = (
 _NOTES = [
     "Search 1 is that of 24 November 2026. Search 2 doubts what the cost of a step says, tries methods without a run "
     "more often, and confirms the best single method where a combination is not confirmed. Search 3 also expects of "
-    "memory layouts and precisions that they gain just what their steps are faster. What a search repeats with the "
-    "same seeds does not replace what an older one found: both are shown and counted.",
+    "memory layouts and precisions that they gain just what their steps are faster, and search 4 that they do so the "
+    "less, the less sure that measurement is. What a search repeats with the same seeds does not replace what an older "
+    "one found: both are shown and counted.",
     "Each repetition has other seeds. Five placebos, methods that do nothing, are among the methods.",
     "Ratios are geometric means over pairs of runs with the same fresh seed on held-out data, with BCa intervals of "
     "95 %; times are seconds of training to the target, without evaluations and the start. The recipe is compared with "

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from composer.exploration.variant import TUNED_KINDS, Variant
+from composer.statistics.paired import Ratio
 
 __all__ = ["JointEffects"]
 
@@ -18,12 +19,16 @@ Floats = npt.NDArray[np.float64]
 _PRIOR = 0.2
 # Most methods that do not help cost a little.
 _PRIOR_MEAN = -0.02
+_UNKNOWN = _PRIOR_MEAN, _PRIOR
 # Standard deviation of what the parts of a combination gain or lose by being together.
 _TOGETHER = 0.1
 # Share of the logarithm of the speed of a step that is expected to be gained, and its standard deviation.
 _COST_SHARE, _COST_DOUBT = 0.5, 0.5
-# Standard deviation of the effect of what changes nothing but the speed of a step, which is measured with noise.
-_SPEED_DOUBT = 0.1
+# Of what changes nothing but the speed of a step: standard deviation of the logarithm of this speed, before it is
+# measured, and of what the effect is besides.
+_SPEEDS, _SPEED_DOUBT = 0.3, 0.1
+# Half the width of an interval of 95 % in standard deviations.
+_NORMAL = 1.96
 # What deviates in a draw from the mean of a method without a run is multiplied by this: effects have long tails.
 _UNTRIED = 2.0
 # Methods of a combination at most. Of more, it is less clear which one has helped, and more hinder each other.
@@ -38,12 +43,13 @@ class JointEffects:
 
         gain of a run = what all runs share + effect of its learning rate + sum of the effects of its methods + noise
         effect of a method ~ N(c / 2 - 0.02, 0.2^2 + (c / 2)^2),  c = log(speed of a step)
-        effect of a method that changes only the speed of a step ~ N(c, 0.1^2)
+        effect of a method that changes only the speed of a step ~ N(k c, k s^2 + 0.1^2),  k = 0.3^2 / (0.3^2 + s^2)
         effect of a learning rate = a x + b x^2 + Brownian motion of x,  a ~ N(0, 0.4^2),  b ~ N(-0.15, 0.2^2)
 
     Steps that are cheaper may teach less, and dearer ones more, so that their cost says less the further it is from
-    that of the baseline. What all runs share is the effect of their seed; x is the logarithm to the base 2 of the
-    factor of a learning rate, 0 for that of the program.
+    that of the baseline. The speed of a step is measured with the standard deviation s of its logarithm. What all runs
+    share is the effect of their seed; x is the logarithm to the base 2 of the factor of a learning rate, 0 for that of
+    the program.
 
     New combinations are chosen by Thompson sampling: effects are drawn from the posterior distribution, and the
     methods whose drawn effect is positive are tried together, with the learning rate whose drawn effect is largest. Of
@@ -51,7 +57,7 @@ class JointEffects:
 
     Args:
         factors: The methods, learning rates and batch sizes.
-        speeds: How many times as fast a step is with each method, where it was measured.
+        speeds: How many times as fast a step is with each method, with its interval, where it was measured.
         scale: What gains are measured in, as a multiple of the logarithm of a factor of speed.
         shared: Standard deviation of what all runs share.
         speed_is_gain: Whether a gain is the logarithm of a factor of speed, as of the time to a target, so that speeds
@@ -72,7 +78,7 @@ class JointEffects:
     def __init__(
         self,
         factors: Sequence[Variant],
-        speeds: Mapping[Variant, float],
+        speeds: Mapping[Variant, Ratio],
         scale: float = 1.0,
         shared: float = 0.02,
         *,
@@ -89,8 +95,8 @@ class JointEffects:
                 mean[place] = scale * _CURVATURE * math.log2(one.factor) ** 2
                 covariance[place, :-1] = [scale**2 * _covariance(one, two) for two in self.factors]
             else:
-                of_a_method = _gain_of_speed if one.speed_only and one in speeds and speed_is_gain else _prior
-                mean[place], deviation = of_a_method(math.log(speeds.get(one, 1.0)))
+                of_a_method = _gain_of_speed if one.speed_only and speed_is_gain else _prior
+                mean[place], deviation = _UNKNOWN if one not in speeds else of_a_method(speeds[one])
                 mean[place] *= scale
                 covariance[place, place] = (deviation * scale) ** 2
         self._precision: Floats = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
@@ -190,14 +196,19 @@ class JointEffects:
         return self._solved
 
 
-def _prior(log_speed: float) -> tuple[float, float]:
+def _prior(speed: Ratio) -> tuple[float, float]:
     """Mean and standard deviation of the effect of a method before it was tried."""
-    return _PRIOR_MEAN + _COST_SHARE * log_speed, math.hypot(_PRIOR, _COST_DOUBT * log_speed)
+    logarithm = math.log(speed.value)
+    return _PRIOR_MEAN + _COST_SHARE * logarithm, math.hypot(_PRIOR, _COST_DOUBT * logarithm)
 
 
-def _gain_of_speed(log_speed: float) -> tuple[float, float]:
+def _gain_of_speed(speed: Ratio) -> tuple[float, float]:
     """The same of what changes nothing but the speed of a step."""
-    return log_speed, _SPEED_DOUBT
+    if not 0 < speed.low <= speed.high < math.inf:
+        return _UNKNOWN
+    noise = math.log(speed.high / speed.low) / (2 * _NORMAL)
+    known = _SPEEDS**2 / (_SPEEDS**2 + noise**2)
+    return known * math.log(speed.value), math.hypot(_SPEED_DOUBT, math.sqrt(known) * noise)
 
 
 def _covariance(one: Variant, two: Variant) -> float:

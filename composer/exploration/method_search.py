@@ -105,7 +105,7 @@ def search(
         screened = screening(plan, runs, variants)
         budgeted.charge("screening", screened.seconds)
         budgeted.startups = {one.variant: one.startup for one in screened.screened}
-        speeds = {one.variant: one.speed.value for one in screened.screened if one.speed is not None}
+        speeds = {one.variant: one.speed for one in screened.screened if one.speed is not None}
     raced = race(budgeted, plan, runs, screened.variants, None if screened.has_failed and not speeds else speeds)
     arms = Arms(budgeted, plan)
     confirmed = _confirmed(arms, raced)

@@ -16,6 +16,7 @@ from composer.exploration.short_runs import ShortRuns
 from composer.exploration.trajectory import Trajectory
 from composer.exploration.tuning import tune
 from composer.exploration.variant import BASELINE, TUNED_KINDS, Variant, combined
+from composer.statistics.paired import Ratio
 
 __all__ = ["Race", "race", "replaced"]
 
@@ -87,7 +88,7 @@ def race(
     plan: Plan,
     runs: Sequence[Trajectory],
     variants: Sequence[Variant],
-    speeds: Mapping[Variant, float] | None = None,
+    speeds: Mapping[Variant, Ratio] | None = None,
 ) -> Race:
     """Return what seems best, after at most the cost that the plan allows for the search.
 
@@ -127,7 +128,7 @@ class _Search:
         plan: Plan,
         runs: Sequence[Trajectory],
         variants: Sequence[Variant],
-        speeds: Mapping[Variant, float] | None,
+        speeds: Mapping[Variant, Ratio] | None,
     ) -> None:
         self.runner = runner
         self.plan = plan

@@ -11,7 +11,10 @@ from composer.exploration.goal import Goal
 from composer.exploration.planning import baseline_runs, make_plan
 from composer.exploration.race import Race, race, replaced
 from composer.exploration.variant import BASELINE, Variant, combined
+from composer.statistics.paired import Ratio
 from tests.exploration.simulation import Effect, Simulation, method, placebos, rates, tuning
+
+SAME = Ratio(1.0, 0.9, 1.1)
 
 
 def raced(
@@ -135,11 +138,11 @@ def test_compilation_is_not_tried_where_it_is_not_known_how_long_it_takes_to_sta
     runner = BudgetedRunner(simulation, simulation.goal)
     runs = baseline_runs(runner)
     plan, others = make_plan(runner, runs, 4), placebos(3)
-    found = race(runner, plan, runs, [*others, compiled], dict.fromkeys(others, 1.0))
+    found = race(runner, plan, runs, [*others, compiled], dict.fromkeys(others, SAME))
     assert found.left_out["compile"] == "there was no time to measure how long it takes to start"
     assert found.winner is None or "compile" not in names(found.winner)
     assert runner.spent <= 15 * plan.cost
-    measured = race(runner, plan, runs, [*others, compiled], dict.fromkeys([*others, compiled], 1.0))
+    measured = race(runner, plan, runs, [*others, compiled], dict.fromkeys([*others, compiled], SAME))
     assert "compile" in names(measured.winner)  # 15 trainings of this program take longer than its start
 
 
