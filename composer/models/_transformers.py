@@ -194,7 +194,7 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
     labels, weights = batch.get("labels"), batch.get("loss_weights")
     if weights is None or not isinstance(labels, Tensor):
         return labels
-    weights = torch.as_tensor(weights)
+    weights = torch.as_tensor(weights, device=labels.device)
     if weights.shape != labels.shape:
         raise ValueError(
             f"The batch must have one of the 'loss_weights' for each of the 'labels', but their shapes are "

@@ -102,7 +102,7 @@ def warn_of_unreduced_loss(loss: Tensor) -> None:
     warnings.warn(
         f"The model's loss has the shape {tuple(loss.shape)}, and its mean over all entries is taken, those of ignored "
         f"labels included; but microbatches and ranks are weighted by their valid labels or 'loss_weights', so that "
-        f"together they do not give the gradient of the full batch. Return a mean over the valid labels, a scalar, or "
+        f"together they may not give the gradient of the full batch. Return a mean over the valid labels, a scalar, or "
         f"use accumulate_train_batch_on_tokens=False to weight by samples.",
         ComposerWarning,
         stacklevel=2,

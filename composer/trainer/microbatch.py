@@ -134,15 +134,15 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     try:
         if isinstance(loss, Mapping):
             entries = cast("Mapping[Any, Tensor]", loss)
-            named = {str(name): value.mean() for name, value in entries.items()}
+            named = {str(name): _mean(value) for name, value in entries.items()}
             if len(named) < len(entries):
                 names = first_of(list(map(repr, entries)))
                 raise ValueError(f"The model's loss has two entries of the same name: {names}.")
         elif isinstance(loss, Sequence) and not isinstance(loss, str):
-            named = {f"loss{i}": value.mean() for i, value in enumerate(cast("Sequence[Tensor]", loss))}
+            named = {f"loss{i}": _mean(value) for i, value in enumerate(cast("Sequence[Tensor]", loss))}
         else:
             named = {}
-    except (AttributeError, TypeError, RuntimeError):  # torch has no means of integers
+    except (AttributeError, TypeError):
         raise TypeError(_invalid_loss_message(loss)) from None
     if not named:
         raise TypeError(_invalid_loss_message(loss))
@@ -170,6 +170,12 @@ def _invalid_loss_message(loss: Any) -> str:
     return f"The model's loss must be a tensor, or a sequence or mapping of tensors; got {loss!r}.{remedy}"
 
 
+def _mean(value: Tensor) -> Tensor:
+    if not _is_differentiable(value):
+        raise TypeError("Only numbers with fractions have a mean in torch.")
+    return value.mean()
+
+
 def _is_differentiable(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
@@ -192,7 +198,7 @@ def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> di
             _forward_and_loss(run)
 
     loss = state.loss
-    if isinstance(loss, Tensor) and loss.ndim and _is_weighted_by_labels(run, weights):
+    if isinstance(loss, Tensor) and loss.ndim and loss.numel() > 1 and _is_weighted_by_labels(run, weights):
         warn_of_unreduced_loss(loss)
     total, losses = named_losses(loss)
     detached = losses["loss/train/total"] if total is loss else None
