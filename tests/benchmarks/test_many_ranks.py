@@ -15,11 +15,11 @@ def test_a_rank_of_two_and_of_64() -> None:
     report = many_ranks.measure((2, 64), rounds=1)
     few, many = report.rows
     assert [row[0] for row in report.rows] == ["2 ranks", "64 ranks"]
-    assert few[1:4] == [1, 104, 2]
-    assert many[1:4] == [2, 104, 28], "along two axes of eight ranks"
+    assert few[1:4] == [1, 112, 2]
+    assert many[1:4] == [2, 112, 28], "along two axes of eight ranks"
     assert few[8] == many[8] == 4, "requests to the store"
     assert many[-2] == 64 * many_ranks.NUM_TENSORS
-    assert report.samples["64"]["collectives"]["step"] == {"all_reduce of 8 ranks, 104 bytes": 2}
+    assert report.samples["64"]["collectives"]["step"] == {"all_reduce of 8 ranks, 112 bytes": 2}
     assert {goal.what.partition(",")[0] for goal in report.goals if goal.unit == "ms"} == {
         "per-step all-reduce of 64 ranks"
     }
