@@ -291,9 +291,10 @@ def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
         return []
     tried, accepted = len(PLACEBOS) * len(found), sum(len(one["placebos"]) for one in found)
     costs = [one["search_cost"] for one in found]
-    searches = sorted({_search_of(one) for one in found})
+    numbers = sorted({_search_of(one) for one in found})
+    searches = {number: [one for one in found if _search_of(one) == number] for number in numbers}
     return [
-        *(_slow([one for one in found if _search_of(one) == search], search) for search in searches),
+        *(_slow(own, search) for search, own in searches.items()),
         Limit(
             f"placebos that are said to pay, of {tried}",
             100 * accepted / tried,
@@ -302,7 +303,7 @@ def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
             doubt="" if tried >= 100 else "fewer than 100 are tried",
         ),
         Limit("cost of a search at most", max(costs), 15.0, "trainings"),
-        *(_stability([one for one in found if _search_of(one) == search], search) for search in searches),
+        *(_stability(own, search) for search, own in searches.items()),
     ]
 
 

@@ -12,7 +12,7 @@ def output_file(name: str, path: str | Path, replaces: Callable[[Path], bool], k
     """Return the path of a file to write, before what it will have is measured.
 
     A file that exists is replaced only if it is of the kind that is written, or empty: a slip in a command line must
-    not cost a log. Of a symbolic link, the file that it leads to is returned.
+    not cost a log. A symbolic link is resolved to its target.
 
     Args:
         name: Name of the argument.
@@ -31,7 +31,7 @@ def output_file(name: str, path: str | Path, replaces: Callable[[Path], bool], k
     """
     path, given = Path(path), str(path)
     if path.is_symlink():
-        path = path.resolve()  # what it leads to is written
+        path = path.resolve()
     if path.is_dir():
         raise ValueError(f"{name}={given!r} is a folder. Name a file in it.")
     if not path.parent.is_dir():

@@ -130,10 +130,10 @@ class DiLoCo(LocalSteps):
     model is the same on all ranks.
 
     Loss weights are those of data parallelism: a replica with half as many samples or tokens in a step has half the
-    weight, and one that alone has a batch left takes its step with the gradient times the number of replicas, which
-    ``drop_last=True`` in the loader avoids. A replica whose data ends early takes no more steps, and takes part in the
-    next synchronization with the weights it has. With a single replica, nothing is sent, and the outer steps are those
-    of the momentum alone.
+    weight. The gradient of a replica that is the only one with a batch left is multiplied by the number of replicas;
+    use ``drop_last=True`` in the data loader to avoid this. A replica whose data ends early takes no more steps, and
+    takes part in the next synchronization with the weights it has. With a single replica, nothing is sent, and the
+    outer steps are those of the momentum alone.
 
     With ``overlap=k``, replicas do not wait for each other at the end of a round. They send the differences d of that
     step in the background and train on. After k further steps the outer step is taken, which gives s, and each replica

@@ -361,17 +361,20 @@ class SAM(Algorithm):
         if self.rho == 0 or not state.optimizers:
             return
         first, *others = state.optimizers
-        searching = [type(one).__name__ for one in state.optimizers if needs_closure(type(one))]
-        if searching and not isinstance(first, SAMOptimizer):
-            raise ValueError(
-                f"SAM evaluates the gradients of a step itself, and so does {searching[0]}, whose step requires a "
-                f"closure. Use another optimizer, or {searching[0]} without SAM."
-            )
         if not isinstance(first, SAMOptimizer):
+            _check_base_optimizers(state.optimizers)
             first = state.optimizers[0] = SAMOptimizer(
                 first, self.rho, self.epsilon, self.interval, self.adaptive, self.eta, self.reuse, others
             )
         self._optimizer = first
+
+
+def _check_base_optimizers(optimizers: Sequence[Optimizer]) -> None:
+    for name in (type(one).__name__ for one in optimizers if needs_closure(type(one))):
+        raise ValueError(
+            f"SAM evaluates the gradients of a step itself, and so does {name}, whose step requires a closure. Use "
+            f"another optimizer, or {name} without SAM."
+        )
 
 
 def _check(rho: float, epsilon: float, eta: float, reuse: float) -> None:

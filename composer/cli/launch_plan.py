@@ -144,8 +144,8 @@ def _command(given: argparse.Namespace) -> tuple[str, ...]:
     if not Path(script).exists():
         if script in COMMANDS:
             raise ValueError(
-                f"the command {script!r} runs by itself, not in the processes of the launcher: its name comes first, "
-                f"as in 'composer {script} --help', without options of the launcher before it."
+                f"{script!r} is a command of composer, not a script to launch: its name comes first, as in "
+                f"'composer {script} --help', without launcher options before it."
             )
         hint = did_you_mean(given.script, [*COMMANDS, *PROGRAMS])
         if not hint and shutil.which(script) is not None:

@@ -20,7 +20,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.evaluator import Evaluator
 from composer.core.name_placeholders import check_run_name
 from composer.core.stop_reason import Stop, caller_of_stop
-from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.time import COUNTED_UNITS, Time, TimeUnit, ensure_time
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.watched_list import WatchedList
@@ -188,8 +188,7 @@ class State(StateProgress, StateNames, StateSaved):
     @max_duration.setter
     def max_duration(self, duration: int | str | Time | None) -> None:
         if duration is not None:
-            units = [unit for unit in TimeUnit if unit is not TimeUnit.DURATION]  # which is a fraction of it
-            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration", units)
+            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration", COUNTED_UNITS)
             if duration.value < 0:
                 raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
         self._max_duration = duration

@@ -17,7 +17,7 @@ from composer.core._time_strings import UNITS, either, in_words, seconds_of, wal
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
 
-__all__ = ["Time", "TimeUnit", "Timestamp", "ensure_time"]
+__all__ = ["COUNTED_UNITS", "Time", "TimeUnit", "Timestamp", "ensure_time"]
 
 _AMOUNT = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\. (?=[A-Z])")
@@ -73,6 +73,8 @@ class TimeUnit(StrEnum):
 
 # Reading a member off an enum class costs more than the comparisons that use this one.
 _DURATION: Final = TimeUnit.DURATION
+# What a timestamp counts; a fraction of the run is no amount of time by itself.
+COUNTED_UNITS: Final = tuple(unit for unit in TimeUnit if unit is not TimeUnit.DURATION)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)

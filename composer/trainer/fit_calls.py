@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from composer.core.time import Time, TimeUnit, ensure_time
+from composer.core.time import COUNTED_UNITS, Time, TimeUnit, ensure_time
 from composer.trainer.schedules import scaled
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ class FitCalls:
         """Return the training time at which the next call ends; None if it is unlimited."""
         if duration is None:
             return scaled(state.max_duration, ratio)
-        units = [unit for unit in TimeUnit if unit is not TimeUnit.DURATION]
-        more = scaled(ensure_time(duration, TimeUnit.EPOCH, "duration", units), ratio)
+        more = scaled(ensure_time(duration, TimeUnit.EPOCH, "duration", COUNTED_UNITS), ratio)
         assert more is not None
         if more.value < 0:
             raise ValueError(f"duration is how much longer to train, and must not be negative; got {duration!r}.")
@@ -133,4 +132,4 @@ class FitCalls:
 
 def _counts(state: State) -> dict[str, Any]:
     """Return the training time in each unit."""
-    return {unit.value: state.timestamp.count(unit) for unit in TimeUnit if unit is not TimeUnit.DURATION}
+    return {unit.value: state.timestamp.count(unit) for unit in COUNTED_UNITS}

@@ -29,14 +29,15 @@ def has_counted_labels(batch: Batch) -> bool:
     ... )
     (True, False)
     """
-    labels, _ = _labels_and_weights(batch)
+    labels, weights = _labels_and_weights(batch)
     if labels is None:
         return False
-    return (labels.ndim >= 2 and not labels.is_floating_point()) or _loss_weights(batch) is not None
+    is_per_token = labels.ndim >= 2 and not labels.is_floating_point()
+    return is_per_token or (weights is not None and weights.shape == labels.shape)
 
 
 def sum_of_weights(batch: Batch) -> Tensor | None:
-    """Return the sum of the ``"loss_weights"`` of a batch, such as those of packed documents; None without them.
+    """Return the sum of the ``"loss_weights"`` of a batch, one per label, as of packed documents; None without them.
 
     Args:
         batch: The batch.
@@ -45,14 +46,10 @@ def sum_of_weights(batch: Batch) -> Tensor | None:
     >>> sum_of_weights({"labels": torch.tensor([1, 2]), "loss_weights": torch.tensor([0.5, 1.0])})
     tensor(1.5000, dtype=torch.float64)
     """
-    weights = _loss_weights(batch)
-    return None if weights is None else weights.sum(dtype=widest_dtype(weights.device))
-
-
-def _loss_weights(batch: Batch) -> Tensor | None:
-    """Return the ``"loss_weights"`` of a batch: numbers or a mask, one per label; None without them."""
     labels, weights = _labels_and_weights(batch)
-    return weights if labels is not None and weights is not None and labels.shape == weights.shape else None
+    if labels is None or weights is None or weights.shape != labels.shape:
+        return None
+    return weights.sum(dtype=widest_dtype(weights.device))
 
 
 def _labels_and_weights(batch: Batch) -> tuple[Tensor | None, Tensor | None]:
@@ -100,10 +97,10 @@ def warn_of_unreduced_loss(loss: Tensor) -> None:
     "The model's loss has the shape (2, 8), "
     """
     warnings.warn(
-        f"The model's loss has the shape {tuple(loss.shape)}, and its mean over all entries is taken, those of ignored "
-        f"labels included; but microbatches and ranks are weighted by their valid labels or 'loss_weights', so that "
-        f"together they may not give the gradient of the full batch. Return a mean over the valid labels, a scalar, or "
-        f"use accumulate_train_batch_on_tokens=False to weight by samples.",
+        f"The model's loss has the shape {tuple(loss.shape)}, and its mean over all entries is used, including "
+        f"ignored labels. Microbatches and ranks are weighted by their valid labels or 'loss_weights', so the "
+        f"accumulated gradient may differ from that of the full batch. Return a scalar, the mean over the valid "
+        f"labels, or use accumulate_train_batch_on_tokens=False to weight by samples.",
         ComposerWarning,
         stacklevel=2,
     )

@@ -113,7 +113,7 @@ class StepSync:
         self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, dict[str, Tensor]] | None = None
         self._unread: dict[str, Tensor] | None = None
-        # The losses of all ranks, known after the first all-reduce, and whether this rank has others since.
+        # Names of the losses of all ranks, all-gathered with the first losses; whether this rank has others since then.
         self._names: tuple[str, ...] | None = None
         self._dtype = torch.float32
         self._has_new_loss = False
@@ -185,9 +185,10 @@ class StepSync:
         self.weights_late = True
 
     def send_losses(self, losses: dict[str, Tensor]) -> None:
-        """Start the all-reduce that averages the losses of a batch over the ranks; one that a rank has not counts as 0.
+        """Start the all-reduce that averages the losses of a batch over the ranks.
 
-        A loss that no rank had before the previous step is left out, and averaged from the next step on.
+        A loss that is missing on a rank counts as 0. A loss that is new on a rank is left out of this step, and
+        averaged from the next step on.
 
         Args:
             losses: Scalars by name.
@@ -195,16 +196,16 @@ class StepSync:
         if self._names is None or (self.last is not None and self.last.has_new_loss):
             self._agree_on_names(losses)
         assert self._names is not None
-        self._has_new_loss = any(name not in self._names for name in losses)
-        missing = torch.zeros((), device=next(iter(losses.values())).device)
-        ordered = [losses.get(name, missing).to(self._dtype) for name in self._names]
-        stacked = torch.stack(ordered).div_(self._size)
+        self._has_new_loss = bool(losses.keys() - self._names)
+        like = next(iter(losses.values()))
+        ordered = [losses[name] if name in losses else like.new_zeros(()) for name in self._names]
+        stacked = torch.stack([loss.to(self._dtype) for loss in ordered]).div_(self._size)
         self._losses_work = start_all_reduce(stacked), stacked, losses
         self._unread = None
 
     def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
-        """Exchange the names of losses with all ranks, which may have others, such as those of the tasks of a batch."""
-        own = {**dict.fromkeys(self._names or (), self._dtype), **{name: one.dtype for name, one in losses.items()}}
+        """All-gather the names and dtypes of the losses, which may differ between ranks, as with several tasks."""
+        own = dict.fromkeys(self._names or (), self._dtype) | {name: one.dtype for name, one in losses.items()}
         found: list[dict[str, torch.dtype]] = dist.all_gather_object(own)
         self._names = tuple(dict.fromkeys(name for each in found for name in each))
         dtypes = [dtype for each in found for dtype in each.values()]
