@@ -49,25 +49,33 @@ def copy_to_host(records: Sequence[LogRecord], losses: Container[str] = ()) -> i
     """
     nan_since: int | None = None
     groups: dict[tuple[torch.device, torch.dtype, bool], list[tuple[LogRecord, str, Tensor]]] = defaultdict(list)
+    numbers: list[tuple[LogRecord, str, Any]] = []
     for record in records:
         if record.pending:
             record.pending = False
             for name, value in record.metrics.items():
+                if type(value) is int or type(value) is float:  # most values: the counters of each batch
+                    continue
                 if isinstance(value, Tensor) and value.numel() == 1:
-                    groups[value.device, value.dtype, record.as_numbers].append((record, name, value))
+                    if record.as_numbers and value.is_cpu:
+                        numbers.append((record, name, value.item()))
+                    else:
+                        groups[value.device, value.dtype, record.as_numbers].append((record, name, value))
                 elif isinstance(value, (Tensor, list, tuple, dict)):
                     record.metrics[name] = trees.map_tensors(_to_host, value)
     for (_, _, as_numbers), values in groups.items():
         stacked = torch.stack([value.detach().reshape(()) for _, _, value in values])
-        if not as_numbers:
-            for (record, name, value), element in zip(values, stacked.cpu(), strict=True):
-                # Cloned, since a view would keep the storage of all of them in memory, and in saved files.
-                record.metrics[name] = element.reshape(value.shape).clone()
+        if as_numbers:
+            found = stacked.tolist()
+            numbers += [(record, name, number) for (record, name, _), number in zip(values, found, strict=True)]
             continue
-        for (record, name, _), number in zip(values, stacked.tolist(), strict=True):
-            record.metrics[name] = number
-            if number != number and name in losses and (nan_since is None or record.step < nan_since):
-                nan_since = record.step
+        for (record, name, value), element in zip(values, stacked.cpu(), strict=True):
+            # Cloned, since a view would keep the storage of all of them in memory, and in saved files.
+            record.metrics[name] = element.reshape(value.shape).clone()
+    for record, name, number in numbers:
+        record.metrics[name] = number
+        if number != number and name in losses and (nan_since is None or record.step < nan_since):
+            nan_since = record.step
     return nan_since
 
 

@@ -35,6 +35,18 @@ def test_values_read_are_complete(as_numbers: bool) -> None:
         assert (found["vector"].sum().item(), found["nested"][0].sum().item()) == (3.0, 2.0)
 
 
+def test_numbers_of_many_steps_are_read_from_a_device_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(self.numel()) or tolist(self))
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: pytest.fail("A number was read by itself."))
+    with FakeCuda():
+        entries = [LogRecord({"loss": torch.tensor(0.5).to("cuda")}, step, Timestamp(), True) for step in range(100)]
+        copy_to_host(entries)
+    assert set(reads) == {100}  # FakeCuda calls it once more
+    assert [entry.metrics["loss"] for entry in entries] == [0.5] * 100
+
+
 @pytest.mark.parametrize("name", ["loss", "vector"])
 def test_fake_streams_detect_an_unsynchronized_copy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     to = torch.Tensor.to
