@@ -93,7 +93,11 @@ class BudgetedRunner:
             most: Seconds of training that a run is expected to take at most.
         """
         missing = [(request, min(self.missing(request), most)) for request in requests]
-        return sum(self.cost_of(seconds) + self._startup(request.variant) for request, seconds in missing if seconds)
+        return sum(
+            self.cost_of(seconds) + self._startup(request.variant) + self._recompilation(request.variant)
+            for request, seconds in missing
+            if seconds
+        )
 
     def fits(self, requests: Sequence[Request], most: float = math.inf) -> bool:
         """Return whether runs fit into what is left; those of which all is known always do.
@@ -173,6 +177,15 @@ class BudgetedRunner:
     def _startup(self, variant: Variant) -> float:
         """Wall seconds that a run takes more to start than one of the baseline."""
         return sum(self.startups.get(one, 0.0) for one in variant.single)
+
+    def _recompilation(self, variant: Variant) -> float:
+        """Wall seconds to allow for a second compilation, for what another part changes, such as the sizes of batches.
+
+        A run stops after a step only, and that step may compile.
+        """
+        if len(variant.single) < 2:
+            return 0.0
+        return sum(self.startups.get(one, 0.0) for one in variant.single if one.kind == "compile")
 
     def _suffices(self, known: Trajectory | Failure, request: Request) -> bool:
         """Whether there is nothing to add to a run."""

@@ -7,7 +7,7 @@ import pytest
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Trajectory
-from composer.exploration.variant import BASELINE, combined
+from composer.exploration.variant import BASELINE, Variant, combined
 from tests.exploration.simulation import GOAL, Effect, Simulation, method
 
 
@@ -73,3 +73,14 @@ def test_what_a_method_takes_to_start_counts_for_its_runs_only() -> None:
     assert runner.cost([Request(BASELINE, 1, 20.0), Request(both, 1, 20.0)]) == pytest.approx(86.0, rel=0.1)
     assert not runner.cost([requests[1], requests[3]])
     assert runner.fits([requests[1], requests[3]])
+
+
+def test_what_is_compiled_in_a_combination_may_be_compiled_twice() -> None:
+    compiled, other = Variant("compile", kind="compile"), method("Other")
+    runner = BudgetedRunner(Simulation(), GOAL, budget=100.0)
+    runner.startups = {compiled: 30.0, other: 5.0}
+    alone, both = (Request(one, 0, 20.0) for one in (compiled, combined([compiled, other])))
+    assert runner.cost([both]) - runner.cost([alone]) == 35.0
+    runner.up_to(runner.cost([alone]) + 34.0)
+    assert runner.fits([alone])
+    assert not runner.fits([both])
