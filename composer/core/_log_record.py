@@ -18,16 +18,46 @@ if TYPE_CHECKING:
 
 
 class LogRecord:
-    """A queued log record, shared by the queues of all destinations, so that its tensors are copied only once."""
+    """A queued log record, shared by the queues of all destinations, so that its tensors are copied only once.
 
-    __slots__ = ("as_numbers", "metrics", "pending", "step", "timestamp")
+    Args:
+        metrics: Values by name.
+        step: The step.
+        timestamp: When it was logged.
+        as_numbers: Whether tensors of one element become numbers.
+        has_counters: Whether the counters of the timestamp are added when it is delivered.
+    """
 
-    def __init__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp, as_numbers: bool) -> None:
+    __slots__ = ("as_numbers", "has_counters", "metrics", "pending", "step", "timestamp")
+
+    def __init__(
+        self, metrics: dict[str, Any], step: int, timestamp: Timestamp, as_numbers: bool, has_counters: bool = False
+    ) -> None:
         self.metrics = metrics
         self.step = step
         self.timestamp = timestamp
         self.as_numbers = as_numbers
+        self.has_counters = has_counters
         self.pending = True
+
+
+def time_counters(timestamp: Timestamp) -> dict[str, int]:
+    """Return the counters that are logged with each batch.
+
+    Args:
+        timestamp: The timestamp.
+    """
+    now = timestamp.__fields__
+    counters = {
+        "time/batch": now.batch,
+        "time/sample": now.sample,
+        "time/batch_in_epoch": now.batch_in_epoch,
+        "time/sample_in_epoch": now.sample_in_epoch,
+    }
+    if now.token:
+        counters["time/token"] = now.token
+        counters["time/token_in_epoch"] = now.token_in_epoch
+    return counters
 
 
 def copy_value(value: Any) -> Any:
@@ -39,8 +69,8 @@ def copy_value(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def copy_to_host(records: Sequence[LogRecord], losses: Container[str] = ()) -> int | None:
-    """Copy the tensors of records to the host: one transfer for each device and dtype.
+def complete_records(records: Sequence[LogRecord], losses: Container[str] = ()) -> int | None:
+    """Complete pending records: add counters, and copy tensors to the host, in one transfer for each device and dtype.
 
     A tensor of one element becomes a number in records with ``as_numbers``, and keeps its shape in others.
 
@@ -54,8 +84,6 @@ def copy_to_host(records: Sequence[LogRecord], losses: Container[str] = ()) -> i
         if record.pending:
             record.pending = False
             for name, value in record.metrics.items():
-                if type(value) is int or type(value) is float:  # most values: the counters of each batch
-                    continue
                 if isinstance(value, Tensor) and value.numel() == 1:
                     if record.as_numbers and value.is_cpu:
                         numbers.append((record, name, value.item()))
@@ -63,6 +91,8 @@ def copy_to_host(records: Sequence[LogRecord], losses: Container[str] = ()) -> i
                         groups[value.device, value.dtype, record.as_numbers].append((record, name, value))
                 elif isinstance(value, (Tensor, list, tuple, dict)):
                     record.metrics[name] = trees.map_tensors(_to_host, value)
+            if record.has_counters:  # not when it was logged, in a step, where it takes several times as long
+                record.metrics = {**time_counters(record.timestamp), **record.metrics}
     for (_, _, as_numbers), values in groups.items():
         stacked = torch.stack([value.detach().reshape(()) for _, _, value in values])
         if as_numbers:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
-from composer.core._log_record import LogRecord, copy_to_host, copy_value
+from composer.core._log_record import LogRecord, complete_records, copy_value
 from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
@@ -113,7 +113,9 @@ class Logger:
         if self._queues:
             self.enqueue({name: copy_value(value) for name, value in metrics.items()}, step, as_numbers=False)
 
-    def enqueue(self, metrics: dict[str, Any], step: int | None = None, *, as_numbers: bool = True) -> None:
+    def enqueue(
+        self, metrics: dict[str, Any], step: int | None = None, *, as_numbers: bool = True, with_counters: bool = False
+    ) -> None:
         """Log values without copying them, unlike :meth:`log_metrics`; they must not be modified afterwards.
 
         Args:
@@ -121,11 +123,13 @@ class Logger:
             step: The step; the number of batches trained by default.
             as_numbers: Whether destinations receive tensors of one element as Python numbers, like losses and the
                 measurements of callbacks, or as tensors on the CPU, like metrics.
+            with_counters: Whether the counters of the current timestamp are logged too, as ``time/batch`` and so on.
         """
         if not self._queues:
             return
         timestamp = self._state.timestamp
-        entry = LogRecord(metrics, timestamp.count(_BATCH) if step is None else step, timestamp, as_numbers)
+        step = timestamp.count(_BATCH) if step is None else step
+        entry = LogRecord(metrics, step, timestamp, as_numbers, with_counters)
         for _, queue in self._queues:
             queue.append(entry)
         if not self.deferred:
@@ -362,7 +366,7 @@ class Logger:
     def _deliver(self, queues: Sequence[tuple[LoggerDestination, list[LogRecord]]]) -> None:
         pending = [entry for _, queue in queues for entry in queue if entry.pending]
         # Losses are checked for NaN here, where they are on the host anyway.
-        nan_since = copy_to_host(pending, self._state.total_loss_dict)
+        nan_since = complete_records(pending, self._state.total_loss_dict)
         if nan_since is not None and not self._nan_reported:
             self._nan_reported = True
             text = f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)"

@@ -32,19 +32,20 @@ _UNITS = {
 }
 # Minimum time between two reads of values from the device, in seconds.
 _READ_INTERVAL = 0.25
-# Rendering takes at most this fraction of the time.
+# Rendering takes at most this fraction of the time, if it is still rendered once a second then; otherwise a larger one.
+_RENDER_FRACTION = 0.005
 _MAX_RENDER_FRACTION = 0.05
 
 
 class ProgressBarLogger(LoggerDestination):
     """Shows a bar for each epoch, or one for the run if its duration is not in epochs, and one for each evaluation.
 
-    In a terminal or notebook the bars are updated in place, at most ten times a second, and each finished bar leaves a
-    line. A narrow terminal drops the graphical bar, the rate and the times first; a finished bar keeps its values. A
-    pipe or file receives plain lines: about one every ten seconds, and one per finished bar. If bars finish faster,
-    these are limited to one line a second after the first ten; the last line of training and of each evaluator is
-    always written. Losses and metrics are read from the device at most four times a second. Only local rank 0 of each
-    node shows anything.
+    In a terminal or notebook the bars are updated in place, at most ten times a second, and less often if that takes
+    more than 0.5 % of the time, but once a second; each finished bar leaves a line. A narrow terminal drops the
+    graphical bar, the rate and the times first; a finished bar keeps its values. A pipe or file receives plain lines:
+    about one every ten seconds, and one per finished bar. If bars finish faster, these are limited to one line a second
+    after the first ten; the last line of training and of each evaluator is always written. Losses and metrics are read
+    from the device at most four times a second. Only local rank 0 of each node shows anything.
 
     Args:
         stream: "stderr", "stdout" or an open text file.
@@ -257,7 +258,9 @@ class ProgressBarLogger(LoggerDestination):
         if self._display is not None:
             begun = time.monotonic()
             self._display.render(self._lines())
-            self._delay(max(self._display.interval, (time.monotonic() - begun) / _MAX_RENDER_FRACTION))
+            seconds = time.monotonic() - begun
+            fewer = min(seconds / _RENDER_FRACTION, 1.0)
+            self._delay(max(self._display.interval, fewer, seconds / _MAX_RENDER_FRACTION))
 
     def _delay(self, seconds: float) -> None:
         """Delay the next render, and the next read of values until shortly before it."""

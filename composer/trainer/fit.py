@@ -22,7 +22,6 @@ from composer.trainer.progress import (
     check_tokens,
     iteration_is_complete,
     source_metrics,
-    time_metrics,
 )
 from composer.trainer.resume import resume_at
 from composer.trainer.run import Run
@@ -79,7 +78,7 @@ def _fit(run: Run) -> None:
             step = phase.timestamp.__fields__.batch
             if logger.destinations:
                 losses = state.total_loss_dict
-                logger.enqueue({**time_metrics(run), **losses, **source_metrics(run, losses)}, step)
+                logger.enqueue({**losses, **source_metrics(run, losses)}, step, with_counters=True)
             advance(run)
             # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):
@@ -97,7 +96,7 @@ def _fit(run: Run) -> None:
             log_last_train_metrics(run)
         else:
             keep_last_train_values(run)
-    logger.enqueue({"time/epoch": state.timestamp.epoch.value, **time_metrics(run), **source_metrics(run, {})})
+    logger.enqueue({"time/epoch": state.timestamp.epoch.value, **source_metrics(run, {})}, with_counters=True)
     if state.stop is not None:
         logger.notice(str(state.stop), kind="stop")
     evaluate_if_due(run, Event.FIT_END)

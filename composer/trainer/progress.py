@@ -21,7 +21,6 @@ __all__ = [
     "check_tokens",
     "iteration_is_complete",
     "source_metrics",
-    "time_metrics",
 ]
 
 # Number of batches in which a user function may count no tokens, before an error is raised.
@@ -126,25 +125,6 @@ def advance_iteration(run: Run) -> None:
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
     phase.timestamp = phase.timestamp.to_next_iteration()
-
-
-def time_metrics(run: Run) -> dict[str, int | float]:
-    """Return the time counters that are logged with each batch.
-
-    Args:
-        run: The run.
-    """
-    now = run.state.timestamp.__fields__
-    metrics: dict[str, int | float] = {
-        "time/batch": now.batch,
-        "time/sample": now.sample,
-        "time/batch_in_epoch": now.batch_in_epoch,
-        "time/sample_in_epoch": now.sample_in_epoch,
-    }
-    if now.token:
-        metrics["time/token"] = now.token
-        metrics["time/token_in_epoch"] = now.token_in_epoch
-    return metrics
 
 
 def source_metrics(run: Run, losses: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from composer.core import _log_record
-from composer.core._log_record import LogRecord, copy_to_host, copy_value
+from composer.core._log_record import LogRecord, complete_records, copy_value
 from composer.core.timestamp import Timestamp
 from tests.streams import FakeCuda, RaceError, side_stream
 
@@ -28,7 +28,7 @@ def logged(as_numbers: bool) -> LogRecord:
 def test_values_read_are_complete(as_numbers: bool) -> None:
     with FakeCuda():
         entry = logged(as_numbers)
-        copy_to_host([entry])
+        complete_records([entry])
         found = entry.metrics
         assert not any(value.is_cuda for value in (found["vector"], found["nested"][0]))
         assert (float(found["loss"]), float(found["norm"])) == (1.0, 1.0)
@@ -42,7 +42,7 @@ def test_numbers_of_many_steps_are_read_from_a_device_at_once(monkeypatch: pytes
     monkeypatch.setattr(torch.Tensor, "item", lambda self: pytest.fail("A number was read by itself."))
     with FakeCuda():
         entries = [LogRecord({"loss": torch.tensor(0.5).to("cuda")}, step, Timestamp(), True) for step in range(100)]
-        copy_to_host(entries)
+        complete_records(entries)
     assert set(reads) == {100}  # FakeCuda calls it once more
     assert [entry.metrics["loss"] for entry in entries] == [0.5] * 100
 
@@ -55,7 +55,7 @@ def test_fake_streams_detect_an_unsynchronized_copy(name: str, monkeypatch: pyte
     with FakeCuda(), pytest.raises(RaceError, match="'host' uses what stream 'default' may not have finished"):
         entry = logged(as_numbers=False)
         entry.metrics = {name: entry.metrics[name]}
-        copy_to_host([entry])
+        complete_records([entry])
         entry.metrics[name].sum().item()
 
 
@@ -64,4 +64,4 @@ def test_fake_streams_detect_values_of_an_unsynchronized_stream() -> None:
         with side_stream():
             value = torch.ones(()).to("cuda")
         entry = LogRecord({"loss": value}, 1, Timestamp(), as_numbers=True)
-        copy_to_host([entry])
+        complete_records([entry])

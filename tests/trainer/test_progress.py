@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from composer import DataSpec, Engine, Logger, State, Time
 from composer.core import TimeUnit
-from composer.trainer.progress import advance, advance_epoch, advance_iteration, iteration_is_complete, time_metrics
+from composer.core._log_record import time_counters
+from composer.trainer.progress import advance, advance_epoch, advance_iteration, iteration_is_complete
 from composer.trainer.run import Run
 from tests.common import At, regression_data, trainer_of
 
@@ -39,10 +40,10 @@ def test_counts_are_summed(batches, epochs) -> None:
         assert (timestamp.batch_in_epoch, timestamp.sample_in_epoch, timestamp.token_in_epoch) == (0, 0, 0)
 
 
-def test_logged_values() -> None:
+def test_logged_counters() -> None:
     run = run_of(samples=3)
     advance(run)
-    assert time_metrics(run) == {
+    assert time_counters(run.state.timestamp) == {
         "time/batch": 1,
         "time/sample": 3,
         "time/batch_in_epoch": 1,
@@ -52,7 +53,7 @@ def test_logged_values() -> None:
     advance(run)
     advance_epoch(run)
     advance(run)
-    assert time_metrics(run) == {
+    assert time_counters(run.state.timestamp) == {
         "time/batch": 3,
         "time/sample": 9,
         "time/token": 10,
