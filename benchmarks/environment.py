@@ -96,7 +96,9 @@ def variables(predecessor: bool = False) -> dict[str, str]:
     path = [str(PREDECESSOR)] if predecessor else []
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     terminal = {"TERM": "xterm-256color", "COLUMNS": str(_TERMINAL_COLUMNS), "PYTHONWARNINGS": "ignore"}
-    return {**os.environ, **threads, **terminal, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
+    # Bytecode is cached, as for users, even where the environment says otherwise: imports would take far longer.
+    python = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])}
+    return {**os.environ, **threads, **terminal, **python}
 
 
 def call(target: str, arguments: dict[str, Any], *, predecessor: bool = False) -> Any:

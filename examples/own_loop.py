@@ -62,25 +62,26 @@ def train_with_events(train: tuple[Tensor, Tensor]) -> nn.Module:
     model.train()
     for _ in range(EPOCHS):
         engine.run_event("epoch_start")
-        for state.batch in batches(*train):
-            engine.run_event("after_dataloader")
-            engine.run_event("before_forward")
-            state.outputs = model(state.batch_get_item(0))
-            engine.run_event("after_forward")
+        with engine.looping():  # what listens to an event is looked up once, and not each time that it is run
+            for state.batch in batches(*train):
+                engine.run_event("after_dataloader")
+                engine.run_event("before_forward")
+                state.outputs = model(state.batch_get_item(0))
+                engine.run_event("after_forward")
 
-            # Algorithms modify the state in place: the targets may be probabilities here, and indices again afterwards.
-            engine.run_event("before_loss")
-            state.loss = soft_cross_entropy(state.outputs, state.batch_get_item(1))
-            engine.run_event("after_loss")
+                # Algorithms modify the state in place: the targets may be probabilities here, and indices afterwards.
+                engine.run_event("before_loss")
+                state.loss = soft_cross_entropy(state.outputs, state.batch_get_item(1))
+                engine.run_event("after_loss")
 
-            optimizer.zero_grad()
-            engine.run_event("before_backward")
-            state.loss.backward()
-            engine.run_event("after_backward")
-            optimizer.step()
+                optimizer.zero_grad()
+                engine.run_event("before_backward")
+                state.loss.backward()
+                engine.run_event("after_backward")
+                optimizer.step()
 
-            state.timestamp = state.timestamp.to_next_batch(samples=len(state.outputs))
-            engine.run_event(Event.BATCH_END)  # events are also members of an enum
+                state.timestamp = state.timestamp.to_next_batch(samples=len(state.outputs))
+                engine.run_event(Event.BATCH_END)  # events are also members of an enum
         state.timestamp = state.timestamp.to_next_epoch()
         engine.run_event("epoch_end")
     engine.run_event("fit_end")

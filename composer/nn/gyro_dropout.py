@@ -46,6 +46,9 @@ class GyroDropoutLayer(nn.Module):
         masks: Tensor | None
         chosen: Tensor
         count: Tensor
+        _period: Tensor
+
+    __jit_unused_properties__ = ("period",)
 
     def __init__(self, p: float = 0.5, sigma: int = 256, tau: int = 16, period: int = 1) -> None:
         super().__init__()
@@ -55,11 +58,23 @@ class GyroDropoutLayer(nn.Module):
         if not 1 <= tau <= sigma:
             raise ValueError(f"tau must be from 1 to sigma, the number of masks; got tau={tau!r} and sigma={sigma!r}.")
         self.p, self.sigma, self.tau = p, sigma, tau
-        self.period = whole_number("period", period, minimum=1)
+        # In a tensor, since torch compiles a model again for another number; training sets it at each start.
+        self.register_buffer("_period", torch.zeros((), dtype=torch.long), persistent=False)
+        self.period = period
         self.register_buffer("masks", None)
         self.register_buffer("chosen", torch.zeros(tau, dtype=torch.long))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
         self.register_load_state_dict_pre_hook(_resize_masks)
+
+    @property
+    def period(self) -> int:
+        """Number of forward passes for which a selection stays."""
+        return self._num_passes
+
+    @period.setter
+    def period(self, period: int) -> None:
+        self._num_passes = whole_number("period", period, minimum=1)
+        self._period.fill_(self._num_passes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop features.
@@ -103,7 +118,7 @@ class GyroDropoutLayer(nn.Module):
             )
         # Sampled in each pass and used in few: cheaper than synchronizing to check the period.
         fresh = torch.rand(self.sigma, device=x.device).topk(self.tau).indices
-        self.chosen.copy_(torch.where(self.count % self.period == 0, fresh, self.chosen))
+        self.chosen.copy_(torch.where(self.count % self._period == 0, fresh, self.chosen))
         self.count.add_(1)
         return self.masks.index_select(0, self.chosen).to(x.dtype).mul_(1 / (1 - self.p))
 

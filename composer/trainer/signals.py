@@ -104,7 +104,8 @@ def import_for_exit() -> None:
 class Interruption:
     """Context manager that records a signal instead of ending the process; a second signal ends it at once.
 
-    Signal handlers can be set only in the main thread; in another thread this has no effect.
+    Signal handlers can be set only in the main thread; in another thread this has no effect. SIGINT stays ignored if it
+    is, as in the background jobs of a shell script: Ctrl-C is meant for the job in the foreground.
 
     Args:
         signals: The signal numbers.
@@ -125,7 +126,8 @@ class Interruption:
     def __enter__(self) -> Self:
         """Install the signal handlers."""
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._handle_signal) for signum in self._signals}
+            handled = [one for one in self._signals if one != signal.SIGINT or signal.getsignal(one) != signal.SIG_IGN]
+            self._before = {signum: signal.signal(signum, self._handle_signal) for signum in handled}
         return self
 
     def __exit__(self, *error: object) -> None:

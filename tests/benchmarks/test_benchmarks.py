@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import contenders, engine_cost, environment, import_time, peak_memory, report, run, step_overhead
 from benchmarks.report import Goal, Report
+from composer.core.event_plan import Planner
 
 TINY = {"steps": 3, "warmup": 1}
 
@@ -105,11 +107,16 @@ def test_import_time_in_fresh_processes() -> None:
     assert found.goals[-1].met, "import composer brings in " + str(found.samples["import composer"][0]["heavy"])
 
 
-def test_engine_cost() -> None:
-    found = engine_cost.measure(rounds=2, calls=5)
+def test_engine_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Any] = []
+    plan = Planner._plan
+    monkeypatch.setattr(Planner, "_plan", lambda self, event: planned.append(event) or plan(self, event))
+    found = engine_cost.measure(rounds=2, calls=200)
     assert found.rows[0][0] == "empty call"
     assert found.rows[0][4] == 0
     assert len(found.samples["run_event, two listeners"]) == 2
+    # In each round, two events once in the loop of the engine, and three times two calls outside of it.
+    assert len(planned) == 2 * (2 + 3 * 2)
 
 
 def test_peak_memory_compares_with_raw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 from composer.nn import GyroDropoutLayer
 
@@ -78,6 +79,25 @@ def test_dtype_memory_order_and_empty_batches():
     assert y.dtype == torch.bfloat16
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert layer(torch.ones(0, 6)).shape == (0, 6)
+
+
+def test_another_period_does_not_compile_the_layer_again():
+    torch._dynamo.reset()
+    compiled = CompileCounter()
+    layer = GyroDropoutLayer(0.5, sigma=4, tau=2, period=2)
+    layer(torch.ones(4, 6))  # samples the masks
+    function = torch.compile(layer, backend=compiled, fullgraph=True)
+    layer.count.zero_()
+    selected = []
+    for period in (2, 3, 1):
+        layer.period = period
+        function(torch.ones(4, 6))
+        selected.append(layer.chosen.tolist())
+    assert compiled.frame_count == 1
+    assert (layer.period, str(layer)) == (1, "GyroDropoutLayer(p=0.5, sigma=4, tau=2, period=1)")
+    assert selected[0] == selected[1]  # the second pass begins no period of three
+    with pytest.raises(ValueError, match="period"):
+        layer.period = 0
 
 
 def test_one_module_registered_twice():

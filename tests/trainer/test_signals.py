@@ -133,6 +133,19 @@ def test_second_signal_exits_immediately(parent, tmp_path) -> None:
     assert seconds < 10
 
 
+def test_an_ignored_sigint_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption([signal.SIGINT, signal.SIGTERM]) as interruption:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interruption.signum is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert interruption.signum == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_duplicate_signals_are_one_request() -> None:
     with Interruption([signal.SIGUSR1]) as interruption:
         os.kill(os.getpid(), signal.SIGUSR1)
