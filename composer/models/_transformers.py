@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from composer._lazy import import_extra
 from composer._text import first_of
+from composer.precision import widest_dtype
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "arguments_of",
     "as_json",
     "configuration_of",
+    "count_targets",
     "decode_continuations",
     "forward_arguments",
     "generation_arguments",
@@ -213,6 +215,32 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
             "'labels' are numbers with fractions. Leave such samples out, or use a model of your own."
         )
     return labels
+
+
+def count_targets(batch: Mapping[str, Any], *, takes_weights: bool, shift: bool) -> Tensor | None:
+    """Return the number of labels over which a loss averages, a 0-d tensor; None if they are not classes.
+
+    Args:
+        batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
+        takes_weights: Whether the model takes the weights, and its loss divides by their sum, which is then returned.
+        shift: Whether the first label of each row is not predicted.
+
+    >>> batch = {"labels": torch.tensor([[5, 6, -100]]), "loss_weights": torch.tensor([[0.0, 0.5, 0.0]])}
+    >>> count_targets(batch, takes_weights=True, shift=True)
+    tensor(0.5000, dtype=torch.float64)
+    >>> count_targets({"labels": batch["labels"]}, takes_weights=True, shift=True)
+    tensor(1)
+    """
+    labels = batch.get("labels") if takes_weights else weighted_labels(batch)
+    if not isinstance(labels, Tensor) or labels.is_floating_point():
+        return None
+    weights = batch.get("loss_weights") if takes_weights else None
+    counted, dtype = labels != IGNORED, torch.int64
+    if isinstance(weights, Tensor) and weights.shape == labels.shape:
+        counted, dtype = weights, widest_dtype(weights.device)
+    if shift and counted.ndim > 1:
+        counted = counted[..., 1:]
+    return counted.sum(dtype=dtype)
 
 
 def without_cache(model: nn.Module, arguments: Mapping[str, Any], known: frozenset[str] | None) -> dict[str, Any]:

@@ -198,15 +198,11 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         """Return the number of targets over which the loss is averaged, a 0-d tensor; None if these are samples.
 
         Args:
-            batch: A mapping; integer ``"labels"`` are counted.
+            batch: A mapping; integer ``"labels"`` are counted. If the model takes ``"loss_weights"``, and there is one
+                for each label, their sum is returned.
         """
         takes_weights = self.model_forward_args is None or "loss_weights" in self.model_forward_args
-        labels = batch.get("labels") if takes_weights else _transformers.weighted_labels(batch)
-        if not isinstance(labels, Tensor) or labels.is_floating_point():
-            return None
-        if self.shift_labels and labels.ndim > 1:
-            labels = labels[..., 1:]
-        return (labels != _transformers.IGNORED).sum()
+        return _transformers.count_targets(batch, takes_weights=takes_weights, shift=self.shift_labels)
 
     def eval_forward(self, batch: Batch, outputs: Any | None = None) -> Any:
         """Return the outputs for metrics, without modifying the batch.

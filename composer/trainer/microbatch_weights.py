@@ -122,7 +122,7 @@ class LossWeights:
     def _set_total(self, total: float | Tensor, fallback: float | Tensor) -> None:
         """Set the total over all microbatches, or the total of the fallback counts if it is 0."""
         if isinstance(total, Tensor) and isinstance(fallback, Tensor):
-            found = total > 0
+            found = total != 0  # weights may be negative
             if self._fallback is not None:
                 pairs = zip(self._counts, self._fallback, strict=True)
                 self._counts = [torch.where(found, count, fallback) for count, fallback in pairs]
@@ -161,10 +161,12 @@ class LossWeights:
         if not self.has_microbatch(index):
             return 0.0
         if self._is_single:
-            return count > 0 if isinstance(count, Tensor) else float(count > 0)
+            return count != 0 if isinstance(count, Tensor) else float(count != 0)
+        if isinstance(count, Tensor):
+            count = count.to(widest_dtype(count.device))  # a quotient of integers would be float32
         if isinstance(self._total, Tensor):
             # A batch without valid tokens has no loss to weight.
-            return count * self._world_size / torch.where(self._total > 0, self._total, 1)
+            return count * self._world_size / torch.where(self._total != 0, self._total, 1)
         return count * self._world_size / (self._total or 1)
 
 

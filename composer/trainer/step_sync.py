@@ -113,10 +113,11 @@ class StepSync:
         self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, dict[str, Tensor]] | None = None
         self._unread: dict[str, Tensor] | None = None
-        # Names of the losses of all ranks, all-gathered with the first losses; whether this rank has others since then.
-        self._names: tuple[str, ...] | None = None
+        # Names of the losses of all ranks, all-gathered with the first losses, and whether only some ranks had them.
+        self._names: dict[str, bool] | None = None
         self._dtype = torch.float32
-        self._has_new_loss = False
+        # Losses that this rank had since then, or in another precision, by name with their dtypes.
+        self._new: dict[str, torch.dtype] = {}
 
     def send_counts(
         self,
@@ -145,7 +146,7 @@ class StepSync:
             weight: What the loss averages over; None if it is counted only in the step.
         """
         signals = 0.0 if signum is None else 2.0 ** (_SIGNAL_BITS * signum)
-        flags = (stop, has_batch, metrics_due, reads_losses, weight is None, self._has_new_loss)
+        flags = (stop, has_batch, metrics_due, reads_losses, weight is None, bool(self._new))
         known = (0.0, 0.0, 0, 0)
         if weight is not None and has_batch:
             # An unknown number of microbatches equals no number of other ranks.
@@ -187,8 +188,9 @@ class StepSync:
     def send_losses(self, losses: dict[str, Tensor]) -> None:
         """Start the all-reduce that averages the losses of a batch over the ranks.
 
-        A loss that is missing on a rank counts as 0. A loss that is new on a rank is left out of this step, and
-        averaged from the next step on.
+        A loss that is missing on a rank counts as 0; where all ranks have had it, it is taken to be missing on all of
+        them, and left out of the step. A loss that is new on a rank is left out of this step, and averaged from the
+        next step on.
 
         Args:
             losses: Scalars by name.
@@ -196,7 +198,9 @@ class StepSync:
         if self._names is None or (self.last is not None and self.last.has_new_loss):
             self._agree_on_names(losses)
         assert self._names is not None
-        self._has_new_loss = bool(losses.keys() - self._names)
+        for name, loss in losses.items():
+            if name not in self._names or torch.promote_types(loss.dtype, self._dtype) != self._dtype:
+                self._new[name] = loss.dtype
         like = next(iter(losses.values()))
         ordered = [losses[name] if name in losses else like.new_zeros(()) for name in self._names]
         stacked = torch.stack([loss.to(self._dtype) for loss in ordered]).div_(self._size)
@@ -205,11 +209,13 @@ class StepSync:
 
     def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
         """All-gather the names and dtypes of the losses, which may differ between ranks, as with several tasks."""
-        own = dict.fromkeys(self._names or (), self._dtype) | {name: one.dtype for name, one in losses.items()}
+        known, own = self._names or {}, self._new | {name: one.dtype for name, one in losses.items()}
         found: list[dict[str, torch.dtype]] = dist.all_gather_object(own)
-        self._names = tuple(dict.fromkeys(name for each in found for name in each))
+        names = [*known, *dict.fromkeys(name for each in found for name in each if name not in known)]
+        self._names = {name: known.get(name, not all(name in each for each in found)) for name in names}
         dtypes = [dtype for each in found for dtype in each.values()]
-        self._dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
+        self._dtype = functools.reduce(torch.promote_types, dtypes, self._dtype)
+        self._new = {}
 
     def keep_losses(self, losses: dict[str, Tensor]) -> None:
         """Keep the losses of a batch that nothing reads, until the next ones or :meth:`averages_of_unread`.
@@ -230,7 +236,10 @@ class StepSync:
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
         assert self._names is not None
-        return dict(zip(self._names, stacked.unbind(), strict=True)) if losses is sent else losses
+        if losses is not sent:
+            return losses
+        averages = zip(self._names.items(), stacked.unbind(), strict=True)
+        return {name: value for (name, of_some), value in averages if of_some or name in sent}
 
     def averages_of_unread(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages of losses passed to :meth:`keep_losses`, else the argument; all ranks must call this.

@@ -32,7 +32,7 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
 
     Args:
         loss: A scalar.
-        weight: The nonnegative weight; of bools, True is 1.
+        weight: The weight; of bools, True is 1.
 
     >>> weighted(torch.tensor(float("inf")), 0.0)
     tensor(0.)
@@ -40,7 +40,7 @@ def weighted(loss: Tensor, weight: float | Tensor) -> Tensor:
     if isinstance(weight, Tensor):
         if weight.dtype == torch.bool:
             return torch.where(weight, loss, 0)
-        return torch.where(weight > 0, loss * weight, 0).to(loss.dtype)
+        return torch.where(weight != 0, loss * weight, 0).to(loss.dtype)
     return loss * weight if weight else torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, 0)
 
 
@@ -61,7 +61,7 @@ def mask_gradients(state: State, count: float | Tensor) -> AbstractContextManage
     tensor([[0.]])
     """
     if isinstance(count, Tensor):
-        return _NO_MASK if _is_cross_entropy(state.loss) else _masked(state, count > 0)
+        return _NO_MASK if _is_cross_entropy(state.loss) else _masked(state, count != 0)
     return _NO_MASK if count else _masked(state, None)
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import composer.functional as cf
@@ -332,3 +333,24 @@ def test_weights_of_documents_are_an_error_since_the_model_does_not_take_them():
         else:
             with pytest.raises(ValueError, match=r"'loss_weights' other than 0 and 1.*weights='token'"):
                 HuggingFaceModel(tiny.gpt2())(packed)
+
+
+def test_a_model_that_takes_weights_averages_over_their_sum():
+    class Weighted(type(tiny.gpt2())):
+        def forward(self, input_ids, labels, loss_weights):
+            logits = super().forward(input_ids).logits
+            losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none")
+            weights = loss_weights[:, 1:]
+            return {"loss": (losses * weights).sum() / weights.sum(), "logits": logits}
+
+    ids = torch.arange(24).view(4, 6)
+    weights = torch.linspace(0.5, 3, 24).view(4, 6)
+    weights[1, 2:] = 0
+    batch = {"input_ids": ids, "labels": ids, "loss_weights": weights}
+    found = []
+    for size in (None, 1):
+        torch.manual_seed(0)
+        model = HuggingFaceModel(Weighted(tiny.gpt2().config).eval())
+        assert model.__count_targets__(batch).item() == pytest.approx(weights[:, 1:].sum().item())
+        found.append(gradients(model, batch, size)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

@@ -147,9 +147,12 @@ class WeightedSamples(Regression):
         return (errors * batch["loss_weights"].flatten()).sum() / batch["loss_weights"].sum()
 
 
-def test_weights_of_samples_are_summed() -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_weights_of_samples_are_summed(signed: bool) -> None:
     (x, _), *_ = regression_data(1, 6, dtype=torch.float64)
     weights = torch.tensor([1.0, 0.5, 2.0, 0.0, 3.0, 0.1], dtype=torch.float64)
+    if signed:  # as of advantages: their sums are negative in the batch and in a microbatch
+        weights *= torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
     batch = {"x": x, "labels": torch.arange(6), "loss_weights": weights}
     model = WeightedSamples().double()
     check_gradients(model, batch)

@@ -35,15 +35,9 @@ def test_all_ranks_get_the_same_counts(two_ranks: Ranks) -> None:
     assert two_ranks.run(reduce_counts) == [((13, 100, 1.0, 15), {"a": 0.5, "b": 2.0}, True)] * 2
 
 
-def losses_by_task() -> list[dict[str, float]]:
-    """Steps in which the ranks have the same losses in another order, different ones, and one that is new."""
+def averaged(steps: list[list[dict[str, float]]]) -> list[dict[str, float]]:
+    """The averages of the losses that each rank has in each step."""
     rank, step_sync = dist.get_global_rank(), StepSync()
-    steps = [
-        [{"a": 1.0, "b": 100.0}, {"b": 200.0, "a": 3.0}],
-        [{"a": 1.0}, {"b": 200.0}],
-        [{"a": 1.0}, {"b": 200.0, "c": 6.0}],
-        [{"a": 1.0}, {"b": 200.0, "c": 8.0}],
-    ]
     found: list[dict[str, float]] = []
     for step in steps:
         step_sync.send_counts(1, 0, 0.0, None)
@@ -57,8 +51,42 @@ def losses_by_task() -> list[dict[str, float]]:
 
 
 def test_losses_are_averaged_by_name_where_ranks_have_different_ones(two_ranks: Ranks) -> None:
-    expected = [{"a": 2.0, "b": 150.0}, {"a": 0.5, "b": 100.0}, {"a": 0.5, "b": 100.0}]
-    assert two_ranks.run(losses_by_task) == [[*expected, {"a": 0.5, "b": 100.0, "c": 4.0}]] * 2
+    steps = [
+        [{"a": 1.0, "x": 2.0, "y": 4.0}, {"y": 8.0, "a": 3.0}],
+        [{"a": 1.0}, {"a": 3.0, "y": 8.0}],
+        [{"a": 1.0}, {"a": 3.0, "c": 6.0}],
+        [{"a": 1.0}, {"a": 3.0, "c": 8.0}],
+    ]
+    one, two = two_ranks.run(averaged, steps)
+    assert one[0] == two[0] == {"a": 2.0, "x": 1.0, "y": 6.0}
+    # Only rank 0 has had x, which counts as 0; y is taken to be missing on all ranks.
+    assert (one[1], two[1]) == ({"a": 2.0, "x": 0.0}, {"a": 2.0, "x": 0.0, "y": 4.0})
+    assert one[2] == two[2] == {"a": 2.0, "x": 0.0}
+    assert one[3] == two[3] == {"a": 2.0, "x": 0.0, "c": 4.0}
+
+
+def test_losses_that_come_and_go_on_all_ranks(two_ranks: Ranks) -> None:
+    critic, both = {"critic": 1.0}, {"critic": 1.0, "generator": 5.0}
+    at_first = [[step] * 2 for step in (both, critic, both)]
+    assert two_ranks.run(averaged, at_first) == [[both, critic, both]] * 2
+    # It is new in the second step, and averaged from then on, though it is not there in the third.
+    later = [[step] * 2 for step in (critic, both, critic, both, critic)]
+    assert two_ranks.run(averaged, later) == [[critic, critic, critic, both, critic]] * 2
+
+
+def test_a_loss_of_higher_precision_is_not_rounded(two_ranks: Ranks) -> None:
+    assert two_ranks.run(later_in_float64) == [[False, True]] * 2
+
+
+def later_in_float64() -> list[bool]:
+    step_sync, exact = StepSync(), list[bool]()
+    for dtype in (torch.float32, torch.float64, torch.float64):
+        step_sync.send_counts(1, 0, 0.0, None)
+        step_sync.counts()
+        sent = {"a": torch.tensor(1 / 3, dtype=dtype)}
+        step_sync.send_losses(sent)
+        exact.append(step_sync.averages(sent)["a"].item() == 1 / 3)
+    return exact[1:]
 
 
 def unread_losses() -> tuple[dict[str, float], bool, bool]:
