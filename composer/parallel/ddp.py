@@ -75,6 +75,8 @@ class DDPStrategy(Strategy):
         self.sync = None if sync is None else DDPSyncStrategy(one_of("ddp_sync_strategy", sync, list(DDPSyncStrategy)))
         self.find_unused_parameters = find_unused_parameters
         self._parameters: list[nn.Parameter] = []
+        self._model: nn.Module | None = None
+        self._frozen: list[nn.Parameter] = []  # when the model was wrapped
         self._find_unused = False
         self._replicas: Replicas | None = None
         self._buckets: BucketCounter | None = None
@@ -98,13 +100,17 @@ class DDPStrategy(Strategy):
         self.has_collectives_per_microbatch = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._parameters = list(state.model.parameters())
         self._find_unused = unused
-        self._wrap(state.model)
+        self._model = state.model
+        self._wrap()
 
     def begin_batch(self) -> None:
         """Synchronize the buffers, which DDP would do in its next forward pass.
 
-        There, a rank that fails before its forward pass would make the others hang.
+        There, a rank that fails before its forward pass would make the others hang. Parameters that were frozen and
+        are trained now are added to the wrapper, which would leave their gradients different on each rank.
         """
+        if any(parameter.requires_grad for parameter in self._frozen):
+            self._wrap_again()
         if self._buckets is not None:
             self._buckets.sent = 0
         if self.sync is not DDPSyncStrategy.MULTI_AUTO_SYNC:
@@ -161,18 +167,22 @@ class DDPStrategy(Strategy):
             optimizer.zero_grad()  # they are views of the buckets
         if self.module is not None and self.sync is DDPSyncStrategy.FORCED_SYNC:
             return  # the wrapper has not reduced anything
+        self._wrap_again()
+
+    def _wrap_again(self) -> None:
         if self.module is not None:
             # Remove them now, in case of another reference to the wrapper.
             cast("Any", self.module)._remove_autograd_hooks()
             self.module = None
             gc.collect()
-        self._wrap(state.model)
+        self._wrap()
 
-    def _wrap(self, model: nn.Module) -> None:
-        if self._replicas is not None and self._replicas.size == 1:
+    def _wrap(self) -> None:
+        if self._model is None or (self._replicas is not None and self._replicas.size == 1):
             return
+        self._frozen = [one for one in self._parameters if not one.requires_grad]
         group = None if self._replicas is None else self._replicas.group
-        wrapped = prepare_ddp_module(model, self._find_unused, group)
+        wrapped = prepare_ddp_module(self._model, self._find_unused, group)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
         if self.module is not None:
             release_at_exit(self.close)
@@ -195,7 +205,8 @@ class DDPStrategy(Strategy):
 
     def close(self) -> None:
         """Release the wrapper and its hooks."""
-        self.module, self._parameters = None, []
+        self.module = self._model = None
+        self._parameters, self._frozen = [], []
 
 
 def prepare_ddp_module(

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
 
-from composer import ComposerModel, State, dist
+from composer import Callback, ComposerModel, Logger, State, dist
 from composer.algorithms import SAM, GradientClipping
 from composer.parallel import DDPStrategy, ddp, ddp_sync_context, prepare_ddp_module
 from composer.parallel.ddp import DDPSyncStrategy
@@ -96,6 +96,32 @@ def test_matches_single_process_training(setting: str, two_ranks: Ranks) -> None
     first, second = two_ranks.run(train, setting)
     first.check_exactly(second)
     train(setting).check(first, 1e-9)
+
+
+class Unfreeze(Callback):
+    """Trains the frozen weights too, from the third batch on."""
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        state.model.requires_grad_(state.timestamp.batch >= 2)
+        next(state.model.children()).requires_grad_(True)
+
+
+def train_unfreezing(setting: str) -> Trained:
+    return train(setting, PartlyFrozen, callbacks=[Unfreeze()])
+
+
+class PartlyFrozen(Precise):
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in list(self.children())[1:]:
+            layer.requires_grad_(False)
+
+
+@pytest.mark.parametrize("setting", ["plain", "microbatches", "lbfgs"])
+def test_weights_that_are_unfrozen_in_training_are_averaged(setting: str, two_ranks: Ranks) -> None:
+    first, second = two_ranks.run(train_unfreezing, setting)
+    first.check_exactly(second)
+    train_unfreezing(setting).check(first, 1e-9)
 
 
 def test_amp_bf16(two_ranks: Ranks) -> None:
