@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from composer._text import in_unit_interval
 from composer.core.algorithm import Algorithm
@@ -131,7 +131,16 @@ class LayerFreezing(Algorithm):
         self._depth = 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Freeze the layers again that were frozen when a checkpoint was saved."""
+        """Freeze the layers again that were frozen when a checkpoint was saved.
+
+        Raises:
+            ValueError: An optimizer is LBFGS, which would go on to move frozen weights by its history.
+        """
+        if any(isinstance(optimizer, LBFGS) for optimizer in state.optimizers):
+            raise ValueError(
+                "LayerFreezing cannot freeze weights of LBFGS, which moves all weights by one history of steps. Use "
+                "another optimizer, or freeze the layers with requires_grad_(False) before LBFGS is created."
+            )
         if self._depth:
             _freeze(_layers(state.model), self._depth, state.optimizers)
         if len(_layers(state.model)) < 2:

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
+from composer.core.types import Batch
 from composer.optim.closure_use import may_use_closure, needs_closure, step_with_closure, takes_closure
 from composer.trainer import optimizer_calls
 from composer.trainer.closure import StepClosure
+from composer.trainer.failed_step import copy_containers
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
@@ -52,12 +54,12 @@ def _train_step(run: Run) -> None:
         _compute_and_step_scaled(run)
         _average_losses(run)
         return
-    # Outside of step(), which would disable and re-enable gradient computation around it.
-    _compute_gradients(run)
     with_closure = _closure_optimizers(run)
     if with_closure:
         _step_with_closures(run, with_closure)
     else:
+        # Outside of step(), which would disable and re-enable gradient computation around it.
+        _compute_gradients(run)
         for optimizer in run.state.optimizers:
             optimizer_calls.step(optimizer)
     _average_losses(run)
@@ -69,9 +71,11 @@ def _step_with_closures(run: Run, with_closure: list[Optimizer]) -> None:
     One that requires a closure searches for weights with a lower loss, which also depends on the weights of the others;
     one that can do without must not be the reason for a second evaluation because another has stepped.
     """
+    batch = run.state.batch
+    _compute_gradients_of(run, batch)
     _average_losses(run)
     loss = run.state.total_loss_dict["loss/train/total"]
-    evaluate = partial(_evaluate_again, run)
+    evaluate = partial(_evaluate_again, run, batch)
     closures: dict[Optimizer, StepClosure] = {}
     for optimizer in with_closure:
         watched = run.state.optimizers if needs_closure(type(optimizer)) else [optimizer]
@@ -131,7 +135,13 @@ def _parameters(optimizers: Sequence[Optimizer]) -> list[Tensor]:
     return [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
 
 
-def _evaluate_again(run: Run) -> Tensor:
+def _compute_gradients_of(run: Run, batch: Batch) -> None:
+    """Compute the gradients of a copy of the batch's containers, so that events edit it for this evaluation only."""
+    run.state.batch = copy_containers(batch)
+    _compute_gradients(run)
+
+
+def _evaluate_again(run: Run, batch: Batch) -> Tensor:
     """Compute the gradients at moved weights; return the loss, averaged so that all ranks take the same step.
 
     The losses and metrics of the step stay those of the weights before it.
@@ -140,7 +150,7 @@ def _evaluate_again(run: Run) -> Tensor:
     losses, metrics = state.total_loss_dict, state.train_metrics
     state.train_metrics = {}
     try:
-        _compute_gradients(run)
+        _compute_gradients_of(run, batch)
         _average_losses(run)
         return state.total_loss_dict["loss/train/total"]
     finally:

@@ -11,6 +11,7 @@ from composer.algorithms import LayerFreezing, freeze_layers
 from composer.warnings import NoEffectWarning
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
+from tests.common import TwoLayers, trainer_of
 
 
 def _make():
@@ -170,3 +171,11 @@ def test_wrong_arguments(argument):
 def test_wrong_duration():
     with pytest.raises(ValueError, match="current_duration"):
         freeze_layers(chain(), [], 1.5)
+
+
+def test_lbfgs_is_refused():
+    model = TwoLayers()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    trainer = trainer_of(model, optimizers=optimizer, algorithms=LayerFreezing())
+    with pytest.raises(ValueError, match="LayerFreezing cannot freeze weights of LBFGS"):
+        trainer.fit()
