@@ -230,10 +230,11 @@ class BatchSizeWarmup(Algorithm):
         if self.lr_scaling is not None:
             metrics["batch_size_warmup/lr_factor"] = factor = _LR_FACTORS[self.lr_scaling](multiple)
             self._rates.scale(state, factor)
+            state.train_phase.restore_rates = self._rates.restore
         logger.log_metrics(metrics)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Restore the learning rates, and compare the batch with the noise scale, if due."""
+        """Compare the batch with the noise scale, if due; restore the learning rates, in loops without a Trainer."""
         self._rates.restore(state)
         if self.noise_factor is not None and self.end is not None:
             is_due = state.timestamp.count(_BATCH) % int(self.interval) == 0
@@ -286,7 +287,7 @@ class _NoiseDecision:
 
 
 class _ScaledRates:
-    """Learning rates that are scaled during a step, and restored after it unless a schedule has set them since."""
+    """Learning rates that are scaled during a step, and restored after it unless something has set them since."""
 
     def __init__(self) -> None:
         # Of each parameter group: the rate before, and the scaled rate, which others replace or write to.
@@ -296,12 +297,15 @@ class _ScaledRates:
     def scale(self, state: State, factor: float) -> None:
         """Multiply the rates of all parameter groups."""
         self._rates = []
+        scaled_tensors: dict[int, tuple[Any, Any, int]] = {}  # torch gives all groups one tensor as their default
         for group in _groups(state):
             rate = group["lr"]
             if isinstance(rate, Tensor):
-                before = rate.clone()
-                rate.mul_(factor)
-                self._rates.append((before, rate, rate._version))
+                if id(rate) not in scaled_tensors:
+                    before = rate.clone()
+                    rate.mul_(factor)
+                    scaled_tensors[id(rate)] = (before, rate, rate._version)
+                self._rates.append(scaled_tensors[id(rate)])
             else:
                 group["lr"] = scaled = rate * factor
                 self._rates.append((rate, scaled, 0))
@@ -312,7 +316,7 @@ class _ScaledRates:
         saved, self._saved = self._saved, []
         for group, (before, scaled, version) in zip(_groups(state), rates, strict=False):
             if group["lr"] is not scaled:
-                continue  # a schedule has set it for the next step
+                continue  # something has set it for the next step
             if not isinstance(scaled, Tensor):
                 group["lr"] = before
             elif scaled._version == version:

@@ -11,10 +11,11 @@ from composer.core.first_batch_rng import FirstBatchRNG
 from composer.core.timestamp import Timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from composer.core.epoch_iterator import EpochIterator
     from composer.core.epoch_iterators import EpochIterators
+    from composer.core.state import State
     from composer.core.types import Batch
 
 __all__ = ["Phase", "TrainerMode"]
@@ -56,6 +57,8 @@ class Phase:
         extra_batches: Batches of the loader trained in the current epoch, beyond one per step.
         batches_in_step: Number of batches of the loader that the current step takes on each rank, unless its data ends.
         num_fetched: Number of them that this rank had; 0 if its data has ended.
+        restore_rates: Restores the learning rates that an algorithm changes during each step, before schedules are
+            stepped; None if none does.
 
     >>> Phase(TrainerMode.TRAIN).timestamp.batch
     Time(0, TimeUnit.BATCH)
@@ -78,6 +81,7 @@ class Phase:
     extra_batches: int = 0
     batches_in_step: int = 1
     num_fetched: int = 1
+    restore_rates: Callable[[State], None] | None = None
     first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))
 
     @property

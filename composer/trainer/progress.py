@@ -53,6 +53,8 @@ def advance(run: Run) -> None:
     run.fetched = None
     if state.max_duration is not None and state.max_duration.unit is _TOKEN:
         check_tokens(run)
+    if phase.restore_rates is not None:
+        phase.restore_rates(state)  # many schedules of torch compute the next rate from the current one
     if run.options.step_schedulers_every_batch:
         for scheduler in state.schedulers:
             scheduler.step()
