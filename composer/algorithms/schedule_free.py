@@ -28,6 +28,7 @@ from composer.core.event import Event
 from composer.core.hooks import listens
 from composer.core.traits import Traits
 from composer.core.types import Batch
+from composer.optim.wrapped_optimizer import unwrapped
 from composer.trees import ensure_tuple
 
 if TYPE_CHECKING:
@@ -243,8 +244,7 @@ class ScheduleFree(Algorithm):
 
 def _schedule_free(optimizers: Sequence[Optimizer]) -> list[Any]:
     """Return the optimizers that swap their parameters between training and evaluation."""
-    # Wrappers of an optimizer, such as SAM, store it under this name.
-    inner = [getattr(optimizer, "base_optimizer", optimizer) for optimizer in optimizers]
+    inner = [unwrapped(optimizer) for optimizer in optimizers]
     found = [one for one in inner if callable(getattr(one, "train", None)) and callable(getattr(one, "eval", None))]
     if not found:
         names = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "none"

@@ -22,6 +22,7 @@ from composer.checkpoint.replica_states import gather_replicas, model_state, of_
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
 from composer.ledger.segment import Position
+from composer.optim.compiled_schedule import schedule_added_groups
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def values_of_ranks(value: Any) -> list[Any]:
 
 
 def _get_optimizers(state: State) -> dict[str, Any]:
+    # Otherwise it would contain groups with values of which the schedules, saved afterwards, do not know.
+    schedule_added_groups(state.schedulers)
     return by_name((class_name(one), optimizer_state(state.model, one)) for one in state.optimizers)
 
 

@@ -16,6 +16,7 @@ from composer._text import first_of, plural
 from composer.checkpoint.quantized_states import dequantized_parts, quantized_from_parts
 from composer.checkpoint.sharded_tensors import Layout
 from composer.dist.dtensor import is_dtensor
+from composer.optim.wrapped_optimizer import unwrapped
 from composer.warnings import ComposerWarning
 
 __all__ = ["class_name", "is_by_parameter", "optimizer_state", "set_optimizer_state"]
@@ -34,7 +35,7 @@ def class_name(optimizer: Optimizer) -> str:
     >>> class_name(torch.optim.SGD([torch.zeros(1)]))
     'SGD'
     """
-    return type(getattr(optimizer, "base_optimizer", optimizer)).__qualname__
+    return type(unwrapped(optimizer)).__qualname__
 
 
 def is_by_parameter(state: Mapping[str, Any]) -> bool:

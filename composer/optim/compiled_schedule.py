@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 from torch import Tensor
@@ -15,13 +13,14 @@ from torch.optim.lr_scheduler import EPOCH_DEPRECATION_WARNING, LambdaLR, LRSche
 from composer.optim.hyperparameter import initial_value, set_value
 from composer.optim.schedule import ComposerScheduler, Plan, number_of_edits
 from composer.optim.schedule_assignment import AssignedSchedule, Job, Schedule, assign, name_of
+from composer.optim.schedule_functions import as_function, has_state
 from composer.optim.schedule_times import Horizon
 
 if TYPE_CHECKING:
     from composer.core.state import State
     from composer.core.time import Time
 
-__all__ = ["CompiledSchedule", "as_function", "compile_composer_scheduler", "has_state"]
+__all__ = ["CompiledSchedule", "compile_composer_scheduler", "schedule_added_groups"]
 
 
 @final
@@ -72,6 +71,7 @@ class CompiledSchedule(LambdaLR):
         self._schedule = job.schedule
         self.hyperparameter = job.hyperparameter
         self.groups = job.groups
+        self._with_added = job.with_added
         self.multiplier: float | None = None
         self.last_epoch = 0
         self._step_count = 1
@@ -131,6 +131,24 @@ class CompiledSchedule(LambdaLR):
         value = self._value()
         if value != self.multiplier:
             self._set(value)
+
+    def schedule_added_groups(self) -> None:
+        """Schedule the groups that were added to the optimizer, from the values they have.
+
+        Their values are set at once, also between two calls of :meth:`step`. A schedule that was assigned to certain
+        groups leaves the others alone.
+        """
+        known, groups, name = len(self.base_lrs), self.optimizer.param_groups, self.hyperparameter
+        added = range(known, len(groups))
+        if self._with_added:
+            self.groups = (*self.groups, *added)
+            self._share_initial(known)
+        self.base_lrs = [*self.base_lrs, *self._initial_values(known)]
+        self.lr_lambdas = [*self.lr_lambdas, *[self._default_lambda] * len(added)]
+        if self._with_added and self.multiplier is not None:
+            for number in added:
+                set_value(groups[number], name, float(self.base_lrs[number]) * self.multiplier)
+        self._last_lr = self._current_lr()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of ``LambdaLR``, the last multiplier, and the state of the schedule."""
@@ -260,14 +278,13 @@ class CompiledSchedule(LambdaLR):
             for number, group in groups[first:]
         ]
 
-    def _add_groups(self) -> None:
-        """Schedule groups that were added to the optimizer, from the values they have, if all others are scheduled."""
-        known = len(self.base_lrs)
-        added = range(known, len(self.optimizer.param_groups))
-        if len(self.groups) == known:
-            self.groups = (*self.groups, *added)
-        self.base_lrs = [*self.base_lrs, *self._initial_values(known)]
-        self.lr_lambdas = [*self.lr_lambdas, *[self._default_lambda] * len(added)]
+    def _share_initial(self, known: int) -> None:
+        """Give added groups the initial value of a group with the same tensor, whose value the schedule has changed."""
+        key, groups = self.hyperparameter, self.optimizer.param_groups
+        for group in groups[known:]:
+            for other in groups[:known]:  # torch sets the default itself in each, not a copy
+                if isinstance(group.get(key), Tensor) and group[key] is other.get(key) and f"initial_{key}" in other:
+                    group.setdefault(f"initial_{key}", other[f"initial_{key}"])
 
     def _current_lr(self) -> list[Any]:
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -277,7 +294,7 @@ class CompiledSchedule(LambdaLR):
         self.multiplier = multiplier
         groups, name = self.optimizer.param_groups, self.hyperparameter
         if len(groups) > len(self.base_lrs):
-            self._add_groups()
+            self.schedule_added_groups()
         bases, functions, default = self.base_lrs, self.lr_lambdas, self._default_lambda
         found: list[Any] = []
         for number in self.groups:
@@ -292,71 +309,26 @@ class CompiledSchedule(LambdaLR):
         self._last_lr = found if all_groups else self._current_lr()
 
 
-def has_state(schedule: Schedule) -> bool:
-    """Return whether a schedule has state to save in checkpoints.
+def schedule_added_groups(schedulers: Iterable[LRScheduler]) -> None:
+    """Let schedules cover the groups that were added to their optimizers; a check in each step, so it must be quick.
 
     Args:
-        schedule: The schedule.
+        schedulers: The schedules of a run; those of torch are left as they are.
 
-    >>> has_state(lambda state, ssr: 1.0)
-    False
+    >>> from composer import State
+    >>> from composer.optim import ConstantScheduler
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD([model.weight], lr=0.5)
+    >>> state = State(model=model, max_duration="4ba", optimizers=optimizer)
+    >>> compiled = compile_composer_scheduler(ConstantScheduler(0.5), state)
+    >>> optimizer.add_param_group({"params": [model.bias], "lr": 2.0})
+    >>> schedule_added_groups([compiled])
+    >>> compiled.get_last_lr()
+    [0.25, 1.0]
     """
-    return all(callable(getattr(schedule, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def as_function(schedule: Schedule, ssr: float = 1.0) -> Callable[[State], float] | None:
-    """Wrap a schedule that is a function of the state so that its result is checked; None for one with a plan.
-
-    Args:
-        schedule: The schedule. A function with a second parameter named ``ssr``, or without default, is passed the
-            ratio.
-        ssr: ``scale_schedule_ratio``.
-
-    Raises:
-        TypeError: The function takes no state, or, when called, does not return a number.
-        ValueError: The ratio is not 1 and the function takes no ratio; or, when called, it returns NaN or infinity.
-
-    >>> as_function(lambda state, ssr: 0.5 * ssr, 0.5)(None)
-    0.25
-    """
-    if isinstance(schedule, ComposerScheduler) and type(schedule).__call__ is ComposerScheduler.__call__:
-        return None
-    name, takes_ratio = name_of(schedule), _takes_ratio(schedule)
-    if not takes_ratio and ssr != 1.0:
-        raise ValueError(
-            f"scale_schedule_ratio={ssr}, but {name} takes only the state and would ignore it. Add a second parameter: "
-            f"{name}(state, ssr)."
-        )
-
-    def value(state: State) -> float:
-        found = schedule(state, ssr) if takes_ratio else schedule(state)
-        try:
-            number = float(found)
-        except (TypeError, ValueError):
-            raise TypeError(f"schedulers: {name} must return a number, the multiplier, but got {found!r}.") from None
-        if not math.isfinite(number):
-            raise ValueError(f"schedulers: {name} must return a finite number, but got {number}.")
-        return number
-
-    return value
-
-
-def _takes_ratio(schedule: Callable[..., float]) -> bool:
-    """Return whether to pass the ratio to a function as its second argument."""
-    try:
-        signature = inspect.signature(schedule)
-    except (TypeError, ValueError):  # some functions written in C have none
-        return True
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(signature.parameters.values())
-    ordinary = [parameter for parameter in parameters if parameter.kind in positional]
-    accepts_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    if not ordinary and not accepts_any:
-        name = name_of(schedule)
-        raise TypeError(f"schedulers: {name}{signature} takes no state; write f(state, ssr) -> multiplier.")
-    if len(ordinary) < 2:
-        return accepts_any
-    return ordinary[1].name == "ssr" or ordinary[1].default is inspect.Parameter.empty
+    for scheduler in schedulers:
+        if isinstance(scheduler, CompiledSchedule) and len(scheduler.optimizer.param_groups) > len(scheduler.base_lrs):
+            scheduler.schedule_added_groups()
 
 
 def compile_composer_scheduler(

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from composer._text import did_you_mean
 from composer.core.time import Time
 from composer.optim.schedule import ComposerScheduler
+from composer.optim.wrapped_optimizer import is_or_wraps
 
 __all__ = ["AssignedSchedule", "Job", "Schedule", "assign", "name_of"]
 
@@ -27,6 +28,7 @@ class AssignedSchedule:
     """A schedule assigned to a hyperparameter, an optimizer or some of its parameter groups.
 
     If the trainer gets several schedules, an unassigned one sets all learning rates that no assigned one sets.
+    Parameter groups that are added during training are set by schedules that are not assigned to certain ``groups``.
     ``schedule.assign(...)`` is the same as ``AssignedSchedule(schedule, ...)``, which also accepts plain functions.
 
     Args:
@@ -115,6 +117,7 @@ class Job:
         optimizer: The optimizer.
         hyperparameter: The scheduled hyperparameter.
         groups: Indices of the parameter groups.
+        with_added: Whether it also schedules groups that are added to the optimizer later.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     >>> Job(lambda state: 0.5, optimizer).hyperparameter
@@ -125,6 +128,7 @@ class Job:
     optimizer: Optimizer
     hyperparameter: str = "lr"
     groups: tuple[int, ...] = (0,)
+    with_added: bool = False
 
 
 def name_of(schedule: Any) -> str:
@@ -161,10 +165,12 @@ def assign(
     """
     claimed: dict[_Slot, str] = {}
     torch_schedulers = [entry for entry in entries if isinstance(entry, LRScheduler)]
+    torch_scheduled: set[int] = set()
     for scheduler in torch_schedulers:  # several of torch's may act on one optimizer; their effects multiply
-        for number in range(len(scheduler.optimizer.param_groups)):
-            claimed[id(scheduler.optimizer), "lr", number] = name_of(scheduler)
-    torch_scheduled = {id(scheduler.optimizer) for scheduler in torch_schedulers}
+        for optimizer in optimizers:
+            if is_or_wraps(optimizer, scheduler.optimizer):
+                torch_scheduled.add(id(optimizer))
+                claimed |= {(id(optimizer), "lr", n): name_of(scheduler) for n in range(len(optimizer.param_groups))}
     assigned = {id(e): _jobs(e, optimizers, claimed) for e in entries if isinstance(e, AssignedSchedule)}
     unassigned = [entry for entry in entries if not isinstance(entry, (LRScheduler, AssignedSchedule))]
     remaining = [optimizer for optimizer in optimizers if id(optimizer) not in torch_scheduled]
@@ -192,7 +198,7 @@ def _rest(schedule: Schedule, optimizers: Sequence[Optimizer], claimed: dict[_Sl
     for optimizer in optimizers:
         groups = [n for n in range(len(optimizer.param_groups)) if (id(optimizer), "lr", n) not in claimed]
         if groups:
-            jobs.append(Job(schedule, optimizer, "lr", tuple(groups)))
+            jobs.append(Job(schedule, optimizer, "lr", tuple(groups), with_added=True))
     if not jobs:
         claimers = ", ".join(sorted(set(claimed.values())))
         raise ValueError(
@@ -214,7 +220,7 @@ def _jobs(entry: AssignedSchedule, optimizers: Sequence[Optimizer], claimed: dic
                     f"{group} of {type(optimizer).__name__}. Assign them to different groups, or chain them with a + b."
                 )
             claimed[slot] = name_of(entry)
-        jobs.append(Job(entry.schedule, optimizer, entry.hyperparameter, groups))
+        jobs.append(Job(entry.schedule, optimizer, entry.hyperparameter, groups, entry.groups is None))
     return jobs
 
 
@@ -225,7 +231,7 @@ def _optimizers(entry: AssignedSchedule, optimizers: Sequence[Optimizer]) -> Seq
         return optimizers
     if isinstance(chosen, int) and 0 <= chosen < len(optimizers):
         return [optimizers[chosen]]
-    found = [optimizer for optimizer in optimizers if optimizer is chosen]
+    found = [optimizer for optimizer in optimizers if is_or_wraps(optimizer, chosen)]
     if not found:
         names = ", ".join(f"{number} ({type(optimizer).__name__})" for number, optimizer in enumerate(optimizers))
         raise ValueError(f"{entry!r} is for an optimizer that was not passed as optimizers=. There are {names}.")

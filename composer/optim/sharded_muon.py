@@ -19,6 +19,7 @@ from torch.optim import Muon, Optimizer
 from composer import dist
 from composer.dist.dtensor import is_dtensor, local_tensors
 from composer.optim.muon import MuonAdamW
+from composer.optim.wrapped_optimizer import unwrapped
 
 __all__ = ["step_sharded"]
 
@@ -34,7 +35,7 @@ def step_sharded(optimizer: Optimizer) -> None:
 
     >>> step_sharded(Muon([torch.nn.Parameter(torch.ones(2, 2))]))
     """
-    optimizer = getattr(optimizer, "base_optimizer", optimizer)
+    optimizer = unwrapped(optimizer)
     if not isinstance(optimizer, (Muon, MuonAdamW)):
         return
     stepped: list[tuple[Tensor, Tensor]] = []

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from composer._text import positive
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.schedule_times import truncate_to_int
+from composer.optim.wrapped_optimizer import is_or_wraps
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_num_steps", "check_torch_schedule", "is_torch_schedule", "scale_torch_schedule", "steps_of"]
@@ -62,7 +63,7 @@ def check_torch_schedule(scheduler: LRScheduler, optimizers: Sequence[Optimizer]
             f"'eval/Accuracy', mode='max', factor={scheduler.factor}, patience={scheduler.patience}), which reads it "
             f"after evaluations."
         )
-    if not any(optimizer is scheduler.optimizer for optimizer in optimizers):
+    if not any(is_or_wraps(optimizer, scheduler.optimizer) for optimizer in optimizers):
         raise ValueError(
             f"schedulers: {name} sets the learning rate of an optimizer that was not passed as optimizers=. Create "
             f"the scheduler with one of those."

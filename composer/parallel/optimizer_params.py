@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import LBFGS, Optimizer
 
 from composer.optim.sharded_muon import step_sharded
+from composer.optim.wrapped_optimizer import unwrapped
 
 __all__ = ["ParameterNames", "check_optimizer_supports_sharding", "shard_optimizers", "swap_parameters"]
 
@@ -53,7 +54,7 @@ def check_optimizer_supports_sharding(optimizer: Optimizer) -> None:
 
     >>> check_optimizer_supports_sharding(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
     """
-    if isinstance(getattr(optimizer, "base_optimizer", optimizer), LBFGS):
+    if isinstance(unwrapped(optimizer), LBFGS):
         raise ValueError(
             "LBFGS needs all parameters as one vector, but each rank has only a shard of them. Use data parallelism "
             "(parallelism_config=None) or another optimizer."

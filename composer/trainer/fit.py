@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from composer.core.event import BATCH_CHECKPOINT, BATCH_END, BATCH_START, Event
+from composer.optim.compiled_schedule import schedule_added_groups
 from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import reset_failed_step, rewind_batch
@@ -69,10 +70,12 @@ def _fit(run: Run) -> None:
     phase.batch_start_time, first_batch = time.perf_counter(), state.timestamp.batch
     _finish_interrupted_evaluation(run)
     check_infinite = check_epochs_end(run)
+    schedulers = state.schedulers
     while not state.finished:
         if state.timestamp.batch_in_epoch.value == 0:
             _start_epoch(run)
         for state.batch in batches(run, check_infinite=check_infinite):
+            schedule_added_groups(schedulers)  # so that LRMonitor logs the rates of this step
             fire(BATCH_START)
             train_batch(run)
             step = phase.timestamp.__fields__.batch

@@ -23,6 +23,7 @@ from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.hyperparameter import set_value
+from composer.optim.wrapped_optimizer import is_or_wraps
 from composer.storage.uris import is_remote, local_path
 from composer.trainer.fingerprint.expect import expect_start
 from composer.trainer.replay.file_guard import changed_files
@@ -315,7 +316,7 @@ def _set_hyperparameter(state: State, optimizer: Optimizer, number: int, name: s
     """Set a hyperparameter of a group, as the value that its schedule multiplies if there is one."""
     group, current = optimizer.param_groups[number], value
     for scheduler in state.schedulers:
-        if scheduler.optimizer is not optimizer:
+        if not is_or_wraps(optimizer, scheduler.optimizer):
             continue
         if isinstance(scheduler, CompiledSchedule):
             if scheduler.hyperparameter == name and number in scheduler.groups:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
 from composer.core.types import Batch
 from composer.optim.closure_use import may_use_closure, needs_closure, step_with_closure, takes_closure
+from composer.optim.compiled_schedule import schedule_added_groups
 from composer.trainer import optimizer_calls
 from composer.trainer.closure import StepClosure
 from composer.trainer.failed_step import copy_containers
@@ -171,7 +172,7 @@ def zero_gradients(run: Run) -> None:
 
 def _compute_gradients(run: Run) -> Tensor:
     """Compute the gradients of the full batch; return its loss."""
-    state, fire = run.state, run.engine.run_event
+    state, fire, schedulers = run.state, run.engine.run_event, run.state.schedulers
     fire(BEFORE_TRAIN_BATCH)
     zero_gradients(run)
     loss = accumulate_gradients(run) if run.auto_microbatch is None else run.auto_microbatch.accumulate_gradients(run)
@@ -182,7 +183,9 @@ def _compute_gradients(run: Run) -> Tensor:
     if scaler is not None:
         for optimizer in state.optimizers:
             scaler.unscale_(optimizer)
+    schedule_added_groups(schedulers)  # a replay records the rates at the next event
     fire(AFTER_TRAIN_BATCH)
+    schedule_added_groups(schedulers)  # those that were added at this event step now, too
     run.gradients_ready = True
     return loss
 

@@ -15,6 +15,7 @@ from composer.algorithms import SAM, GradientClipping, MixUp, apply_blurpool
 from composer.algorithms.sam import SAMOptimizer
 from composer.loggers import InMemoryLogger
 from composer.models import ComposerClassifier
+from composer.optim import LinearScheduler
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
 
@@ -304,6 +305,41 @@ def test_schedules_and_a_missing_optimizer():
     loop.step(engine)
     made.step()
     assert engine.state.optimizers[0].base_optimizer.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["of the optimizer", "of SAM"])
+@pytest.mark.parametrize("kind", ["torch", "assigned", "later"])
+def test_a_schedule_of_the_optimizer_belongs_to_sam(kind, inside):
+    from torch.optim.lr_scheduler import ExponentialLR
+
+    model, used = make_model(), []
+    sgd = SGD(model.parameters(), lr=0.1)
+    optimizer = sgd if inside else SAMOptimizer(sgd)
+    schedule = LinearScheduler().assign(optimizer=optimizer) if kind == "assigned" else ExponentialLR(optimizer, 0.5)
+    sgd.register_step_pre_hook(lambda *_: used.append(sgd.param_groups[0]["lr"] / 0.1))
+    given = {"schedulers": schedule, "step_schedulers_every_batch": True}
+    trainer = Trainer(
+        model=model,
+        optimizers=optimizer,
+        train_dataloader=make_batches()[:4],
+        max_duration="4ba",
+        algorithms=SAM(rho=0.1),
+        progress_bar=False,
+        **({} if kind == "later" else given),
+    )
+    trainer.fit(**(given if kind == "later" else {}))
+    assert used == pytest.approx([1.0, 0.75, 0.5, 0.25] if kind == "assigned" else [1.0, 0.5, 0.25, 0.125])
+
+
+def test_a_schedule_of_the_optimizer_leaves_no_rate_to_others():
+    model = make_model()
+    sgd = SGD(model.parameters(), lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.ConstantLR(sgd), LinearScheduler()]
+    with pytest.raises(ValueError, match="LinearScheduler has nothing to set, because ConstantLR"):
+        Trainer(model=model, optimizers=sgd, schedulers=schedulers, algorithms=SAM(), progress_bar=False)
+    schedule = torch.optim.lr_scheduler.ConstantLR(SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    with pytest.raises(ValueError, match="ConstantLR sets the learning rate of an optimizer that was not passed"):
+        Trainer(model=model, optimizers=sgd, schedulers=schedule, algorithms=SAM(), progress_bar=False)
 
 
 def test_composes_with_surgery_clipping_and_mixup():

@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from composer.core.timestamp import Timestamp
-from composer.optim.compiled_schedule import CompiledSchedule, as_function
+from composer.optim.compiled_schedule import CompiledSchedule, schedule_added_groups
 from composer.optim.schedule_assignment import Job
+from composer.optim.schedule_functions import as_function
 from composer.optim.scheduler import (
     ComposerScheduler,
     ConstantScheduler,
@@ -69,6 +70,24 @@ def test_a_group_that_is_added_beside_one_without_a_schedule_has_none() -> None:
     count_batch(state)
     compiled.step()
     assert compiled.get_last_lr() == [1.0, 0.75, 0.1]
+
+
+def test_a_group_that_is_added_before_the_run_begins_gets_no_value_yet() -> None:
+    state = state_of("4ba")
+    compiled = CompiledSchedule(Job(ConstantScheduler(0.5), state.optimizers[0], with_added=True), state)
+    state.optimizers[0].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.1})
+    schedule_added_groups([compiled])
+    assert compiled.get_last_lr() == [1.0, 0.1]
+    compiled.refresh()
+    assert compiled.get_last_lr() == [0.5, 0.05]
+
+
+def test_schedules_of_torch_are_left_to_themselves() -> None:
+    optimizer = sgd()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.1})
+    schedule_added_groups([schedule])
+    assert schedule.base_lrs == [1.0]
 
 
 def test_it_passes_for_one_of_torch_and_leaves_the_optimizer_alone() -> None:

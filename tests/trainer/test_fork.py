@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from composer import Algorithm, Callback, ComposerModel, Trainer
-from composer.algorithms import EMA, SqueezeExcite
+from composer.algorithms import EMA, SAM, SqueezeExcite
 from composer.checkpoint.at_step import history_of
 from composer.loggers import CSVLogger
 from composer.optim import ConstantScheduler, CosineAnnealingWithWarmupScheduler, LinearScheduler
@@ -146,6 +146,24 @@ def test_a_changed_learning_rate_is_that_of_the_schedule(schedule, tmp_path):
     assert again.rates == pytest.approx({step: seen.rates[step] / 10 for step in range(10, 18)})
     assert {step: again.samples[step] for step in again.rates} == {step: seen.samples[step] for step in range(10, 18)}
     assert not same(again, seen, range(10, 11))
+
+
+def test_a_changed_learning_rate_is_that_of_the_schedule_of_an_optimizer_in_sam(tmp_path):
+    seen, again = Seen(), Seen()
+
+    def run_of(folder: str, callback: Seen, lr: float) -> Trainer:
+        model = Net()
+        sgd = torch.optim.SGD(model.parameters(), lr=lr)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)
+        arguments = {"schedulers": schedule, "step_schedulers_every_batch": True, "algorithms": SAM()}
+        return made(tmp_path / folder, callback, model=model, optimizers=sgd, **arguments)
+
+    with run_of("run", seen, 0.05) as run:
+        run.fit()
+    with run_of("fork", again, 0.005) as run:
+        run.fork(10, tmp_path / "run", changes=["optimizers.lr"])
+        run.fit()
+    assert again.rates == pytest.approx({step: seen.rates[step] / 10 for step in range(10, 18)})
 
 
 def test_a_resumed_fork_is_the_fork(tmp_path):

@@ -203,7 +203,8 @@ class AutoMicrobatch:
         state, samples = run.state, self._record_shape(run)
         self._size = min(self._size or samples, samples)
         before = ObjectSnapshot(
-            [state.model, state.optimizers, tuple(state.algorithms), state.scaler], device=torch.device("cpu")
+            [state.model, state.optimizers, tuple(state.algorithms), tuple(state.schedulers), state.scaler],
+            device=torch.device("cpu"),
         )
         rollback = BatchRollback(state)
         rollback.save()
