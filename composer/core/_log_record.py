@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from composer import trees
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
+
+# Reading it off its module costs as much as the comparison.
+_STRIDED: Final = torch.strided
 
 
 class LogRecord:
@@ -60,22 +63,94 @@ def time_counters(timestamp: Timestamp) -> dict[str, int]:
     return counters
 
 
-def copy_value(value: Any) -> Any:
-    """Copy a value, since the caller may modify it before delivery."""
+def check_value(name: Any, value: Any) -> None:
+    """Refuse what no logger can write, whether or not one receives it.
+
+    Args:
+        name: Name of the metric.
+        value: Its value.
+
+    Raises:
+        TypeError: The name is not a string, or the value has no data: it is a tensor on the device "meta".
+    """
+    _check_name(name)
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        _check_tensor(name, value)
+    elif isinstance(value, (list, tuple, dict)):
+        for leaf in trees.leaves(value):
+            if isinstance(leaf, Tensor):
+                _check_tensor(name, leaf)
+
+
+def copy_value(name: Any, value: Any) -> Any:
+    """Check and copy a value, since the caller may modify it before delivery; sparse tensors become dense.
+
+    Args:
+        name: Name of the metric.
+        value: Its value.
+
+    Raises:
+        TypeError: As :func:`check_value`.
+        ValueError: A tensor cannot be made dense.
+    """
+    _check_name(name)
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+        dense = dense_tensor(name, tensor)
+        return dense.clone() if dense is tensor else dense
     if isinstance(value, (list, tuple, dict)):
-        return copy.deepcopy(trees.map_tensors(Tensor.detach, value))
+        return copy.deepcopy(trees.map_tensors(lambda tensor: dense_tensor(name, tensor.detach()), value))
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def complete_records(records: Sequence[LogRecord], losses: Container[str] = ()) -> int | None:
+def dense_tensor(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor itself if it is dense, and a dense one of the same values otherwise.
+
+    Args:
+        name: Name of the metric.
+        tensor: Its value, or a part of it.
+
+    Raises:
+        TypeError: The tensor has no data.
+        ValueError: It cannot be made dense: it would be too large, or has rows of different lengths.
+    """
+    _check_tensor(name, tensor)
+    if tensor.layout is _STRIDED:
+        return tensor
+    try:
+        return tensor.to_dense()
+    except torch.OutOfMemoryError:
+        raise  # automatic microbatching answers it with smaller microbatches
+    except RuntimeError as error:
+        raise ValueError(
+            f"The metric {name!r} has the layout {tensor.layout} and the shape {tuple(tensor.shape)}, and cannot be "
+            f"made dense for the loggers ({error}). Log a summary of it, such as its sum."
+        ) from error
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"The name of a metric must be a string, but got {name!r} of type {type(name).__name__}. Convert it with "
+            f"str(), or log the value under a name such as 'layer/1'."
+        )
+
+
+def _check_tensor(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise TypeError(
+            f"The metric {name!r} is a tensor on the device 'meta' of shape {tuple(tensor.shape)}, which has no data "
+            f"to log. Log the value once it is computed on another device, or leave the metric out."
+        )
+
+
+def complete_records(records: Sequence[LogRecord]) -> int | None:
     """Complete pending records: add counters, and copy tensors to the host, in one transfer for each device and dtype.
 
     A tensor of one element becomes a number in records with ``as_numbers``, and keeps its shape in others.
 
     Returns:
-        The first step at which one of ``losses`` is NaN, or None.
+        The first step at which a loss of training is NaN, or None.
     """
     nan_since: int | None = None
     groups: dict[tuple[torch.device, torch.dtype, bool], list[tuple[LogRecord, str, Tensor]]] = defaultdict(list)
@@ -104,7 +179,8 @@ def complete_records(records: Sequence[LogRecord], losses: Container[str] = ()) 
             record.metrics[name] = element.reshape(value.shape).clone()
     for record, name, number in numbers:
         record.metrics[name] = number
-        if number != number and name in losses and (nan_since is None or record.step < nan_since):
+        # By its name, since a model may return a loss in some steps only.
+        if number != number and name.startswith("loss/train/") and (nan_since is None or record.step < nan_since):
             nan_since = record.step
     return nan_since
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
-from composer.core._log_record import LogRecord, complete_records, copy_value
+from composer.core._log_record import LogRecord, check_value, complete_records, copy_value
 from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
@@ -107,11 +107,15 @@ class Logger:
 
         Args:
             metrics: Values by name; destinations receive the current values. Tensors stay on their device until a
-                destination is due, and arrive as tensors on the CPU.
+                destination is due, and arrive as dense tensors on the CPU.
             step: The step; the number of batches trained by default.
+
+        Raises:
+            TypeError: A name is not a string, or a tensor is on the device "meta".
+            ValueError: A sparse tensor cannot be made dense.
         """
-        if self._queues:
-            self.enqueue({name: copy_value(value) for name, value in metrics.items()}, step, as_numbers=False)
+        prepare = copy_value if self._queues else check_value
+        self.enqueue({name: prepare(name, value) for name, value in metrics.items()}, step, as_numbers=False)
 
     def enqueue(
         self, metrics: dict[str, Any], step: int | None = None, *, as_numbers: bool = True, with_counters: bool = False
@@ -366,7 +370,7 @@ class Logger:
     def _deliver(self, queues: Sequence[tuple[LoggerDestination, list[LogRecord]]]) -> None:
         pending = [entry for _, queue in queues for entry in queue if entry.pending]
         # Losses are checked for NaN here, where they are on the host anyway.
-        nan_since = complete_records(pending, self._state.total_loss_dict)
+        nan_since = complete_records(pending)
         if nan_since is not None and not self._nan_reported:
             self._nan_reported = True
             text = f"loss is NaN since batch {nan_since} (NaNMonitor raises an error there)"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
+from composer.core._log_record import dense_tensor
 from composer.core.array_axes import is_array
 from composer.core.eval_mode import model_eval_mode
 from composer.core.model import ComposerModel
@@ -148,14 +149,19 @@ def named_values(name: str, value: Any) -> dict[str, Any]:
 
     Args:
         name: The metric's name in the log.
-        value: The computed value, or a dict of values.
+        value: The computed value, or a dict of values; sparse tensors become dense.
+
+    Raises:
+        TypeError: A value has no data: it is a tensor on the device "meta".
+        ValueError: A tensor cannot be made dense.
 
     >>> named_values("metrics/eval/F", {"precision": 1.0, "recall": 0.5})
     {'metrics/eval/F/precision': 1.0, 'metrics/eval/F/recall': 0.5}
     """
+    parts: dict[str, Any] = {name: value}
     if isinstance(value, dict):
-        return {f"{name}/{key}": part for key, part in cast("dict[str, Any]", value).items()}
-    return {name: value}
+        parts = {f"{name}/{key}": part for key, part in cast("dict[str, Any]", value).items()}
+    return {one: dense_tensor(one, part) if isinstance(part, Tensor) else part for one, part in parts.items()}
 
 
 def describe_arrays(run: Run, values: dict[str, Any], metric: Metric, data: Any) -> None:

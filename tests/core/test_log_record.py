@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from composer.core import _log_record
-from composer.core._log_record import LogRecord, complete_records, copy_value
+from composer.core._log_record import LogRecord, complete_records, copy_value, dense_tensor
 from composer.core.timestamp import Timestamp
 from tests.streams import FakeCuda, RaceError, side_stream
 
@@ -17,7 +17,7 @@ def logged(as_numbers: bool) -> LogRecord:
     """An entry of device tensors that are changed after they were logged."""
     values: dict[str, Any] = {"loss": torch.ones(()).to("cuda"), "norm": torch.ones(1).to("cuda")}
     values |= {"vector": torch.ones(3).to("cuda"), "nested": [torch.ones(2).to("cuda")]}
-    metrics = {name: value if name == "nested" else copy_value(value) for name, value in values.items()}
+    metrics = {name: value if name == "nested" else copy_value(name, value) for name, value in values.items()}
     entry = LogRecord(metrics, 1, Timestamp(), as_numbers)
     for name in ("loss", "norm", "vector"):
         values[name].add_(1)
@@ -65,3 +65,39 @@ def test_fake_streams_detect_values_of_an_unsynchronized_stream() -> None:
             value = torch.ones(()).to("cuda")
         entry = LogRecord({"loss": value}, 1, Timestamp(), as_numbers=True)
         complete_records([entry])
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Sparse CSR tensor support is in beta", "ignore:Sparse CSC tensor support is in beta"
+)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_value_is_copied_to_a_dense_one(layout: torch.layout) -> None:
+    value = torch.eye(2, requires_grad=True).to_sparse(layout=layout)
+    copied = copy_value("m", {"part": [value]})["part"][0]
+    value.detach().values().zero_()
+    assert copied.layout is torch.strided
+    assert copied.tolist() == [[1, 0], [0, 1]]
+    assert not copied.requires_grad
+
+
+def test_what_cannot_be_dense_is_refused_by_name() -> None:
+    at, shape = torch.zeros(2, 1, dtype=torch.long), (2**31, 2**31 - 1)
+    huge = torch.sparse_coo_tensor(at, torch.ones(1), shape, check_invariants=True)
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    for value in (huge, ragged):
+        with pytest.raises(ValueError, match=r"^The metric 'm' has the layout .* cannot be made dense .* summary"):
+            dense_tensor("m", value)
+
+
+def test_a_dense_value_is_not_copied_again() -> None:
+    value = torch.ones(2)
+    assert dense_tensor("m", value) is value
+
+
+def test_memory_that_runs_out_keeps_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("too large")
+
+    monkeypatch.setattr(torch.Tensor, "to_dense", fail)
+    with pytest.raises(torch.OutOfMemoryError, match="too large"):
+        dense_tensor("m", torch.ones(1).to_sparse())

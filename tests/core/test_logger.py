@@ -127,6 +127,36 @@ class TestDestinations:
         assert due == [True, False, False, True, False, False, True]
 
 
+class TestRefusedMetrics:
+    """What no logger can write is refused where it is logged, whatever the loggers, and nothing else is lost."""
+
+    @pytest.mark.parametrize("loggers", [(), (Keeps(),)], ids=["no logger", "logger"])
+    @pytest.mark.parametrize("value", [torch.ones((), device="meta"), torch.ones(3, device="meta")])
+    def test_tensors_without_data(self, loggers, value):
+        for given in (value, [1, value], {"part": (value,)}):
+            with pytest.raises(TypeError, match=r"^The metric 'bad' is a tensor on the device 'meta' of shape \("):
+                logger_of(*loggers).log_metrics({"good": 1, "bad": given})
+
+    @pytest.mark.parametrize("loggers", [(), (Keeps(),)], ids=["no logger", "logger"])
+    @pytest.mark.parametrize("name", [1, None, ("a", 1)])
+    def test_names_that_are_no_text(self, loggers, name):
+        message = f"The name of a metric must be a string, but got {name!r} of type {type(name).__name__}. Convert it"
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
+            logger_of(*loggers).log_metrics({name: 1.0})
+
+    def test_records_logged_before_are_delivered(self):
+        keeps = Keeps()
+        logger = logger_of(keeps, deferred=True)
+        logger.enqueue({"loss": torch.tensor(0.5)})
+        logger.log_metrics({"sparse": torch.ones(1).to_sparse(), "eye": torch.eye(2).to_sparse()})
+        with pytest.raises(TypeError, match="'bad'"):
+            logger.log_metrics({"bad": torch.ones((), device="meta")})
+        logger.flush()
+        (_, first, _), (_, second, _) = keeps.calls
+        assert first == {"loss": 0.5}
+        assert (second["sparse"].tolist(), second["eye"].tolist()) == ([1], [[1, 0], [0, 1]])
+
+
 class TestSteps:
     def test_the_number_of_batches_by_default(self):
         keeps = Keeps()

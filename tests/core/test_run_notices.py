@@ -85,7 +85,6 @@ def test_a_nan_loss_is_reported_once(caplog) -> None:
 
     state = State(torch.nn.Linear(1, 1))
     logger = Logger(state, [Reader()])
-    state.total_loss_dict = {"loss/train/total": torch.tensor(0.0)}
     logger.deferred = True
     nan = torch.tensor(float("nan"))
     for step, loss in enumerate([torch.tensor(1.0), torch.tensor(float("inf")), nan, torch.tensor(1.0), nan]):
@@ -98,3 +97,16 @@ def test_a_nan_loss_is_reported_once(caplog) -> None:
     logger.enqueue({"loss/train/total": nan}, 6)
     logger.flush()
     assert logger.notices.texts[1:] == ["loss is NaN since batch 6 (NaNMonitor raises an error there)"]
+
+
+def test_a_nan_loss_of_an_earlier_step_is_reported(caplog) -> None:
+    """A model may return a loss in some steps only, and records are delivered after steps without it."""
+    state = State(torch.nn.Linear(1, 1))
+    logger = Logger(state, [LoggerDestination()])
+    logger.deferred = True
+    for step in range(4):
+        some = {"loss/train/aux": torch.tensor(float("nan"))} if step == 2 else {}
+        state.total_loss_dict = {"loss/train/total": torch.tensor(0.5), **some}
+        logger.enqueue(dict(state.total_loss_dict), step)
+    logger.flush()
+    assert logger.notices.texts == ["loss is NaN since batch 2 (NaNMonitor raises an error there)"]

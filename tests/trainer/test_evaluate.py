@@ -337,3 +337,20 @@ def test_eval_from_a_callback_while_training() -> None:
     assert delivered.found == [0, 2, 2, 2, 2, 2, 2, 2]
     assert len(log.series("loss/train/total")) == 8
     assert trainer.state.phase.mode is TrainerMode.TRAIN
+
+
+def test_metrics_may_compute_sparse_tensors() -> None:
+    class PairError(MeanSquaredError):
+        def compute(self):
+            pair = super().compute().repeat(2)
+            return {"dense": pair, "sparse": pair.to_sparse()}
+
+    class Model(Regression):
+        def get_metrics(self, is_train):
+            return {"Pair": PairError()}
+
+    log = Received()
+    trainer_of(Model(), eval_dataloader=regression_data(2, seed=7), loggers=log).fit()
+    for label in ("train", "eval"):
+        dense, sparse = (log.series(f"metrics/{label}/Pair/{kind}") for kind in ("dense", "sparse"))
+        assert dense == sparse != []
