@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
-__all__ = ["complete_rows", "csv_rows", "is_torn"]
+__all__ = ["TIME_COLUMNS", "column_of", "complete_rows", "csv_rows", "is_torn", "metric_of"]
+
+# The columns of every row of a log of metrics; those of the metrics follow.
+TIME_COLUMNS: Final = ("step", "epoch", "seconds")
+_PREFIX: Final = "metrics/"
+_TAKEN: Final = re.compile(f"(?:{_PREFIX})*(?:{'|'.join(TIME_COLUMNS)})")
 
 # The largest that the C type of the limit holds on all systems.
 _LONGEST_CELL = 2**31 - 1
+
+
+def column_of(metric: str) -> str:
+    """Return the column of a metric in a log: its name, unless that is a column of time, or the column of another.
+
+    Args:
+        metric: Name of the metric.
+
+    >>> [column_of(name) for name in ("loss", "step", "metrics/step", "metrics/eval/step")]
+    ['loss', 'metrics/step', 'metrics/metrics/step', 'metrics/eval/step']
+    """
+    return _PREFIX + metric if _TAKEN.fullmatch(metric) else metric
+
+
+def metric_of(column: str) -> str:
+    """Return the name of the metric of a column, see :func:`column_of`.
+
+    Args:
+        column: Name of the column.
+
+    >>> [metric_of(name) for name in ("loss", "metrics/step", "metrics/metrics/step", "metrics/eval/step")]
+    ['loss', 'step', 'metrics/step', 'metrics/eval/step']
+    """
+    return column.removeprefix(_PREFIX) if _TAKEN.fullmatch(column) else column
 
 
 def csv_rows(lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:

@@ -6,14 +6,12 @@ import codecs
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from composer.core.csv_rows import complete_rows, is_torn
+from composer.core.csv_rows import TIME_COLUMNS, complete_rows, is_torn, metric_of
 from composer.history.builder import HistoryBuilder
 
 __all__ = ["is_csv_table", "read_csv_table", "shared_rows"]
-
-_TIME: Final = ["step", "epoch", "seconds"]
 
 
 def is_csv_table(path: Path) -> bool:
@@ -31,7 +29,11 @@ def is_csv_table(path: Path) -> bool:
     """
     with path.open("rb") as file:
         # Spreadsheets put a byte order mark at the start.
-        return file.read(len(",".join(_TIME)) + 4).removeprefix(codecs.BOM_UTF8).startswith(",".join(_TIME).encode())
+        return (
+            file.read(len(",".join(TIME_COLUMNS)) + 4)
+            .removeprefix(codecs.BOM_UTF8)
+            .startswith(",".join(TIME_COLUMNS).encode())
+        )
 
 
 def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
@@ -47,18 +49,18 @@ def read_csv_table(builder: HistoryBuilder, path: Path, start: int = 0) -> None:
     """
     rows = complete_rows(path)
     header = next(rows, [])
-    names = header[len(_TIME) :]
+    names = list(map(metric_of, header[len(TIME_COLUMNS) :]))
     for number, row in enumerate(rows):
         if number < start:
             continue
         if len(row) > len(header):
             raise ValueError(f"{path}, line {number + 2}, has {len(row)} cells, but the header has {len(header)}.")
-        cells = zip(names, row[len(_TIME) :], strict=False)
+        cells = zip(names, row[len(TIME_COLUMNS) :], strict=False)
         values = {name: _value(cell) for name, cell in cells if cell}
         try:
             builder.add(int(row[0]), values, epoch=float(row[1]), seconds=float(row[2]))
         except (IndexError, OverflowError, ValueError):
-            raise ValueError(f"{path}, line {number + 2}, does not begin with {', '.join(_TIME)}.") from None
+            raise ValueError(f"{path}, line {number + 2}, does not begin with {', '.join(TIME_COLUMNS)}.") from None
     if is_torn(path):
         builder.remarks.append(f"the last row of {path.name} is incomplete, and was left out")
 

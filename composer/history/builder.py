@@ -223,6 +223,9 @@ def _share(lengths: list[int], limit: int) -> int:
 
 def _number(value: Any) -> float | None:
     """Return a logged value as a number; None if it is none."""
+    # Logs write a tensor of one element as a list, unless it has no dimensions.
+    while type(value) in (list, tuple) and len(value) == 1:
+        value = value[0]
     if isinstance(value, str):
         return _SPECIAL.get(value)
     try:

@@ -52,7 +52,7 @@ class TableFile:
             kept = self._rows(found if num_rows is None else min(found, num_rows))
             if len(kept) < found or is_torn(path):
                 set_aside(path, copy=True)
-            self._rewrite(kept)
+            self._rewrite(kept, self.columns)
 
     def last(self) -> dict[str, str]:
         """Return the nonempty cells of the last row, by column; empty if there are no rows."""
@@ -68,9 +68,7 @@ class TableFile:
         """
         new = [column for column in dict.fromkeys(c for row in rows for c in row) if column not in set(self.columns)]
         if new:
-            kept = self._rows(self.num_rows)
-            self.columns += new
-            self._rewrite(kept)
+            self._rewrite(self._rows(self.num_rows), [*self.columns, *new])
         if not rows:
             return
         texts = [_text([[row.get(column, "") for column in self.columns]]) for row in rows]
@@ -94,15 +92,16 @@ class TableFile:
             raise ValueError(f"{self.path} has a row with more cells than its header; move or remove the file.")
         return [row + [""] * (width - len(row)) for row in rows]
 
-    def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
-        """Rewrite the file with the current columns."""
-        width = len(self.columns)
-        before = _text([self.columns, *(list(row) + [""] * (width - len(row)) for row in rows[:-1])])
+    def _rewrite(self, rows: Sequence[Sequence[str]], columns: list[str]) -> None:
+        """Rewrite the file with a header, which is that of the table only once it is in the file."""
+        width = len(columns)
+        before = _text([columns, *(list(row) + [""] * (width - len(row)) for row in rows[:-1])])
         last = _text([list(row) + [""] * (width - len(row)) for row in rows[-1:]])
         new = self.path.with_name(f".{self.path.name}.new")
         new.write_bytes(before + last)
         new.replace(self.path)
-        self.num_rows, self._last_row_at, self._end = len(rows), len(before), len(before) + len(last)
+        self.columns, self.num_rows = columns, len(rows)
+        self._last_row_at, self._end = len(before), len(before) + len(last)
 
 
 def _text(rows: Iterable[Sequence[str]]) -> bytes:

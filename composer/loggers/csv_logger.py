@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from composer.core.csv_rows import TIME_COLUMNS, column_of
 from composer.core.time import TimeUnit
 from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._table_file import TableFile
@@ -18,17 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CSVLogger"]
 
-# The columns of every row.
-_TIME: Final = ("step", "epoch", "seconds")
-
 
 class CSVLogger(RunFileLogger):
     """Writes metrics to a CSV file, for spreadsheets and ``pandas.read_csv``.
 
     The columns are ``step`` (batches trained), ``epoch``, ``seconds`` (trained) and one per metric, in the order of
-    first appearance; a metric with one of these three names becomes ``metrics/step``, and so on. Metrics logged at one
-    step share a row, unless the same metric is logged twice: no value is lost. Cells of metrics that were not logged
-    are empty. Numbers are written so that reading them returns the same number.
+    first appearance; a metric with one of these three names becomes ``metrics/step``, and so on, and one called
+    ``metrics/step`` becomes ``metrics/metrics/step``; :class:`.History` reads the names that were logged. Metrics
+    logged at one step share a row, unless the same metric is logged twice: no value is lost. Cells of metrics that were
+    not logged are empty. Numbers are written so that reading them returns the same number.
 
     An existing file of an earlier run with the same name is moved to ``name.1.csv``. A resumed run continues its file
     from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.csv`` first.
@@ -83,7 +82,7 @@ class CSVLogger(RunFileLogger):
         if not self._run_file.is_active:
             return
         now = {"step": step, "epoch": timestamp.count(TimeUnit.EPOCH), "seconds": timestamp.count(TimeUnit.SECOND)}
-        cells = {f"metrics/{name}" if name in _TIME else name: _cell(value) for name, value in metrics.items()}
+        cells = {column_of(name): _cell(value) for name, value in metrics.items()}
         self._add({name: _cell(value) for name, value in now.items()}, cells)
         self._write_now()
 
@@ -130,7 +129,7 @@ class CSVLogger(RunFileLogger):
             last = saved["last"] if saved and rows is not None and table.num_rows <= rows else table.last()
             early, self._rows, self._written, self._changed = self._rows, [last], not is_cut, True
             for row in early:
-                now = {name: row.pop(name) for name in _TIME}
+                now = {name: row.pop(name) for name in TIME_COLUMNS}
                 self._add(now, row)
         return table
 

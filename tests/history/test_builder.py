@@ -21,6 +21,9 @@ def test_what_values_may_be() -> None:
         "vector": torch.tensor([1.0, 2.0]),
         "word": "0.5",
         "ragged": [[1], [2, 3]],
+        "one": [0.5],
+        "one of NaN": [["NaN"]],
+        "one word": ["0.5"],
         "mapping": {"a": 1},
         "nothing": None,
         "large": 10**400,
@@ -33,6 +36,8 @@ def test_what_values_may_be() -> None:
         "special": -np.inf,
         "tensor": 0.5,
         "scalar": 2.5,
+        "one": 0.5,
+        "one of NaN": pytest.approx(np.nan, nan_ok=True),
     }
     np.testing.assert_equal(history.arrays["matrix"].values, [[1, np.nan], [2, 3]])
     assert history.arrays["vector"].step == 7

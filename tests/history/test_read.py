@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from composer import Callback
 from composer.history import History
@@ -303,3 +305,26 @@ def test_times_that_are_not_finite_are_unknown(tmp_path: Path) -> None:
     assert history.seconds is None
     assert history["loss"].epoch is None
     assert history.events[0].seconds is None
+
+
+def test_files_have_what_the_history_of_the_run_has(tmp_path: Path) -> None:
+    class Log(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            number = float(state.timestamp.batch)
+            values = {"vector of one": torch.tensor([number]), "matrix of one": torch.full((1, 1), number)}
+            values |= {"NaN": torch.tensor([math.nan]), "list": [number], "eye": torch.eye(2).to_sparse()}
+            names = {"step": number, "metrics/step": number + 1, "metrics/metrics/step": number + 2, "epoch": 0.25}
+            logger.log_metrics({**values, **names})
+
+    paths = [tmp_path / "log.jsonl", tmp_path / "metrics.csv"]
+    loggers = [JSONLinesLogger(str(paths[0])), CSVLogger(str(paths[1]))]
+    with trainer_of(max_duration="3ba", loggers=loggers, callbacks=Log()) as trainer:
+        trainer.fit()
+        live = trainer.history
+    assert live["vector of one"].values.tolist() == [1, 2, 3]
+    for path in paths:
+        read = History.read(path)
+        assert set(read.series) == set(live.series), path
+        for name, series in live.series.items():
+            np.testing.assert_array_equal(read[name].values, series.values, err_msg=f"{name} in {path}")
+        assert read.arrays["eye"].values.tolist() == live.arrays["eye"].values.tolist() == [[1, 0], [0, 1]]

@@ -66,7 +66,9 @@ def test_a_metric_logged_twice_at_a_step_gets_two_rows(tmp_path) -> None:
 ENTRIES = st.lists(
     st.tuples(
         st.integers(0, 3),
-        st.dictionaries(st.sampled_from(["a", "b", "step", "x,y"]), st.floats(allow_nan=False) | st.text(), min_size=1),
+        st.dictionaries(
+            st.sampled_from(["a", "step", "metrics/step", "x,y"]), st.floats(allow_nan=False) | st.text(), min_size=1
+        ),
         st.booleans(),
     )
 )
@@ -88,7 +90,7 @@ def test_every_value_can_be_read_back(tmp_path_factory, entries) -> None:
             logger.epoch_end(state, where)
     where.flush()
     logger.close(state, where)
-    names = {name: "metrics/step" if name == "step" else name for name in ("a", "b", "step", "x,y")}
+    names = {"a": "a", "step": "metrics/step", "metrics/step": "metrics/metrics/step", "x,y": "x,y"}
     found = {name: [] for name in names}
     for row in rows_of(path) if entries else []:
         for name, column in names.items():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +31,18 @@ def test_the_last_row_can_be_replaced(tmp_path) -> None:
     table.write([{"a": "3"}], replace_last=True)
     assert (tmp_path / "t.csv").read_text() == "a,b\n1,\n20,\n3,\n"
     assert table.num_rows == 3
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_a_header_that_was_not_written_is_written_the_next_time(has_rows: bool, tmp_path: Path, monkeypatch) -> None:
+    table = TableFile(tmp_path / "t.csv")
+    if has_rows:
+        table.write([{"a": "1"}])
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(Path, "write_bytes", Mock(side_effect=OSError("The disk is full.")))
+        table.write([{"a": "2", "b": "3"}])
+    table.write([{"a": "2", "b": "3"}])
+    assert (tmp_path / "t.csv").read_text() == ("a,b\n1,\n2,3\n" if has_rows else "a,b\n2,3\n")
 
 
 def test_characters_that_need_quotes(tmp_path) -> None:
