@@ -79,7 +79,8 @@ class ComposerModel(nn.Module):
 
         Returns:
             The loss, which is averaged if it has several elements; or several losses, whose means are added. In a
-            mapping with the key ``"total"``, that entry is the loss and the others are only logged.
+            mapping with the key ``"total"``, that entry is the loss and the others are only logged. All of them are
+            real floating-point tensors; log other values with ``self.logger.log_metrics``.
 
         Raises:
             NotImplementedError: The class does not define it.

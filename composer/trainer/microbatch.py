@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from composer.trainer.train_metrics import update_train_metrics
 from composer.trainer.zero_weight import mask_gradients, weighted
 
 __all__ = ["accumulate_gradients", "finish_accumulation", "named_losses", "pad_microbatches", "run_microbatches"]
+
+_REAL: Final = "its abs() or its real part"
 
 
 def accumulate_gradients(run: Run) -> Tensor:
@@ -121,7 +123,7 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
             the loss if present, otherwise the sum of its means.
 
     Raises:
-        TypeError: The loss is none of these.
+        TypeError: The loss is none of these, or a loss is complex.
         ValueError: Two entries of a mapping have the same name as text, such as 0 and "0".
 
     >>> total, parts = named_losses({"a": torch.tensor(1.0), "b": torch.tensor([2.0, 4.0])})
@@ -129,6 +131,8 @@ def named_losses(loss: Any) -> tuple[Tensor, dict[str, Tensor]]:
     (tensor(4.), ['loss/train/a', 'loss/train/b', 'loss/train/total'])
     """
     if isinstance(loss, Tensor):
+        if loss.is_complex():
+            raise TypeError(_invalid_loss_message(loss))
         total = loss if loss.ndim == 0 else loss.mean()
         return total, {"loss/train/total": total.detach()}
     try:
@@ -163,6 +167,10 @@ def _invalid_loss_message(loss: Any) -> str:
         remedy = " Let loss() return it."
     elif isinstance(loss, (int, float)):
         remedy = " Return the tensor itself, without item() or float()."
+    elif isinstance(loss, Tensor):
+        remedy = f" It is complex, and only a real number can be minimized: return {_REAL}."
+    elif wrong is not None and isinstance(wrong[1], Tensor) and wrong[1].is_complex():
+        remedy = f" Its entry {wrong[0]!r} is complex, and only a real number can be minimized: return {_REAL}."
     elif wrong is not None:
         remedy = f" Its entry {wrong[0]!r} is {wrong[1]!r}: return only losses to minimize, and log other values."
     else:
@@ -177,7 +185,7 @@ def _mean(value: Tensor) -> Tensor:
 
 
 def _is_differentiable(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> dict[str, Tensor]:

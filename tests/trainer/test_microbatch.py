@@ -217,6 +217,20 @@ def test_loss_of_none_raises(loss) -> None:
         named_losses(loss)
 
 
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [
+        (torch.tensor(1 + 2j), "It is complex"),
+        (torch.ones(2, dtype=torch.complex64), "It is complex"),
+        ({"total": torch.tensor(1.0), "spectrum": torch.tensor(1 + 2j)}, "Its entry 'spectrum' is complex"),
+        ([torch.tensor(1.0), torch.tensor(1 + 2j)], "Its entry 1 is complex"),
+    ],
+)
+def test_a_complex_loss_raises(loss: Any, what: str) -> None:
+    with pytest.raises(TypeError, match=rf"{what}, and only a real number can be minimized: return its abs\(\) or"):
+        named_losses(loss)
+
+
 def test_losses_of_the_same_name_raise() -> None:
     with pytest.raises(ValueError, match="two entries of the same name: 0, '0'"):
         named_losses({0: torch.tensor(1.0), "0": torch.tensor(2.0)})
