@@ -259,11 +259,13 @@ def printable(text: str) -> str:
     """Return a text that is safe to print on a terminal: control characters are replaced by escape sequences.
 
     Args:
-        text: A text from a file or a network.
+        text: One line of text, such as a name from a program, a file or a network.
 
     >>> printable("weight\x1b[2J")
     'weight\\\\x1b[2J'
     """
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 

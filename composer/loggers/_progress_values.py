@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer._text import printable
 from composer.loggers._format import clock, format_log_data_value
 
 __all__ = ["Bar", "Line"]
@@ -82,8 +83,8 @@ class Line:
 
     @property
     def formatted(self) -> list[tuple[str, str]]:
-        """Each metric and its value as text."""
-        return [(name, format_log_data_value(value)) for name, value in self.values.items()]
+        """Each metric and its value as text without control characters."""
+        return [(printable(name), printable(format_log_data_value(value))) for name, value in self.values.items()]
 
     def sentence(self) -> str:
         """Return everything as one line of text.
@@ -122,7 +123,7 @@ class Bar:
         batches: float = 0,
         series: str | None = None,
     ) -> None:
-        self.title = title
+        self.title = printable(title)
         self.series = title if series is None else series
         self.unit = unit
         self.done = start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
-from composer._text import positive
+from composer._text import positive, printable
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -155,7 +155,7 @@ class ConsoleLogger(LoggerDestination):
         title = f"{_train_progress(state)}:"
         if not is_train:
             title = f"{_eval_progress(state)} Eval on {state.dataloader_label} data:"
-        lines = [f"\t {prefix}{name}: {format_log_data_value(value)}" for name, value in data.items()]
+        lines = [f"\t {prefix}{printable(name)}: {format_log_data_value(value)}" for name, value in data.items()]
         self._print("\n".join([title, *lines]))
 
     def _print_train(self, state: State) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 
 from composer._secrets.masking import mask_text
+from composer._text import printable
 from composer.core.metric_direction import larger_is_better
 from composer.core.time import TimeUnit
 from composer.loggers._format import clock, format_log_data_value
@@ -74,7 +75,7 @@ class Summary:
         work = wrap_fields(self._work(run), width, indent="  ", gap=" ")
         spent = [] if run.ledger is None else [wrap_fields(_spent(run.ledger.ledger()), width, indent="    ", gap=" ")]
         lines = [work, *spent, *(f"  {text}" for text in run.logger.notices.texts)]
-        rows = self._values(run)
+        rows = [(printable(name), last, best) for name, last, best in self._values(run)]
         callbacks = run.state.callbacks
         files = [(type(one).__name__, getattr(one, "__location__", None)) for one in callbacks]
         files = [(name, mask_text(path)) for name, path in files if path]

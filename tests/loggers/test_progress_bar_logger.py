@@ -255,3 +255,20 @@ def test_a_run_counted_in_seconds(clock) -> None:
     text = stream.getvalue().splitlines()
     assert text[0] == "train  11%  0:10/1:30  loss 0.1000  1.0 it/s  eta 1:20"
     assert text[-1] == "train  100%  1:30/1:30  loss 0.0111  1.0 it/s  1:30"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_control_characters_of_names_and_values_do_not_reach_the_terminal(stream) -> None:
+    written = stream()
+    loop = Loop([ProgressBarLogger(written)], eval_length=0).init()
+    loop.fire("fit_start")
+    loop.fire("epoch_start")
+    loop.logger.log_metrics(
+        {"loss/train/\x1b[31mred": 1.0, "loss/train/two\nlines": 2.0, "loss/train/text": "\x1b[2Jx"}
+    )
+    loop.fire("epoch_end")
+    shown = written.getvalue()
+    for text in (r"\x1b[31mred 1.0000", r"two\nlines 2.0000", r"text \x1b[2Jx"):
+        assert text in shown
+    assert "\x1b[31m" not in shown
+    assert "\x1b[2J" not in shown

@@ -109,3 +109,16 @@ def test_files_are_named_in_full(tmp_path) -> None:
     trainer = trainer_of(callbacks=KeeperOfCheckpointsWithALongName())
     text = Summary(trainer.state.timestamp).text(trainer._run, 60)
     assert KeeperOfCheckpointsWithALongName.__location__ in text
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal() -> None:
+    class Named(Regression):
+        def loss(self, outputs, batch):
+            loss = super().loss(outputs, batch)
+            return {"total": loss, "\x1b[31mred": loss.detach(), "two\nlines": loss.detach()}
+
+    stream = io.StringIO()
+    trainer_of(Named(), console_stream=stream, log_to_console=True, max_duration="1ba").fit()
+    assert "\x1b" not in stream.getvalue()
+    assert r"  loss/train/\x1b[31mred" in stream.getvalue()
+    assert r" Train loss/train/two\nlines: " in stream.getvalue()
