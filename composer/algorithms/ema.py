@@ -21,6 +21,7 @@ from composer.core.traits import Traits
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
+    from composer.core.replicas import Replicas
     from composer.core.state import State
 
 __all__ = ["EMA", "compute_ema"]
@@ -132,6 +133,8 @@ class EMA(Algorithm):
         self._averages: dict[str, Tensor] = {}
         # The trained weights, while the averages are in the model.
         self._training: dict[str, Tensor] | None = None
+        # Whether these are the weights that all replicas share, in place of which a checkpoint has their own.
+        self._is_shared = False
         # Pairs of weights and averages, cached so that a step need not collect them.
         self._pairs: Pairs | None = None
 
@@ -184,7 +187,8 @@ class EMA(Algorithm):
         return model
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """Pair loaded averages with the weights of the model."""
+        """Restore the trained weights before others read them, and pair loaded averages with them."""
+        self._swap_out(state.model)
         self._refresh_pairs(state.model)
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -213,7 +217,7 @@ class EMA(Algorithm):
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Swap in the averages."""
-        self._swap_in(state.model)
+        self._swap_in(state.model, state.replicas)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Restore the trained weights."""
@@ -221,19 +225,22 @@ class EMA(Algorithm):
 
     def predict_start(self, state: State, logger: Logger) -> None:
         """Swap in the averages."""
-        self._swap_in(state.model)
+        self._swap_in(state.model, state.replicas)
 
     def predict_end(self, state: State, logger: Logger) -> None:
         """Restore the trained weights."""
         self._swap_out(state.model)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages by parameter name; also the trained weights while they are swapped out."""
+        """Return the averages by parameter name; also the trained weights while they are swapped out.
+
+        The latter are left out while replicas train apart: their own weights are elsewhere in the checkpoint.
+        """
         return {
             **super().state_dict(),
             "ema_started": self.ema_started,
             "averages": dict(self._averages),
-            "training": None if self._training is None else dict(self._training),
+            "training": None if self._training is None or self._is_shared else dict(self._training),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -273,17 +280,19 @@ class EMA(Algorithm):
         self._pairs = Pairs(weights, self._averages)
         return self._pairs
 
-    def _swap_in(self, model: nn.Module) -> None:
+    def _swap_in(self, model: nn.Module, replicas: Replicas | None = None) -> None:
         if self.ema_started and self._training is None:
             pairs = self._pair(model)
             self._training = {name: weight.detach().clone() for name, weight in weights_of(model).items()}
             # Copy values rather than swap storages: optimizers, sharding and captured graphs hold references to them.
             pairs.load()
+            if replicas is not None:
+                self._is_shared = replicas.before_restoring(lambda: self._swap_out(model))
 
     def _swap_out(self, model: nn.Module) -> None:
         if self._training is not None:
             Pairs(weights_of(model), self._training).load()
-            self._training = None
+            self._training, self._is_shared = None, False
 
     def _is_trained(self, model: nn.Module) -> bool:
         return self._pairs is not None and self._pairs.are_of(weights_of(model))

@@ -7,8 +7,8 @@ saved as the model of a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class Replicas:
     synchronized: Sequence[tuple[Tensor, Tensor]] | None = None
     background: Any = field(default=None, repr=False)
     _local: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _swaps: ExitStack | None = field(default=None, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -97,10 +98,41 @@ class Replicas:
         >>> model.weight.item() == 1.0
         False
         """
-        pairs = self.synchronized
-        if pairs is None or self._local:
+        if self._swaps is not None:
             yield
             return
+        try:
+            with ExitStack() as self._swaps:
+                if self.synchronized is not None:
+                    self._swaps.enter_context(self._swapped(self.synchronized))
+                yield
+        finally:
+            self._swaps = None
+
+    def before_restoring(self, undo: Callable[[], None]) -> bool:
+        """Undo another swap of weights at the end of an evaluation, also of one that fails or is interrupted.
+
+        Swaps must be undone in reverse order: one that is undone later would overwrite what was restored.
+
+        Args:
+            undo: Called before the weights of this replica are restored; ignored outside of an evaluation.
+
+        Returns:
+            Whether the weights of this replica are kept apart meanwhile, from where checkpoints get them.
+
+        >>> replicas = Replicas()
+        >>> with replicas.evaluation_weights():
+        ...     print(replicas.before_restoring(lambda: print("undone")))
+        False
+        undone
+        """
+        if self._swaps is not None:
+            self._swaps.callback(undo)
+        return bool(self._local)
+
+    @contextmanager
+    def _swapped(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Generator[None]:
+        """Load values into weights, and restore those on exit."""
         self._local = {id(weight): weight.detach().clone() for weight, _ in pairs}
         try:
             with torch.no_grad():

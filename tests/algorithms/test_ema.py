@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from composer.algorithms import EMA, compute_ema
+from composer.algorithms._weight_averaging import weights_of
+from composer.core.replicas import Replicas
 from composer.core.time import Time
 from composer.core.traits import Traits
 from tests import loop
@@ -217,6 +219,22 @@ def test_saved_while_the_averages_are_in_the_model():
     other.run_event("fit_start")
     assert same(weights(other.state.model), trained)
     assert same(dict(resumed._averages), dict(algorithm._averages))
+
+
+def test_weights_that_replicas_share_are_not_saved_as_those_of_training():
+    algorithm = _make()
+    engine = loop.fit(loop.start(make_model(), [algorithm]), make_batches())
+    model, trained = engine.state.model, weights(engine.state.model)
+    shared = [(weight, torch.zeros_like(weight)) for weight in weights_of(model).values()]
+    engine.state.replicas = replicas = Replicas(synchronized=shared)
+    with pytest.raises(KeyError), replicas.evaluation_weights():
+        engine.run_event("eval_start")
+        assert same(weights(model), dict(algorithm._averages))
+        assert algorithm.state_dict()["training"] is None
+        raise KeyError("of an evaluation")
+    assert not algorithm.ema_weights_active
+    engine.run_event("batch_start")
+    assert same(weights(model), trained)
 
 
 def test_layers_replaced_later_start_anew():

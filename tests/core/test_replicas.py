@@ -36,6 +36,16 @@ def test_weights_are_restored_after_an_exception() -> None:
     assert torch.equal(model.bias, before)
 
 
+def test_other_swaps_are_undone_first() -> None:
+    model, replicas = apart()
+    before = model.bias.detach().clone()
+    assert not replicas.before_restoring(lambda: pytest.fail("there is no evaluation"))
+    with pytest.raises(KeyError), replicas.evaluation_weights():
+        assert replicas.before_restoring(lambda: nn.init.constant_(model.bias, 7.0))
+        raise KeyError("of an evaluation")
+    assert torch.equal(model.bias, before)
+
+
 def test_nothing_is_swapped_at_a_synchronization() -> None:
     model = nn.Linear(2, 1)
     before = model.weight.detach().clone()

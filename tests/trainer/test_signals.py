@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from composer.algorithms import EMA, DiLoCo
 from composer.core import Event
 from composer.trainer.arguments import as_signals
 from composer.trainer.signals import Interrupted, Interruption
@@ -97,6 +98,24 @@ def test_resuming_after_a_signal_is_exact(when, tmp_path, capfd) -> None:
     # An evaluation that was cut off is made again; one that was complete is not.
     cut_off = when is Event.EVAL_BATCH_START
     assert again.found == [batch for batch in evaluated.found if batch > 5 or (batch == 5 and cut_off)]
+
+
+@pytest.mark.parametrize("sync_every", [3, 5], ids=["in a round", "at the end of a round"])
+def test_resuming_in_an_evaluation_with_averages_of_replicas_is_exact(sync_every, tmp_path) -> None:
+    """EMA loads averages into a model that has the synchronized weights of DiLoCo, which must not stay in it."""
+
+    def arguments() -> dict[str, Any]:
+        data = torch.utils.data.DataLoader(Augmented(), 3)
+        methods = [DiLoCo(sync_every=sync_every), EMA(half_life="4ba")]
+        return {"eval_dataloader": data, "eval_interval": "5ba", "algorithms": methods}
+
+    straight = build(shuffled(), **arguments())
+    straight.fit()
+    interrupted_run(tmp_path, Event.EVAL_BATCH_START, 5, signal.SIGTERM, **arguments())
+    resumed = build(shuffled(), save_folder=str(tmp_path), save_interval="100ba", autoresume=True, **arguments())
+    assert int(resumed.state.timestamp.batch) == 5
+    resumed.fit()
+    assert torch.equal(weights(resumed), weights(straight))
 
 
 def test_ctrl_c_saves_and_the_trainer_can_continue(tmp_path, capfd) -> None:
