@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from composer._text import plural
+from composer.verification._by_sample import first_mixing_module, output_gradients_agree
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
@@ -47,7 +48,7 @@ def judge_split(
         facts: What is known of the run.
     """
     first, second, step = tensors["first"], others["first"], exact["steps"][0]["step"]
-    mixing = _first_mixing_module(first, second)
+    mixing = first_mixing_module(first, second)
     loss = _loss_ratio(exact, other)
     gradients = deviation(first["gradients"], second["gradients"])
     if mixing is not None:
@@ -70,11 +71,12 @@ def judge_split(
 
 def _of_module(check: str, step: int, name: str, facts: Mapping[str, Any]) -> Finding:
     """Judge a module whose outputs for a sample differ with the batch that the sample is in."""
-    label = f"{name} ({facts['classes'].get(name, 'the model')})"
-    where = f"step {step}, outputs of {name}"
+    shown = name or "the model"
+    label = f"{shown} ({facts['classes'][name]})" if name in facts["classes"] else shown
+    where = f"step {step}, outputs of {shown}"
     used = facts["suspects"].get(f"module {name}", [])
     if samples(used):
-        evidence = (f"the code of {name} uses {', '.join(used)}",)
+        evidence = (f"the code of {shown} uses {', '.join(used)}",)
         summary = "modules sample random numbers from a custom generator"
         return Finding(check, "expected", summary, "random_in_model", label, where, evidence)
     above = _sampling_above(name, facts)
@@ -127,8 +129,8 @@ def _of_gradients(
         if suspected or is_weighted_mean(first, second, loss):
             name, cause = ", ".join(suspected) or f"what changes the gradient of {gradients.name}", "gradients_modified"
             evidence[0] = "the outputs of all modules and the loss agree: a hook, callback or method changes gradients"
-        else:  # the losses of a batch and of its parts can be equal by chance, as those of a new model
-            cause = "samples_interact"
+        else:
+            name, cause, evidence[0] = _why_at_equal_loss(gradients.name, first, second)
     elif factor is None:
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
         if cause == "ragged_mean":
@@ -144,6 +146,30 @@ def _of_gradients(
         return Finding(check, "expected", summary, cause, name, where, tuple(evidence))
     summary = "the gradients differ" if factor is None else f"the gradients are {factor:.4g} times as large"
     return Finding(check, "failed", summary, cause, name, where, tuple(evidence), factor, advice)
+
+
+def _why_at_equal_loss(parameter: str, first: Tensors, second: Tensors) -> tuple[str, str, str]:
+    """Return what changes gradients though the loss agrees and no hook is known: its name, the cause and the evidence.
+
+    A loss that compares samples has another value or at least another gradient at the outputs of the model.
+    """
+    agree = output_gradients_agree(first, second)
+    if agree:
+        inside = "those of parameters do not, because of a backward pass inside of the model, such as that of an"
+        evidence = (
+            f"the outputs of all modules, the loss and its gradients at the outputs agree; {inside} autograd.Function"
+        )
+        return f"what changes the gradient of {parameter}", "gradients_modified", evidence
+    losses = torch.tensor([*first["losses"][:1], *second["losses"]])
+    same = len(losses) > 1 and bool(((losses - losses[0]).abs() <= TOLERANCE * losses[0].abs()).all())
+    if agree is False and same:  # by chance, as those of a new model
+        evidence = (
+            "the outputs of all modules agree; all microbatches have the same loss, with other gradients at the outputs"
+        )
+        return "the loss", "samples_interact", evidence
+    known = "are not known" if agree is None else "do not"
+    evidence = f"the outputs of all modules and the loss agree; the gradients of the loss at the outputs {known}"
+    return f"the gradient of {parameter}", "unknown", evidence
 
 
 def _count_of_labels(facts: Mapping[str, Any], evidence: list[str]) -> str:
@@ -223,37 +249,6 @@ def _loss_ratio(exact: Steps, other: Steps) -> float:
     """Return the loss of the first step relative to that of the reference."""
     a, b = (float.fromhex(steps["steps"][0]["loss"][_TOTAL]) for steps in (exact, other))
     return b / a if a else (1.0 if b == 0 else float("inf"))
-
-
-def _first_mixing_module(tensors: Tensors, others: Tensors) -> str | None:
-    """Return the first module whose outputs, sample for sample, differ; None if there is none that can be compared."""
-    order = _positions(tensors["samples"], others["samples"])
-    if order is None:
-        return None
-    rows = len(order)
-    expected = tensors["outputs"][0]
-    for name, calls in expected.items():
-        parts = [part for rank in others["outputs"] for part in rank.get(name, [])]
-        if len(calls) != 1 or not parts or any(part.ndim == 0 for part in parts) or calls[0].shape[:1] != (rows,):
-            continue  # without a row for each sample, or called several times
-        if any(part.shape[1:] != calls[0].shape[1:] for part in parts) or sum(len(part) for part in parts) != rows:
-            continue  # padded to another length
-        found = torch.cat(parts)[order]
-        if deviation({name: calls[0]}, {name: found}) is not None:
-            return name or "the model"
-    return None
-
-
-def _positions(samples: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> list[int] | None:
-    """Return where each sample of the reference is among those of the other, or None if they are not the same."""
-    first = [row for rank in samples for row in rank]
-    second = [row for rank in others for row in rank]
-    if Counter(first) != Counter(second):
-        return None
-    places: dict[Any, list[int]] = {}
-    for place, row in enumerate(second):
-        places.setdefault(row, []).append(place)
-    return [places[row].pop(0) for row in first]
 
 
 def judge_ranks(

@@ -204,7 +204,8 @@ class Watch(Callback):
             self._sampling = Sampling(suspects(state))
             self._sampling.watch(state.model)
         if self._modules is None:
-            self._modules = ModuleWatch(state.model if self._hooks else nn.Identity(), keep=True)
+            watched = state.model if self._hooks else nn.Identity()
+            self._modules = ModuleWatch(watched, keep=True, gradients=self._neutral is not None)
             if self._neutral is not None:
                 self._neutral.prepare(state.model)
             if self._compiled_alone is not None:
@@ -277,6 +278,7 @@ class Watch(Callback):
             self.tensors[key] = {
                 "gradients": _full(_named_gradients(state)),
                 "outputs": dist.all_gather_object(_kept(self._modules.outputs)),
+                "output gradients": dist.all_gather_object(self._modules.gradients),
                 "samples": dist.all_gather_object(self._step["indices"] or self._step["samples"]),
                 "increments": list(self._increments),
                 "losses": list(self._losses),

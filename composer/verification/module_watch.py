@@ -24,12 +24,14 @@ class ModuleWatch:
     Args:
         model: The model.
         keep: Whether to keep the outputs of the first step, on the CPU.
+        gradients: Whether to keep the gradients at those of the model, too.
 
     Attributes:
         active: Whether calls are recorded.
         random_modules: Names of modules that have sampled random numbers in their own forward.
         statistics_modules: Names of modules that use statistics of the batch.
         outputs: Outputs of the first step by name, one for each call.
+        gradients: Gradients at the outputs of the model itself in the first step, one for each call.
         states: For the first call of each module that samples, the state afterwards of each generator that it uses.
 
     >>> watch = ModuleWatch(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2)))
@@ -39,14 +41,15 @@ class ModuleWatch:
     (['0'], ['1'], ['0', '1', ''])
     """
 
-    def __init__(self, model: nn.Module, *, keep: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, keep: bool = False, gradients: bool = False) -> None:
         self.model = model
         self.active = False
         self.random_modules: list[str] = []
         self.statistics_modules: list[str] = []
         self.outputs: dict[str, list[Tensor]] = {}
         self.states: dict[str, dict[str, int]] = {}
-        self._keep = keep
+        self.gradients: list[Tensor] = []
+        self._keep, self._keep_gradients = keep, gradients
         self._digests: list[tuple[str, Tensor]] = []
         # One entry for each call that has not returned: the random state before, and whether an inner call changed it.
         self._calls: list[list[Any]] = []
@@ -72,7 +75,7 @@ class ModuleWatch:
             if not self.active:
                 return
             if self._keep and not self._digests and not self._calls:
-                self.outputs = {}
+                self.outputs, self.gradients = {}, []
             state = _rng_state()
             self._calls.append([state, False])
 
@@ -97,9 +100,15 @@ class ModuleWatch:
             for tensor in tensors:
                 self._digests.append((name, tensor_digest(full_tensor(tensor))))
             if self._keep and len(tensors) == 1 and tensors[0].is_floating_point():
-                self.outputs.setdefault(name, []).append(full_tensor(tensors[0]).detach().cpu().clone())
+                self.outputs.setdefault(name, []).append(_copied(tensors[0]))
+                if module is self.model and self._keep_gradients and tensors[0].requires_grad:
+                    tensors[0].register_hook(lambda gradient: self.gradients.append(_copied(gradient)))
 
         return record
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return full_tensor(tensor).detach().cpu().clone()
 
 
 def _rng_state() -> dict[str, int]:

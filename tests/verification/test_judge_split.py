@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from composer.verification import CAUSES, Finding
+from composer.verification._by_sample import first_mixing_module, output_gradients_agree
 from composer.verification._judge_split import is_weighted_mean, judge_ranks, judge_split
 
 N, D = 6, 20
@@ -97,6 +98,44 @@ def test_scaled_gradients_are_of_what_changes_them() -> None:
     hooked = judged(2.0, 1.0, {**FACTS, "changes": {}, "gradient hooks": ["the hook clip of w"]})
     assert (hooked.cause, hooked.name, hooked.factor) == ("gradients_modified", "the hook clip of w", pytest.approx(2))
     assert judged(2.0, 1.0, {**FACTS, "changes": {}}).name == "what changes the gradient of w"
+
+
+@pytest.mark.parametrize(
+    ("losses", "at_outputs", "status", "cause"),
+    [
+        ([1.5, 0.5], [[1.0], [2.0]], "failed", "gradients_modified"),  # the wrong ones are inside of the model
+        ([1.0, 1.0], [[1.0], [1.0]], "expected", "samples_interact"),
+        ([1.5, 0.5], [[1.0], [1.0]], "failed", "unknown"),  # a wrong backward pass of the loss, or a comparison
+        ([1.0, 1.0], [[1.0]], "failed", "unknown"),
+        ([], [[1.0], [1.0]], "failed", "unknown"),
+    ],
+    ids=["inside of the model", "equal by chance", "in the loss", "not recorded", "too many microbatches"],
+)
+def test_gradients_that_differ_at_an_equal_loss(losses, at_outputs, status, cause) -> None:
+    first = first_step(1.0, [torch.tensor([1.0, 2.0, 3.0])])
+    second = first_step(1.0, [torch.tensor([1.0, 0.0, 0.0]), torch.tensor([2.0, 1.0, 0.0])])
+    first["output gradients"] = [[torch.tensor([[1.0], [2.0]])]]
+    second |= {"losses": losses, "output gradients": [[torch.tensor([row]) for row in at_outputs]]}
+    second["gradients"] = {"w": torch.tensor([1.0, 3.0], dtype=torch.float64)}
+    steps = {"steps": [{"step": 4, "loss": {"loss/train/total": (1.0).hex()}}]}
+    found = judge_split("microbatch-4", steps, steps, {"first": first}, {"first": second}, {**FACTS, "changes": {}})
+    assert (found.status, found.cause) == (status, cause)
+    assert found.evidence[0].startswith("the outputs of all modules")
+
+
+def test_outputs_of_the_model_itself_are_compared() -> None:
+    first = {"samples": [["a", "b"]], "outputs": [{"": [torch.tensor([[1.0], [2.0]])]}]}
+    assert first_mixing_module(first, first) is None
+    assert first_mixing_module(first, {**first, "outputs": [{"": [torch.tensor([[1.0], [3.0]])]}]}) == ""
+
+
+def test_each_rank_has_the_gradient_of_its_loss() -> None:
+    first = {"samples": [["a", "b"]], "output gradients": [[torch.tensor([[1.0], [2.0]])]]}
+    second = {"samples": [["b"], ["a"]], "output gradients": [[torch.tensor([[4.0]])], [torch.tensor([[2.0]])]]}
+    assert output_gradients_agree(first, second)
+    assert not output_gradients_agree(
+        first, {**second, "output gradients": [[torch.tensor([[6.0]])], [torch.ones(1, 1)]]}
+    )
 
 
 def test_remedy_has_the_labels_of_the_batch() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import torch
 
 import composer
 from composer.algorithms import EMA, ChannelsLast, MixUp
@@ -13,7 +14,7 @@ from composer.trials import ForkServer
 from composer.verification.causes import CAUSES
 from composer.verification.verify import CHECKS
 from tests.verification.faults import FAULTS
-from tests.verification.parts import build
+from tests.verification.parts import BATCH, Classifier, build
 from tests.verification.running import CHECK_OF, run_checks
 
 # One or two of each cause and of each check; `benchmarks/verification.py` runs all of them with all checks.
@@ -148,6 +149,35 @@ def test_methods_that_cannot_be_sharded_are_skipped_with_the_reason(server: Fork
 
 def with_methods():
     return build(algorithms=[ChannelsLast(), MixUp(), EMA()])
+
+
+class Scaled(torch.autograd.Function):
+    """The identity, whose backward pass depends on the size of the microbatch."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (len(gradient) / BATCH)
+
+
+class WrongBackward(Classifier):
+    def forward(self, batch):
+        return self.net[1:](Scaled.apply(self.net[0](batch[0])))
+
+
+def with_wrong_backward():
+    return build(WrongBackward)
+
+
+def test_a_wrong_backward_pass_is_no_comparison_of_samples(server: ForkServer) -> None:
+    report = run_checks(f"{__name__}:with_wrong_backward", server, ["microbatch", "ddp"])
+    assert report.causes == {"gradients_modified"}, str(report)
+    assert {finding.name for finding in report.failures} == {"what changes the gradient of net.0.weight"}
+    assert {finding.check for finding in report.failures} >= {"microbatch-4", "ddp"}, str(report)
+    assert "the loss and its gradients at the outputs agree" in str(report)
 
 
 def test_report_as_text_and_json(server: ForkServer) -> None:
