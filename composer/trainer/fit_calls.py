@@ -33,7 +33,7 @@ class FitCalls:
     one at which it was to end (``state.fit_calls``). A program that is started again makes the same calls: those before
     the last of the list had ended, the last one goes on, and those after it are new. A call with another duration than
     in the list has been changed: it is trained until its new end. The list also has the number of each call among
-    those of all trainers of the program.
+    those of all trainers of the program, and whether it reset the training time.
 
     Attributes:
         number: Number of the next call, from 1.
@@ -50,6 +50,16 @@ class FitCalls:
     def is_resumed(self) -> bool:
         """Whether the next call had begun when the loaded checkpoint was saved."""
         return self.number <= self._begun
+
+    def keeps_time(self, run: Run) -> bool:
+        """Return whether the next call goes on from the loaded checkpoint and had reset the training time before it.
+
+        Args:
+            run: The run; once it has trained on from the checkpoint, a call with ``reset_time`` begins anew.
+        """
+        if run.loaded is None or not self.is_resumed:
+            return False
+        return run.state.fit_calls[self.number - 1].get("reset_time", False)
 
     def resume(self, run: Run) -> None:
         """Continue the calls of a checkpoint.
@@ -110,16 +120,17 @@ class FitCalls:
             return False
         return str(end) == state.fit_calls[self.number - 1]["end"] or state.timestamp.has_reached(end)
 
-    def begin(self, state: State) -> bool:
+    def begin(self, state: State, *, reset_time: bool) -> bool:
         """Note that the next call begins; return whether it had begun before the checkpoint was saved.
 
         Args:
             state: The state of the run, with the ``max_duration`` of the call.
+            reset_time: Whether the call resets the training time where it begins.
         """
         is_resumed, before = self.is_resumed, state.fit_calls[: self.number - 1]
-        began = state.fit_calls[self.number - 1]["began"] if is_resumed else _counts(state)
+        call = state.fit_calls[self.number - 1] if is_resumed else {"began": _counts(state), "reset_time": reset_time}
         end = None if state.max_duration is None else str(state.max_duration)
-        state.fit_calls = [*before, {"began": began, "end": end, "number": _num_ended + 1}]
+        state.fit_calls = [*before, {**call, "end": end, "number": _num_ended + 1}]
         self._begun = min(self._begun, self.number)  # calls that were made after this one are new ones
         return is_resumed
 

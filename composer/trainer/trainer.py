@@ -478,7 +478,8 @@ class Trainer(TrainerNames):
             train_subset_num_batches: Number of batches per epoch; -1 uses all.
             spin_dataloaders: Whether a resumed run continues at the batch where it stopped.
             duration: How much longer to train, instead of until ``max_duration``.
-            reset_time: Whether to reset the training time to zero.
+            reset_time: Whether to reset the training time to zero. With ``autoresume``, a call that had done so before
+                the checkpoint was saved goes on instead.
             schedulers: Replace the schedules.
             scale_schedule_ratio: Multiplies ``duration`` (or ``max_duration`` if not given) and the times of these
                 schedules.
@@ -516,7 +517,7 @@ class Trainer(TrainerNames):
             if step_schedulers_every_batch is not None and schedulers is None:
                 raise ValueError("step_schedulers_every_batch requires schedulers; pass both to fit.")
             end, had_ended = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
-            if reset_time and not had_ended:
+            if reset_time and not had_ended and not self._fit_calls.keeps_time(self._run):
                 self._reset_time()
                 end, _ = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
             if spin_dataloaders is not None:
@@ -534,7 +535,7 @@ class Trainer(TrainerNames):
             setup.prepare(self.state)
             check_epochs_end(self._run)
             schedules.begin_schedules(self._run)
-        self._train()
+        self._train(reset_time=reset_time)
         self._fit_calls.end()
 
     def _reset_time(self) -> None:
@@ -954,7 +955,7 @@ class Trainer(TrainerNames):
         """Close the trainer."""
         self.close()
 
-    def _train(self) -> None:
+    def _train(self, *, reset_time: bool) -> None:
         """Run the training loop, or the dry run instead."""
         with self._running(Category.START_UP):
             # Also if model.training is already True: submodules may be in eval mode, or override train().
@@ -972,7 +973,9 @@ class Trainer(TrainerNames):
                 with (
                     self._ledger.recording(self.state),
                     self._stopping.save_on_interrupt(self._run),
-                    run_completion.training(self._run, resumed=self._fit_calls.begin(self.state)),
+                    run_completion.training(
+                        self._run, resumed=self._fit_calls.begin(self.state, reset_time=reset_time)
+                    ),
                 ):
                     fit(self._run)
             except BaseException as error:

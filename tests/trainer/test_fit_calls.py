@@ -20,11 +20,16 @@ from tests.trainer.resuming import build, shuffled
 
 
 class Kill(Callback):
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    """Raises after a batch, of any call or of one."""
+
+    def __init__(self, batch: int, call: int | None = None) -> None:
+        self.batch, self.call = batch, call
+        self.first: int | None = None  # number of batches after the first that this process trained
 
     def batch_end(self, state, logger) -> None:
-        if int(state.timestamp.batch) == self.batch:
+        batch = int(state.timestamp.batch)
+        self.first = batch if self.first is None else self.first
+        if batch == self.batch and self.call in (None, len(state.fit_calls)):
             raise KeyboardInterrupt
 
 
@@ -36,12 +41,14 @@ def program(folder: Path, calls: list[dict[str, Any]], *callbacks: Callback, **a
     return trainer
 
 
-def restarted(folder: Path, calls: list[dict[str, Any]], batch: int, **arguments: Any) -> Trainer:
-    """The program, killed once after a batch."""
+def restarted(
+    folder: Path, calls: list[dict[str, Any]], batch: int, *, call: int | None = None, **arguments: Any
+) -> Trainer:
+    """The program, killed once after a batch, of any call or of one."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
         with pytest.raises(KeyboardInterrupt):
-            program(folder, calls, Kill(batch), **arguments)
+            program(folder, calls, Kill(batch, call), **arguments)
         return program(folder, calls, **arguments)
 
 
@@ -116,6 +123,34 @@ def test_a_call_with_another_duration_trains_until_its_new_end(tmp_path) -> None
     with pytest.warns(ComposerWarning, match="already complete"):
         program(tmp_path, durations("2ep", "3ba"))
     assert int(program(tmp_path, durations("2ep", "5ba")).state.timestamp.batch) == 17
+
+
+RESETS = [{"duration": "5ba"}, {"duration": "7ba", "reset_time": True}, {"duration": "3ba", "reset_time": True}]
+
+
+def test_calls_that_reset_the_time_are_not_repeated(tmp_path) -> None:
+    straight = program(tmp_path / "straight", RESETS)
+    for call, batch in ((1, 5), (2, 3), (2, 7), (3, 3)):
+        again = restarted(tmp_path / f"{call}-{batch}", RESETS, batch, call=call)
+        assert torch.equal(weights(again), weights(straight)), (call, batch)
+        assert began(again) == began(straight) == [(0, "5ba"), (0, "7ba"), (0, "3ba")]
+    with pytest.warns(ComposerWarning, match="already complete"):
+        assert torch.equal(weights(program(tmp_path / "straight", RESETS)), weights(straight))
+
+
+def test_a_call_that_failed_here_resets_the_time_again(tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        program(tmp_path, RESETS[:2], Kill(4, call=2))
+    trainer = program(tmp_path, RESETS[:1])
+    kill = Kill(6, call=2)
+    trainer.state.callbacks.append(kill)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(**RESETS[1])
+    assert kill.first == 3
+    trainer.state.callbacks.remove(kill)
+    trainer.state.callbacks.append(again := Kill(8, call=2))
+    trainer.fit(**RESETS[1])
+    assert (again.first, int(trainer.state.timestamp.batch)) == (1, 7)
 
 
 def test_a_call_that_fails_is_tried_again(tmp_path) -> None:
