@@ -36,7 +36,7 @@ def all_or_nothing(run: Run, schedulers: Any = None) -> Generator[None]:
     """
     state = run.state
     theirs = [entry for entry in as_schedulers(schedulers) if isinstance(entry, LRScheduler)]
-    kept = [(one, dict(vars(one))) for one in (run, state, state.train_phase, *theirs)]
+    kept = [(one, dict(vars(one))) for one in (run, state, state.train_phase, *state.schedulers, *theirs)]
     # Setters of the state keep the list object and replace its entries.
     lists = [(value, list(value)) for value in vars(state).values() if isinstance(value, list)]
     metrics = dict(state.eval_metrics)

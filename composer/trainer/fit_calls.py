@@ -51,6 +51,14 @@ class FitCalls:
         """Whether the next call had begun when the loaded checkpoint was saved."""
         return self.number <= self._begun
 
+    def begins(self, run: Run) -> bool:
+        """Return whether the next call begins anew, rather than where a checkpoint was saved.
+
+        Args:
+            run: The run; a checkpoint of ``load_path``, which has no calls of this program, is continued.
+        """
+        return run.loaded is None or (self._begun > 0 and not self.is_resumed)
+
     def keeps_time(self, run: Run) -> bool:
         """Return whether the next call goes on from the loaded checkpoint and had reset the training time before it.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
+from composer.core.first_batch_rng import FirstBatchRNG
 from composer.core.time import TimeUnit
 from composer.trainer.run import Run
-from composer.trainer.schedules import refresh_schedules
+from composer.trainer.schedules import bind, refresh_schedules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +20,7 @@ __all__ = [
     "advance",
     "advance_epoch",
     "advance_iteration",
+    "begin_other_data",
     "check_tokens",
     "iteration_is_complete",
     "source_metrics",
@@ -127,6 +130,24 @@ def advance_iteration(run: Run) -> None:
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
     phase.timestamp = phase.timestamp.to_next_iteration()
+
+
+def begin_other_data(run: Run, *, reset_time: bool) -> None:
+    """Begin other training data at its first batch: what is left of the epoch of the earlier data is left out.
+
+    Args:
+        run: The run, whose data was replaced.
+        reset_time: Whether the training time, and the epoch with it, begins anew afterwards.
+    """
+    phase, run.check_start = run.state.train_phase, None  # it compares with the earlier data
+    phase.resume_position = phase.last_epoch = None
+    phase.first_batch_rng = defaultdict(FirstBatchRNG)
+    if phase.timestamp.batch_in_epoch.value and not reset_time:
+        if run.state.optimizers:
+            bind(run)  # those of a call that had ended before a restart step at the end of this epoch, too
+        advance_epoch(run)
+        if iteration_is_complete(run):
+            advance_iteration(run)
 
 
 def source_metrics(run: Run, losses: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ from composer.trainer.model_report import html_of_run, summary_of_run
 from composer.trainer.outputs import free_outputs
 from composer.trainer.overrides import run_overrides, saves
 from composer.trainer.predict import predict
+from composer.trainer.progress import begin_other_data
 from composer.trainer.replay.record import ReplayedStep
 from composer.trainer.replay.replay import replay
 from composer.trainer.run import LoopOptions, Run
@@ -473,7 +474,8 @@ class Trainer(TrainerNames):
         """Train until ``max_duration``; continue where an earlier ``fit`` ended, also in the middle of an epoch.
 
         Args:
-            train_dataloader: Replaces the training data.
+            train_dataloader: Replaces the training data. Another object than before begins a new epoch with its first
+                batch; what an earlier ``fit`` left of the epoch of the earlier data is left out, without events.
             train_dataloader_label: Label of the new training data.
             train_subset_num_batches: Number of batches per epoch; -1 uses all.
             spin_dataloaders: Whether a resumed run continues at the batch where it stopped.
@@ -505,7 +507,11 @@ class Trainer(TrainerNames):
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
+            earlier = self.state.train_dataloader
             setup.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
+            is_replaced = earlier is not None and self.state.train_dataloader is not earlier
+            if is_replaced and self._fit_calls.begins(self._run):
+                begin_other_data(self._run, reset_time=reset_time)
             if eval_dataloader is not None:
                 evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
                 setup.set_evaluators(self.state, evaluators)
