@@ -509,9 +509,7 @@ class Trainer(TrainerNames):
         with all_or_nothing(self._run, schedulers):
             earlier = self.state.train_dataloader
             setup.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-            is_replaced = earlier is not None and self.state.train_dataloader is not earlier
-            if is_replaced and self._fit_calls.begins(self._run):
-                begin_other_data(self._run, reset_time=reset_time)
+            self._begin_if_other_data(earlier, reset_time=reset_time)
             if eval_dataloader is not None:
                 evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
                 setup.set_evaluators(self.state, evaluators)
@@ -543,6 +541,12 @@ class Trainer(TrainerNames):
             schedules.begin_schedules(self._run)
         self._train(reset_time=reset_time)
         self._fit_calls.end()
+
+    def _begin_if_other_data(self, earlier: Any, *, reset_time: bool) -> None:
+        """Begin the training data at its first batch if it has replaced other data, unless the call is resumed."""
+        is_replaced = earlier is not None and self.state.train_dataloader is not earlier
+        if is_replaced and self._fit_calls.begins(self._run):
+            begin_other_data(self._run, reset_time=reset_time)
 
     def _reset_time(self) -> None:
         """Reset the training time to zero, and the position in the data to the start of an epoch."""
