@@ -507,9 +507,7 @@ class Trainer(TrainerNames):
         schedules.check_ratio(scale_schedule_ratio, schedulers)
         self._check_open()
         with all_or_nothing(self._run, schedulers):
-            earlier = self.state.train_dataloader
-            setup.set_train_data(self.state, train_dataloader, train_dataloader_label, train_subset_num_batches)
-            self._begin_if_other_data(earlier, reset_time=reset_time)
+            self._set_train_data(train_dataloader, train_dataloader_label, train_subset_num_batches, reset_time)
             if eval_dataloader is not None:
                 evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
                 setup.set_evaluators(self.state, evaluators)
@@ -542,8 +540,10 @@ class Trainer(TrainerNames):
         self._train(reset_time=reset_time)
         self._fit_calls.end()
 
-    def _begin_if_other_data(self, earlier: Any, *, reset_time: bool) -> None:
-        """Begin the training data at its first batch if it has replaced other data, unless the call is resumed."""
+    def _set_train_data(self, data: Any, label: str | None, num_batches: int | None, reset_time: bool) -> None:
+        """Set the training data; it begins at its first batch if it replaces other data, unless the call is resumed."""
+        earlier = self.state.train_dataloader
+        setup.set_train_data(self.state, data, label, num_batches)
         is_replaced = earlier is not None and self.state.train_dataloader is not earlier
         if is_replaced and self._fit_calls.begins(self._run):
             begin_other_data(self._run, reset_time=reset_time)
