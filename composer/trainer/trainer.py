@@ -540,7 +540,7 @@ class Trainer(TrainerNames):
         self._train(reset_time=reset_time)
         self._fit_calls.end()
 
-    def _set_train_data(self, data: Any, label: str | None, num_batches: int | None, reset_time: bool) -> None:
+    def _set_train_data(self, data: Any, label: str, num_batches: int | None, reset_time: bool) -> None:
         """Set the training data; it begins at its first batch if it replaces other data, unless the call is resumed."""
         earlier = self.state.train_dataloader
         setup.set_train_data(self.state, data, label, num_batches)
