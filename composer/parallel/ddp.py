@@ -106,8 +106,9 @@ class DDPStrategy(Strategy):
     def begin_batch(self) -> None:
         """Synchronize the buffers, which DDP would do in its next forward pass.
 
-        There, a rank that fails before its forward pass would make the others hang. Parameters that were frozen and
-        are trained now are added to the wrapper, which would leave their gradients different on each rank.
+        There, a rank that fails before its forward pass would make the others hang. If a parameter that was frozen when
+        the model was wrapped requires a gradient now, the model is wrapped again, since the wrapper does not average
+        its gradients.
         """
         if any(parameter.requires_grad for parameter in self._frozen):
             self._wrap_again()
