@@ -76,8 +76,8 @@ class ProgressiveResizing(Algorithm):
         For convolutional image classifiers, in nearly every recipe: early epochs cost a fraction of the time.
 
     When not to:
-        For models with a fixed input size (vision transformers with learned positions). A compiled model is compiled
-        for any size at once, and its code may be slower than for a constant one.
+        For models with a fixed input size (vision transformers with learned positions). A compiled model with
+        convolutions is compiled once for each size, which pays only for few of them: see ``size_increment``.
 
     How to choose:
         ``initial_scale`` 0.5, ``delay_fraction`` 0.4 to 0.5, ``finetune_fraction`` 0.2: the last epochs must use the
@@ -92,8 +92,7 @@ class ProgressiveResizing(Algorithm):
         initial_scale: Height and width at the start as fractions of the full ones, above 0 up to 1 (off).
         finetune_fraction: Fraction of the run at the end with full size.
         delay_fraction: Fraction of the run at the start with the initial size.
-        size_increment: Sizes are multiples of this, in pixels: with few sizes, little is tuned
-            again.
+        size_increment: Sizes are multiples of this, in pixels: with few sizes, little is tuned or compiled again.
         resize_targets: Whether masks are resized too.
         input_key: Key of the input in the batch, or a list of keys.
         target_key: Key of the target, or a list of keys.

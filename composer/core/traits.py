@@ -30,7 +30,7 @@ class Traits:
             pairs.
         changes_shapes: Whether batch shapes change during training, so that a compiled model may be recompiled.
         dynamic_dims: Dimensions of the tensors of a batch whose sizes it changes, such as 1 for the length of
-            sequences. A compiled model is compiled for any of their sizes at once.
+            sequences. A compiled model is compiled for any of their sizes at once, or, with convolutions, for each.
         sharding: Support for sharded data and weights.
         sharding_reason: The reason.
         engine_conflict: Why it does not work with an engine such as DeepSpeed's, which manages gradients, weights and

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
-from composer.trainer.dynamic_dims import DynamicDims, dynamic_dims
+from composer.trainer.dynamic_dims import DynamicDims, dynamic_dims, is_compiled_by_size, with_recompile_limit
 from composer.trainer.regional_compilation import compile_blocks
 from composer.trainer.run import Run
 
@@ -37,7 +37,9 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     """
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None or config is not None or is_compiled(run):
-        run.dynamic_dims = DynamicDims(dynamic_dims(run.state.algorithms))
+        # Blocks get marks of their own.
+        by_size = (config is None or fuses_loss(config)) and is_compiled_by_size(model, config or {})
+        run.dynamic_dims = DynamicDims(dynamic_dims(run.state.algorithms), by_size=by_size)
     if wrapper is not None:
         # The user has already compiled it, with custom arguments.
         compiled = cast("Any", wrapper)
@@ -56,6 +58,8 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     if not fuses_loss(config):
         compile_blocks(model, arguments, run.dynamic_dims)
         return
+    if any(run.dynamic_dims.dims) and run.dynamic_dims.by_size:
+        arguments = with_recompile_limit(arguments)
     plain = model._call_impl
 
     def forward_and_loss(batch: Batch, detached: bool) -> tuple[Any, Any]:

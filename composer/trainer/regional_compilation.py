@@ -6,7 +6,6 @@ A transformer of n equal blocks is compiled in the time of one block, so that a 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +18,10 @@ from torch import nn
 from composer._module_hooks import module_hooks
 from composer._text import first_of
 from composer.parallel.wrapping import repeated_blocks, shared_by_blocks
-from composer.trainer.dynamic_dims import DynamicDims
+from composer.trainer.dynamic_dims import DynamicDims, is_compiled_by_size, with_recompile_limit
 from composer.warnings import ComposerWarning
 
 __all__ = ["compile_blocks"]
-
-# The least limit, which is torch's own.
-_RECOMPILE_LIMIT = 8
 
 
 def compile_blocks(
@@ -62,9 +58,10 @@ def compile_blocks(
         groups.setdefault(_structure(block), []).append(block)
     numbers = itertools.count()
     for group in groups.values():
-        functions = _Functions(group[0], _with_limit(config, group), numbers)
+        by_size = dynamic is not None and any(dynamic.dims) and is_compiled_by_size(group[0], config)
+        functions = _Functions(group[0], _with_limit(config, group, by_size=by_size), numbers)
         for block in group:
-            block._compiled_call_impl = _CompiledBlock(block, functions, dynamic)
+            block._compiled_call_impl = _CompiledBlock(block, functions, dynamic, by_size=by_size)
     return list(groups.values())
 
 
@@ -129,14 +126,14 @@ class _Functions:
 class _CompiledBlock:
     """Calls a block with its forward pass compiled, and its hooks as they are."""
 
-    def __init__(self, block: nn.Module, functions: _Functions, dynamic: DynamicDims | None) -> None:
-        self._block, self._functions, self._dynamic = block, functions, dynamic
+    def __init__(self, block: nn.Module, functions: _Functions, dynamic: DynamicDims | None, *, by_size: bool) -> None:
+        self._block, self._functions, self._dynamic, self._by_size = block, functions, dynamic, by_size
         self._compiled: Callable[..., Any] | None = None
         self._constant = {size for tensor in (*block.parameters(), *block.buffers()) for size in tensor.shape}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._dynamic is not None and self._dynamic.dims:
-            self._dynamic.mark_inputs((args, kwargs), self._constant)
+            self._dynamic.mark_inputs((args, kwargs), self._constant, by_size=self._by_size)
         if self._compiled is None:
             self._compiled = self._functions.of(self._block)
         attributes, forward = vars(self._block), self._block.forward
@@ -186,13 +183,11 @@ def _hooks_of_layers(block: nn.Module) -> list[Any]:
     return found
 
 
-def _with_limit(config: dict[str, Any], group: Sequence[nn.Module]) -> dict[str, Any]:
+def _with_limit(config: dict[str, Any], group: Sequence[nn.Module], *, by_size: bool) -> dict[str, Any]:
     """Return the configuration with a limit of recompilations that suits blocks with different attributes.
 
     A number that differs between blocks, such as a drop rate, is a constant of the compiled code. Beyond the limit
     torch runs the remaining blocks eagerly.
     """
-    if "recompile_limit" in config or "recompile_limit" not in inspect.signature(torch.compile).parameters:
-        return config
     # For each block: training and evaluation, with constant and with dynamic sizes.
-    return {**config, "recompile_limit": max(_RECOMPILE_LIMIT, 4 * len(group))}
+    return with_recompile_limit(config) if by_size else with_recompile_limit(config, 4 * len(group))

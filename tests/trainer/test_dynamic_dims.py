@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from composer.algorithms import ProgressiveResizing, SelectiveBackprop, SeqLengthWarmup
+from composer.callbacks import RecompileMonitor
 from composer.core.model import ComposerModel
 from composer.models import ComposerClassifier
 from composer.parallel.wrapping import repeated_blocks
@@ -155,3 +156,34 @@ def test_numbers_of_samples_that_a_method_changes_do_not_make_other_sizes_dynami
                for dim, size in enumerate(getattr(node.meta.get("example_value"), "shape", ()))
                if not isinstance(size, int)}  # fmt: skip
     assert dynamic == {0}
+
+
+def pooling_net() -> nn.Sequential:
+    """In the third layer, of the first images, the number of pixels of the batch is that of channels."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((1, 4), (4, 8), (8, 8)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+
+
+def residual_net() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), Residual(), Residual(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(2, 3))  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "config"), [(pooling_net, {}), (residual_net, {"regional": True})])
+def test_inductor_compiles_convolutions_once_for_each_size(
+    make: Callable[[], nn.Module], config: dict[str, Any]
+) -> None:
+    """Compiled for any size, the full net ends in an error of inductor, in the first step or at the third size."""
+    generator = torch.Generator().manual_seed(2)
+    data = [(torch.randn(2, 1, 16, 16, generator=generator), torch.randint(3, (2,), generator=generator))] * 6
+    losses = {}
+    monitor = RecompileMonitor()
+    for given in (None, config):
+        torch.manual_seed(0)
+        model = ComposerClassifier(make(), 3)
+        method = ProgressiveResizing(delay_fraction=0.0, finetune_fraction=0.2, size_increment=4)
+        losses[given is None] = train(given, model, data=data, algorithms=[method], callbacks=[monitor])[1]
+    assert monitor.compilations == 3  # 8, 12 and 16 pixels
+    assert losses[False] == pytest.approx(losses[True], abs=1e-4)
