@@ -265,7 +265,8 @@ def report_of(folder: Path) -> Report:
         "Compilations are those of forward passes, over all steps, also where a method changes the sizes of batches. "
         "GyroDropout has no masks in the first step, and SelectiveBackprop computes losses without gradients: each "
         "declares one more. Convolutions are compiled for each of the 5 sizes of ProgressiveResizing. "
-        "torch does not compile recurrent layers, so that what is before and after them are two, or four together with the loss.",
+        "torch does not compile recurrent layers, so that what is before and after them are two, or "
+        "four together with the loss.",
         f"Of {compiled} compiled runs, {len(slower)} have less than 0.99 of the eager throughput after warm-up "
         f"(step of eager): {names}. Compilation is not on by default, and `composer doctor` and `composer explore` "
         f"recommend it only after they have measured it on the program.",
