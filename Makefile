@@ -111,8 +111,8 @@ $(BENCH)/stamp-composer: pyproject.toml $(BENCH)/stamp-peers
 	@$(BENCH)/bin/python $(PIP) -e '.[bench]'
 	@touch $@
 
-bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and write benchmarks/results/
-	@$(BENCH)/bin/python -m benchmarks.run
+bench: $(BENCH)/stamp-composer  ## run every benchmark beside its peers and write benchmarks/results/ (BENCH_ARGS=--quick: fewer measurements, write nothing)
+	@$(BENCH)/bin/python -m benchmarks.run $(BENCH_ARGS)
 
 # Nothing is installed: machines with a GPU have a torch of their own, and often no network. benchmarks/README.md has the
 # pieces of less than ten minutes each.
