@@ -34,7 +34,7 @@ class DynamicDims:
     A block gets activations, whose dimensions need not be those of the batch: a mask (L, L) has a length in each
     dimension, sequences come first in (L, B, C), and images become tokens (B, N, C). Hence a size of an input is
     dynamic unless it is the number of samples or a size of a weight of the block. Where a length happens to equal one
-    these at first, only the dimensions that are declared are dynamic, and a block may be compiled once more.
+    of these at first, only the dimensions that are declared are dynamic, and a block may be compiled once more.
 
     Attributes:
         dims: The dimensions of the tensors of a batch; empty if no method changes sizes.
