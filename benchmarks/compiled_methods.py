@@ -91,7 +91,7 @@ CASES: dict[str, Case] = {
     "mobile net, ChannelsLast": Case("mobile", _method("ChannelsLast")),
     "ResNet, MixUp": Case("resnet", _method("MixUp", 0.2), 4),
     "U-Net": Case("unet", batch_size=4),
-    "ViT, StochasticDepth": Case("vit", _stochastic_depth, 4),
+    "ViT, StochasticDepth": Case("vit", _stochastic_depth, 4, compilations=2),
     "ViT, microbatches": Case("vit", batch_size=4, options={"device_train_microbatch_size": 2}),
     "GPT, SeqLengthWarmup": Case("gpt-lengths", _method("SeqLengthWarmup", **_LENGTHS)),
     "GPT, ZClip": Case("gpt", _method("ZClip"), 2),
@@ -264,7 +264,8 @@ def report_of(folder: Path) -> Report:
         "in a process.",
         "Compilations are those of forward passes, over all steps, also where a method changes the sizes of batches. "
         "GyroDropout has no masks in the first step, and SelectiveBackprop computes losses without gradients: each "
-        "declares one more. Convolutions are compiled for each of the 5 sizes of ProgressiveResizing. "
+        "declares one more, as StochasticDepth does, whose rate differs between blocks. Convolutions are "
+        "compiled for each of the 5 sizes of ProgressiveResizing. "
         "torch does not compile recurrent layers, so that what is before and after them are two, or "
         "four together with the loss.",
         f"Of {compiled} compiled runs, {len(slower)} have less than 0.99 of the eager throughput after warm-up "
