@@ -479,7 +479,8 @@ class Trainer(TrainerNames):
             train_dataloader_label: Label of the new training data.
             train_subset_num_batches: Number of batches per epoch; -1 uses all.
             spin_dataloaders: Whether a resumed run continues at the batch where it stopped.
-            duration: How much longer to train, instead of until ``max_duration``.
+            duration: How much longer to train, instead of until ``max_duration``, which it replaces: a later call
+                without it has nothing left to train, which is an error.
             reset_time: Whether to reset the training time to zero. With ``autoresume``, a call that had done so before
                 the checkpoint was saved goes on instead.
             schedulers: Replace the schedules.

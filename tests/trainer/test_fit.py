@@ -181,6 +181,16 @@ def test_fit_for_a_further_duration(duration, batches) -> None:
     assert trainer.state.timestamp.batch == batches
 
 
+def test_a_duration_replaces_max_duration() -> None:
+    trainer = trainer_of(max_duration="5ep")
+    trainer.fit(duration="2ep")
+    assert trainer.state.max_duration == Time(2, "ep")
+    with pytest.raises(ValueError, match=r"nothing left to train: max_duration is 2ep .* Use fit\(duration=\.\.\.\)"):
+        trainer.fit()
+    trainer.fit(duration="3ep")
+    assert trainer.state.max_duration == trainer.state.timestamp.epoch == Time(5, "ep")
+
+
 @pytest.mark.parametrize("duration", [0, "0ba"])
 def test_fit_for_no_duration_raises(duration) -> None:
     trainer = trainer_of()
