@@ -85,6 +85,13 @@ class StepCounts:
         self.microbatches = int(total / batches) if same else None
 
 
+class _Sent:
+    """The losses of a batch as they were sent, since algorithms and callbacks may edit the mapping afterwards."""
+
+    def __init__(self, losses: dict[str, Tensor]) -> None:
+        self.mapping, self.values = losses, dict(losses)
+
+
 class StepSync:
     """All-reduces counts, loss weights and losses of each step over all ranks, asynchronously.
 
@@ -111,8 +118,8 @@ class StepSync:
         self._size = dist.get_world_size()
         self._sums: Tensor | None = None
         self._counts_work: PendingWork | None = None
-        self._losses_work: tuple[Any, Tensor, dict[str, Tensor]] | None = None
-        self._unread: dict[str, Tensor] | None = None
+        self._losses_work: tuple[Any, Tensor, _Sent] | None = None
+        self._unread: _Sent | None = None
         # Names of the losses of all ranks, all-gathered with the first losses, and whether only some ranks had them.
         self._names: dict[str, bool] | None = None
         self._dtype = torch.float32
@@ -195,6 +202,11 @@ class StepSync:
         Args:
             losses: Scalars by name.
         """
+        self._send(_Sent(losses))
+
+    def _send(self, sent: _Sent) -> None:
+        """Start the all-reduce of :meth:`send_losses`."""
+        losses = sent.values
         if self._names is None or (self.last is not None and self.last.has_new_loss):
             self._agree_on_names(losses)
         assert self._names is not None
@@ -204,7 +216,7 @@ class StepSync:
         like = next(iter(losses.values()))
         ordered = [losses[name] if name in losses else like.new_zeros(()) for name in self._names]
         stacked = torch.stack([loss.to(self._dtype) for loss in ordered]).div_(self._size)
-        self._losses_work = start_all_reduce(stacked), stacked, losses
+        self._losses_work = start_all_reduce(stacked), stacked, sent
         self._unread = None
 
     def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
@@ -223,23 +235,25 @@ class StepSync:
         Args:
             losses: As for :meth:`send_losses`.
         """
-        self._unread = losses
+        self._unread = _Sent(losses)
 
     def averages(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages of the losses passed to :meth:`send_losses`; if none are pending, the argument unchanged.
 
         Args:
-            losses: Losses of this rank. If an algorithm has replaced the mapping that was sent, it is returned as is.
+            losses: Losses of this rank, in the mapping that was sent or in another one. An entry that was added or
+                replaced after that, as by a callback at ``AFTER_TRAIN_BATCH``, stays as it is.
         """
         if self._losses_work is None:
             return losses
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
         assert self._names is not None
-        if losses is not sent:
-            return losses
+        is_sent = losses is sent.mapping  # otherwise it has all names that its author wants
         averages = zip(self._names.items(), stacked.unbind(), strict=True)
-        return {name: value for (name, of_some), value in averages if of_some or name in sent}
+        found = {name: value for (name, of_some), value in averages if name in losses or (of_some and is_sent)}
+        found.update({name: value for name, value in losses.items() if value is not sent.values.get(name)})
+        return found
 
     def averages_of_unread(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages of losses passed to :meth:`keep_losses`, else the argument; all ranks must call this.
@@ -249,5 +263,5 @@ class StepSync:
         """
         if self._unread is None:
             return losses
-        self.send_losses(self._unread)
+        self._send(self._unread)
         return self.averages(losses)

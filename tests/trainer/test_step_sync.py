@@ -8,10 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from composer import dist
+from composer import Callback, dist
+from composer.loggers import InMemoryLogger
 from composer.trainer.step_sync import BatchWeight, StepCounts, StepSync
 from tests.ranks import Ranks
+from tests.trainer.multi_rank import Numbered, run_of
 
 
 def reduce_counts() -> tuple[tuple[int, int, float, int | None], dict[str, float], bool]:
@@ -27,7 +30,7 @@ def reduce_counts() -> tuple[tuple[int, int, float, int | None], dict[str, float
     return (
         (counts.samples, counts.tokens, counts.seconds, counts.signum),
         {name: loss.item() for name, loss in losses.items()},
-        step_sync.averages(replaced) is replaced,
+        step_sync.averages(replaced) == replaced,
     )
 
 
@@ -112,6 +115,46 @@ def summed(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> StepC
     for row in rows:
         StepSync().send_counts(**{"samples": 1, "tokens": 0, "seconds": 0.0, "signum": None, **row})
     return StepCounts(torch.stack(sums).sum(0), len(rows))
+
+
+class AddLoss(Callback):
+    """Adds an entry to the losses after they were sent to the other ranks."""
+
+    def __init__(self, in_place: bool, value: Any) -> None:
+        self.in_place, self.value = in_place, value
+
+    def after_train_batch(self, state, logger):
+        if self.in_place:
+            state.total_loss_dict["loss/train/penalty"] = self.value
+        else:
+            state.total_loss_dict = {**state.total_loss_dict, "loss/train/penalty": self.value}
+
+
+def run_with_a_penalty(is_logged: bool, in_place: bool, value: Any) -> tuple[list[float], list[float], float]:
+    log = InMemoryLogger()
+    loader = DataLoader(Numbered(16), batch_size=4 // dist.get_world_size())
+    loggers = {"loggers": log} if is_logged else {}
+    trainer, watch = run_of("regression", loader, callbacks=[AddLoss(in_place, value)], **loggers)
+    if not is_logged:
+        trainer.state.callbacks.remove(watch)
+    trainer.fit()
+    losses = [float(value) for _, value in log.data.get("loss/train/total", [])]
+    penalties = [float(value) for _, value in log.data.get("loss/train/penalty", [])]
+    trainer.close()
+    assert float(trainer.state.total_loss_dict["loss/train/penalty"]) == 0.25
+    return losses, penalties, float(trainer.state.total_loss_dict["loss/train/total"])
+
+
+@pytest.mark.parametrize("value", [0.25, torch.tensor(0.25)], ids=["number", "tensor"])
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_loss_that_a_callback_adds_after_the_gradients_is_kept(is_logged, in_place, value, two_ranks: Ranks) -> None:
+    alone = run_with_a_penalty(is_logged, in_place, value)
+    assert alone[1] == [0.25] * 4 * is_logged
+    for losses, penalties, last in two_ranks.run(run_with_a_penalty, is_logged, in_place, value):
+        # The others are still averaged.
+        assert losses == pytest.approx(alone[0])
+        assert (penalties, last) == (alone[1], pytest.approx(alone[2]))
 
 
 SIGNALS = st.none() | st.integers(1, 64)
