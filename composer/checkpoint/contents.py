@@ -348,6 +348,10 @@ def _set_origin(state: State, saved: Any) -> None:
     state.forked_from = saved
 
 
+def _set_loss_names(state: State, saved: Any) -> None:
+    state.loss_names.update(saved)  # the all-reduce of the losses has this dict, and goes by its order
+
+
 # In the order in which they are restored: an entry comes after those that it needs.
 STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("model", model_state, None, in_weights_only=True),  # loading it has further options
@@ -365,6 +369,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
     StateEntry("ending", _get_stop_info),  # run_completion decides whether it still applies
+    StateEntry("loss_names", lambda state: dict(state.loss_names) or None, _set_loss_names),
     StateEntry("run_name", lambda state: state.run_name),
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it

@@ -148,6 +148,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "ledger": (_is_position, "a dict with the string 'segment' and the dict 'seconds' of numbers"),
     "ending": (_is_dict, "a dict"),
+    "loss_names": (_is_dict, "a dict"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),
     "metadata": (_is_dict, "a dict"),

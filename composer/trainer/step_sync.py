@@ -101,6 +101,8 @@ class StepSync:
 
     Args:
         ranks_per_batch: Number of ranks that get the same batch.
+        names: Names of the losses of all ranks, and whether only some ranks had them; those found are added. Empty for
+            a new run; checkpoints contain them, so that a resumed run averages the same losses.
 
     Attributes:
         last: The counts of the last completed all-reduce, or None.
@@ -111,7 +113,7 @@ class StepSync:
     True
     """
 
-    def __init__(self, ranks_per_batch: int = 1) -> None:
+    def __init__(self, ranks_per_batch: int = 1, names: dict[str, bool] | None = None) -> None:
         self.last: StepCounts | None = None
         self.ranks_per_batch = ranks_per_batch
         self.weights_late = True
@@ -120,8 +122,8 @@ class StepSync:
         self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, _Sent] | None = None
         self._unread: _Sent | None = None
-        # Names of the losses of all ranks, all-gathered with the first losses, and whether only some ranks had them.
-        self._names: dict[str, bool] | None = None
+        self._names = {} if names is None else names
+        self._is_first = True  # the names are all-gathered with the first losses
         self._dtype = torch.float32
         # Losses that this rank had since then, or in another precision, by name with their dtypes.
         self._new: dict[str, torch.dtype] = {}
@@ -207,9 +209,8 @@ class StepSync:
     def _send(self, sent: _Sent) -> None:
         """Start the all-reduce of :meth:`send_losses`."""
         losses = sent.values
-        if self._names is None or (self.last is not None and self.last.has_new_loss):
+        if self._is_first or (self.last is not None and self.last.has_new_loss):
             self._agree_on_names(losses)
-        assert self._names is not None
         for name, loss in losses.items():
             if name not in self._names or torch.promote_types(loss.dtype, self._dtype) != self._dtype:
                 self._new[name] = loss.dtype
@@ -221,13 +222,13 @@ class StepSync:
 
     def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
         """All-gather the names and dtypes of the losses, which may differ between ranks, as with several tasks."""
-        known, own = self._names or {}, self._new | {name: one.dtype for name, one in losses.items()}
+        own = self._new | {name: one.dtype for name, one in losses.items()}
         found: list[dict[str, torch.dtype]] = dist.all_gather_object(own)
-        names = [*known, *dict.fromkeys(name for each in found for name in each if name not in known)]
-        self._names = {name: known.get(name, not all(name in each for each in found)) for name in names}
+        for name in dict.fromkeys(name for each in found for name in each):
+            self._names.setdefault(name, not all(name in each for each in found))
         dtypes = [dtype for each in found for dtype in each.values()]
         self._dtype = functools.reduce(torch.promote_types, dtypes, self._dtype)
-        self._new = {}
+        self._new, self._is_first = {}, False
 
     def keep_losses(self, losses: dict[str, Tensor]) -> None:
         """Keep the losses of a batch that nothing reads, until the next ones or :meth:`averages_of_unread`.
@@ -248,7 +249,6 @@ class StepSync:
             return losses
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
-        assert self._names is not None
         is_sent = losses is sent.mapping  # otherwise it has all names that its author wants
         averages = zip(self._names.items(), stacked.unbind(), strict=True)
         found = {name: value for (name, of_some), value in averages if name in losses or (of_some and is_sent)}

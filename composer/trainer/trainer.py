@@ -397,7 +397,8 @@ class Trainer(TrainerNames):
         self._ledger = RunLedger(self.state.clock, autoresume=autoresume)
         self._run = Run(self.state, self.engine, self.logger, strategy=strategy, ledger=self._ledger)
         if dist.get_world_size() > 1:
-            self._run.step_sync = StepSync(ranks_per_batch=dist.get_world_size() // strategy.data_world_size)
+            ranks_per_batch = dist.get_world_size() // strategy.data_world_size
+            self._run.step_sync = StepSync(ranks_per_batch, self.state.loss_names)
 
         setup.set_precision(self._run, precision, precision_config)  # algorithms read it at INIT
         distributed_setup.check_algorithms(self.state, strategy)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from composer import ComposerModel, Trainer
+from composer.loggers import InMemoryLogger
 from composer.warnings import ComposerWarning
-from tests.common import FEATURES, Regression
+from tests.common import FEATURES, Regression, regression_data
 from tests.parallel.matrix import STRATEGIES
 from tests.ranks import Ranks
 from tests.trainer.multi_rank import Numbered, Stream, flat, numbered, run_of, weights, whole
@@ -191,3 +192,43 @@ def test_resuming_is_exact_with_four_ranks(arguments, tmp_path, four_ranks: Rank
     resumed = four_ranks.run(continued, str(tmp_path / "half.pt"), None, arguments)
     for found, expected in zip(resumed, straight, strict=True):
         assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+class Adversarial(Regression):
+    """Has a loss of the generator in every third batch only, from the first on."""
+
+    def loss(self, outputs, batch):
+        losses = {"critic": super().loss(outputs, batch[1:])}
+        if int(batch[0][0]) % 3 == 0:
+            losses["generator"] = losses["critic"] * 2
+        return losses
+
+    def forward(self, batch):
+        return super().forward(batch[1:])
+
+
+def logged_losses(load: str | None, save: str | None) -> dict[int, float]:
+    torch.manual_seed(5)
+    model, log = Adversarial(), InMemoryLogger()
+    trainer = Trainer(
+        model=model,
+        train_dataloader=[[torch.full((2,), i), *batch] for i, batch in enumerate(regression_data(8))],
+        max_duration="1ep",
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
+        load_path=load,
+        loggers=log,
+        progress_bar=False,
+    )
+    trainer.fit(duration="2ba" if save is not None else None)
+    if save is not None:
+        trainer.save_checkpoint(save)
+    trainer.close()
+    return {int(time.batch): float(value) for time, value in log.data["loss/train/generator"]}
+
+
+def test_a_loss_that_was_known_before_the_checkpoint_misses_no_value(tmp_path, two_ranks: Ranks) -> None:
+    straight = two_ranks.run(logged_losses, None, None)
+    before = two_ranks.run(logged_losses, None, str(tmp_path / "half.pt"))
+    after = two_ranks.run(logged_losses, str(tmp_path / "half.pt"), None)
+    assert [*straight[0]] == [0, 3, 6]
+    assert [one | other for one, other in zip(before, after, strict=True)] == straight
