@@ -70,7 +70,7 @@ def freeze_layers(
     """
     fraction = _frozen_fraction(float(current_duration), freeze_start, freeze_level)
     layers = _layers(model)
-    depth = int(fraction * max(len(layers) - 1, 0) + 1e-9)  # 0.29 * 100 is less than 29
+    depth = _depth_of(layers, fraction)
     _freeze(layers, depth, ensure_tuple(optimizers))
     return depth, fraction
 
@@ -136,14 +136,16 @@ class LayerFreezing(Algorithm):
         Raises:
             ValueError: An optimizer is LBFGS, which would go on to move frozen weights by its history.
         """
-        if any(isinstance(optimizer, LBFGS) for optimizer in state.optimizers):
+        layers = _layers(state.model)
+        may_freeze = self._depth or (self.freeze_start < 1 and _depth_of(layers, self.freeze_level))
+        if may_freeze and any(isinstance(optimizer, LBFGS) for optimizer in state.optimizers):
             raise ValueError(
                 "LayerFreezing cannot freeze weights of LBFGS, which moves all weights by one history of steps. Use "
                 "another optimizer, or freeze the layers with requires_grad_(False) before LBFGS is created."
             )
         if self._depth:
-            _freeze(_layers(state.model), self._depth, state.optimizers)
-        if len(_layers(state.model)) < 2:
+            _freeze(layers, self._depth, state.optimizers)
+        if len(layers) < 2:
             message = "LayerFreezing has no effect: the model has one layer, and the last layer is never frozen."
             warnings.warn(message, NoEffectWarning, stacklevel=2)
 
@@ -184,6 +186,11 @@ def _frozen_fraction(elapsed: float, start: float, level: float) -> float:
     in_unit_interval("freeze_start", start)
     in_unit_interval("freeze_level", level)
     return level * (elapsed - start) / (1 - start) if elapsed > start else 0.0
+
+
+def _depth_of(layers: Sequence[nn.Module], fraction: float) -> int:
+    """Return how many layers a fraction of them is, without the last."""
+    return int(fraction * max(len(layers) - 1, 0) + 1e-9)  # 0.29 * 100 is less than 29
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:

@@ -179,3 +179,19 @@ def test_lbfgs_is_refused():
     trainer = trainer_of(model, optimizers=optimizer, algorithms=LayerFreezing())
     with pytest.raises(ValueError, match="LayerFreezing cannot freeze weights of LBFGS"):
         trainer.fit()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"freeze_level": 0}, {"freeze_start": 1}, {"freeze_level": 0.5}], ids=["off", "never", "too few"]
+)
+def test_lbfgs_trains_if_no_layer_will_be_frozen(arguments):
+    def trained(**more):
+        model = TwoLayers()
+        trainer = trainer_of(model, optimizers=torch.optim.LBFGS(model.parameters()), max_duration="2ep", **more)
+        trainer.fit()
+        return nn.utils.parameters_to_vector(model.parameters())
+
+    torch.manual_seed(0)
+    expected = trained()
+    torch.manual_seed(0)
+    assert torch.equal(trained(algorithms=LayerFreezing(**arguments)), expected)
