@@ -30,8 +30,7 @@ def needs_closure(cls: type[Optimizer]) -> bool:
     >>> needs_closure(torch.optim.LBFGS), needs_closure(torch.optim.SGD)
     (True, False)
     """
-    parameter = inspect.signature(cls.step).parameters.get("closure")
-    return parameter is not None and parameter.default is parameter.empty
+    return any(one.default is one.empty and (one.name == "closure" or one.kind in _BY_POSITION) for one in _own(cls))
 
 
 @cached_by_class
@@ -84,19 +83,25 @@ def step_with_closure(optimizer: Optimizer, closure: Callable[[], Tensor]) -> An
 def _place_of(optimizer: Optimizer) -> Place | None:
     """Return how a closure is passed to the step of an optimizer."""
     replaced = optimizer.__dict__.get("step")
-    if replaced is None:
+    # A schedule of torch replaces a step by a function that has the signature of the former one, self included.
+    if replaced is None or getattr(replaced, "__wrapped__", None) is type(optimizer).step:
         return _place_of_class(type(optimizer))
     try:
-        return _place(list(inspect.signature(replaced).parameters.values()))
+        parameters = list(inspect.signature(replaced).parameters.values())
     except (TypeError, ValueError):  # some callables tell nothing
         return "first"
+    return _place(parameters[1:] if hasattr(replaced, "_wrapped_by_lr_sched") else parameters)
 
 
 @cached_by_class
 def _place_of_class(cls: type[Optimizer]) -> Place | None:
     """Return how a closure is passed to the step of a class."""
-    _, *parameters = inspect.signature(cls.step).parameters.values()  # without self
-    return _place(parameters)
+    return _place(_own(cls))
+
+
+def _own(cls: type[Optimizer]) -> list[Parameter]:
+    """Return the parameters of the step of a class, without self."""
+    return list(inspect.signature(cls.step).parameters.values())[1:]
 
 
 def _place(parameters: Sequence[Parameter]) -> Place | None:

@@ -11,7 +11,12 @@ def test_which_optimizers_get_a_closure() -> None:
         def step(self, closure):
             return super().step(closure)
 
+    class OtherName(torch.optim.SGD):
+        def step(self, loss_function):
+            return super().step(loss_function)
+
     assert needs_closure(Demanding)
+    assert needs_closure(OtherName)
     assert may_use_closure(Demanding)
     assert not needs_closure(torch.optim.AdamW)
     assert not may_use_closure(torch.optim.AdamW)

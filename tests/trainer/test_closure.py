@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -118,16 +119,45 @@ class WithAScale(torch.optim.SGD):
         return super().step()
 
 
-@pytest.mark.parametrize("replaced", [False, True])
+class PositionalOnly(torch.optim.SGD):
+    def step(self, closure: Any, /) -> Any:
+        return super().step(closure)
+
+
+class AnyKeywords(torch.optim.SGD):
+    def step(self, **keywords: Any) -> Any:
+        return super().step(**keywords)
+
+
+def _wrap(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step = functools.wraps(optimizer.step)(partial(optimizer.step))  # type: ignore[method-assign]
+
+
+def _follow_a_schedule(optimizer: torch.optim.Optimizer) -> None:
+    torch.optim.lr_scheduler.StepLR(optimizer, 100)
+
+
+def _replace_and_follow_a_schedule(optimizer: torch.optim.Optimizer) -> None:
+    own = optimizer.step
+    method = (lambda self, **keywords: own(**keywords)) if type(optimizer) is AnyKeywords else type(optimizer).step
+    optimizer.step = MethodType(method, optimizer)  # type: ignore[method-assign]
+    _follow_a_schedule(optimizer)
+
+
+@pytest.mark.parametrize("attach", [None, _wrap, _follow_a_schedule, _replace_and_follow_a_schedule])
 @pytest.mark.parametrize(
-    "cls", [AfterAFlag, KeywordOnly, OtherName, Forwarding, WithAScale], ids=lambda cls: cls.__name__
+    "cls",
+    [AfterAFlag, KeywordOnly, OtherName, Forwarding, WithAScale, PositionalOnly, AnyKeywords],
+    ids=lambda cls: cls.__name__,
 )
-def test_a_closure_is_passed_as_the_step_takes_it(cls: type[torch.optim.SGD], replaced: bool) -> None:
+def test_a_closure_is_passed_as_the_step_takes_it(
+    cls: type[torch.optim.SGD], attach: Callable[..., None] | None
+) -> None:
     model = Regression()
     twin = copy.deepcopy(model)
     ours, theirs = cls(model.parameters(), lr=0.1), torch.optim.SGD(twin.parameters(), lr=0.1)
-    if replaced:
-        ours.step = functools.wraps(ours.step)(partial(ours.step))  # type: ignore[method-assign]
+    if attach is not None:
+        attach(ours)
     trainer_of(model, optimizers=ours).fit()
     trainer_of(twin, optimizers=theirs).fit()
     assert torch.equal(model.linear.weight, twin.linear.weight)
