@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from composer import trees
+from composer.core._snapshot import PLAIN, snapshot
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp
@@ -94,13 +94,15 @@ def copy_value(name: Any, value: Any) -> Any:
         ValueError: A tensor cannot be made dense.
     """
     _check_name(name)
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, Tensor):
         tensor = value.detach()
         dense = dense_tensor(name, tensor)
         return dense.clone() if dense is tensor else dense
     if isinstance(value, (list, tuple, dict)):
         return copy.deepcopy(trees.map_tensors(lambda tensor: dense_tensor(name, tensor.detach()), value))
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return snapshot(value)
 
 
 def dense_tensor(name: str, tensor: Tensor) -> Tensor:

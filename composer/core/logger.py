@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from composer._secrets.masking import mask_error, mask_text, mask_values
 from composer._text import one_of
 from composer.core._log_record import LogRecord, check_value, complete_records, copy_value
+from composer.core._snapshot import snapshot
 from composer.core.array_axes import ArrayAxes
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_run_name
@@ -228,9 +229,9 @@ class Logger:
         """Log hyperparameters, with passwords, tokens and keys replaced by ``***``.
 
         Args:
-            parameters: Values by name.
+            parameters: Values by name; destinations receive the current values.
         """
-        shown = mask_values(parameters)
+        shown = mask_values(snapshot(parameters))
         for destination in self._receivers:
             with self.guard(destination):
                 destination.log_hyperparameters(dict(shown))
@@ -242,11 +243,12 @@ class Logger:
 
         Args:
             columns: The column names.
-            rows: One list for each row, as long as ``columns``.
+            rows: One list for each row, as long as ``columns``; destinations receive the current values.
             name: Name of the table.
             step: The step; the number of batches trained by default.
         """
         step = self._state.timestamp.count(_BATCH) if step is None else step
+        columns, rows = snapshot(columns), snapshot(rows)
         for destination in self._receivers:
             with self.guard(destination):
                 destination.log_table(columns, rows, name, step)
@@ -293,7 +295,7 @@ class Logger:
             if if_stored and not destination.__keeps_traces__:
                 continue
             with self.guard(destination):
-                destination.log_traces(dict(traces))
+                destination.log_traces(snapshot(traces))
 
     def upload_file(self, remote_file_name: Path | str, file_path: Path | str, *, overwrite: bool = False) -> None:
         """Upload a file to every destination that stores files.

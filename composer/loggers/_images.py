@@ -142,7 +142,7 @@ def _array(argument: str, value: Any) -> np.ndarray:
 def _bytes(image: np.ndarray) -> np.ndarray:
     """Convert the values of one image to bytes."""
     if image.dtype == np.uint8:
-        return np.ascontiguousarray(image)
+        return np.array(image, order="C")  # a copy: some trackers send it from a thread
     if image.dtype == np.bool_:
         return image.astype(np.uint8) * np.uint8(255)
     scale = 255.0 if np.issubdtype(image.dtype, np.floating) else 1.0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import threading
+from array import array
+from collections import UserDict, deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
-from composer.core import _log_record
+from composer.core import Logger, LoggerDestination, State, _log_record
 from composer.core._log_record import LogRecord, complete_records, copy_value, dense_tensor
+from composer.core._snapshot import snapshot
 from composer.core.timestamp import Timestamp
 from tests.streams import FakeCuda, RaceError, side_stream
 
@@ -78,6 +86,86 @@ def test_a_sparse_value_is_copied_to_a_dense_one(layout: torch.layout) -> None:
     assert copied.layout is torch.strided
     assert copied.tolist() == [[1, 0], [0, 1]]
     assert not copied.requires_grad
+
+
+class Items(NamedTuple):
+    items: list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    layers: list[Any]
+    name: str = "a"
+
+
+def mutables() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+    """Values that can be modified, by name, and how."""
+
+    def fill(one: Any) -> None:
+        one[0] = 2
+
+    return {
+        "list": ([1], fill),
+        "dict": ({"a": [1]}, lambda one: fill(one["a"])),
+        "tuple": ((1, [1]), lambda one: fill(one[1])),
+        "named tuple": (Items([1]), lambda one: fill(one.items)),
+        "set": ({1}, lambda one: one.add(2)),
+        "set in a list": ([{1}], lambda one: one[0].add(2)),
+        "deque": (deque([1], maxlen=1), lambda one: one.append(2)),
+        "deque of lists": (deque([[1]]), lambda one: fill(one[0])),
+        "user dict": (UserDict(a=1), lambda one: one.update(a=2)),
+        "read-only view": (MappingProxyType({"a": [1]}), lambda one: fill(one["a"])),
+        "bytes": (bytearray(b"a"), fill),
+        "array": (array("i", [1]), fill),
+        "numpy": (np.ones(2), fill),
+        "numpy objects": (np.array([[1], None], dtype=object), lambda one: fill(one[0])),
+        "tensor": (torch.ones(2), fill),
+        "dataclass": (Config([1]), lambda one: fill(one.layers)),
+    }
+
+
+@pytest.mark.parametrize("kind", mutables())
+def test_what_is_modified_after_it_was_logged_was_logged_before(kind: str) -> None:
+    class Keeps(LoggerDestination):
+        __flush_interval__ = 100
+
+        def log_metrics(self, metrics, step=None):
+            received.append(metrics["m"])
+
+        def log_hyperparameters(self, hyperparameters):
+            received.append(hyperparameters["m"])
+
+        def log_table(self, columns, rows, name="Table", step=None):
+            received.append(rows[0][0])
+
+        def log_traces(self, traces):
+            received.append(traces["m"])
+
+    received: list[Any] = []
+    logger = Logger(State(model=torch.nn.Linear(1, 1)), Keeps())
+    logger.deferred = True
+    value, modify = mutables()[kind]
+    logger.log_metrics({"m": value})
+    logger.log_hyperparameters({"m": value})
+    logger.log_table(["c"], [[value]])
+    logger.log_traces({"m": value})
+    modify(value)
+    logger.flush()
+    expected, _ = mutables()[kind]
+    if isinstance(value, Mapping):
+        expected = dict(expected)
+    assert [repr(one) for one in received] == [repr(expected)] * 4
+
+
+def test_only_containers_are_copied() -> None:
+    """Other objects may be large, as models are, or have no copy, as locks have."""
+    lock = threading.Lock()
+    shape, itself = torch.Size([2]), []
+    itself.append(itself)
+    assert snapshot({"lock": [lock]})["lock"][0] is lock
+    assert snapshot(shape) is shape
+    assert snapshot(Config) is Config
+    assert snapshot(itself)[0] is itself
 
 
 def test_what_cannot_be_dense_is_refused_by_name() -> None:

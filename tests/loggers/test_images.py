@@ -44,6 +44,13 @@ def test_one_image() -> None:
     assert image_arrays([]) == []
 
 
+@pytest.mark.parametrize("image", [torch.ones(4, 4, dtype=torch.uint8), np.ones((4, 4), np.uint8), np.ones((4, 4))])
+def test_an_image_that_is_modified_later_was_logged_before(image) -> None:
+    before, after = image_arrays(image)[0].copy(), image_arrays(image)[0]
+    image[:] = 0
+    assert np.array_equal(before, after)
+
+
 def test_images_of_several_sizes() -> None:
     assert [array.shape for array in image_arrays([torch.rand(3, 4, 4), torch.rand(1, 2, 2)])] == [(4, 4, 3), (2, 2, 1)]
 
