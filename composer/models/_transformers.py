@@ -29,6 +29,7 @@ __all__ = [
     "is_causal",
     "logits_of",
     "loss_of",
+    "metric_labels",
     "resize_embeddings",
     "shifts_labels",
     "weighted_labels",
@@ -215,6 +216,24 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
             "'labels' are numbers with fractions. Leave such samples out, or use a model of your own."
         )
     return labels
+
+
+def metric_labels(batch: Mapping[str, Any], *, takes_weights: bool) -> Any:
+    """Return the labels of a batch for metrics: those of weight 0 are ignored, as in the loss.
+
+    Args:
+        batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
+        takes_weights: Whether the model takes the weights, which then may have any shape, and labels any type.
+
+    Raises:
+        ValueError: As :func:`weighted_labels`, unless the model takes the weights.
+    """
+    labels, weights = batch.get("labels"), batch.get("loss_weights")
+    if takes_weights and isinstance(labels, Tensor):
+        same = isinstance(weights, Tensor) and weights.shape == labels.shape
+        if not same or labels.is_floating_point():
+            return labels
+    return weighted_labels(batch)
 
 
 def count_targets(batch: Mapping[str, Any], *, takes_weights: bool, shift: bool) -> Tensor | None:

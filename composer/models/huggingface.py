@@ -29,6 +29,7 @@ from composer.models._adapters import (
     save_adapters_only,
     with_adapters,
 )
+from composer.models._decoder_inputs import decoder_inputs, require_decoder_inputs
 from composer.models._deferred_init import initialize_parameters
 from composer.models._metrics import MetricAttributes, metrics_by_name
 from composer.models._pretrained import (
@@ -161,7 +162,8 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         Raises:
             TypeError: The batch is not a mapping.
             ValueError: No entry is an argument of the model's forward pass; or the batch has ``"loss_weights"`` that
-                are not one for each label, or in the first batch not 0 or 1, and the model does not take weights.
+                are not one for each label, or in the first batch not 0 or 1, and the model does not take weights; or
+                the model needs decoder inputs, which it does not make before labels of weight 0 are ignored.
         """
         if not isinstance(batch, Mapping):
             what = f"mappings, such as {{'input_ids': ...}}, but got a {type(batch).__name__}"
@@ -170,6 +172,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         known = self.model_forward_args
         arguments = _transformers.forward_arguments(self.model, batch, known)
         if "loss_weights" in batch and "labels" in arguments and "loss_weights" not in arguments:
+            arguments |= require_decoder_inputs(self.model, batch, known)
             arguments["labels"] = _transformers.weighted_labels(batch, check=not self._are_weights_checked)
             self._are_weights_checked = True  # once: it waits for the device
         return self.model(**_transformers.without_cache(self.model, arguments, known))
@@ -201,8 +204,12 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
             batch: A mapping; integer ``"labels"`` are counted. If the model takes ``"loss_weights"``, and there is one
                 for each label, their sum is returned.
         """
-        takes_weights = self.model_forward_args is None or "loss_weights" in self.model_forward_args
-        return _transformers.count_targets(batch, takes_weights=takes_weights, shift=self.shift_labels)
+        return _transformers.count_targets(batch, takes_weights=self._takes_weights, shift=self.shift_labels)
+
+    @property
+    def _takes_weights(self) -> bool:
+        """Whether the forward pass takes ``loss_weights``, rather than ignoring the labels whose weight is 0."""
+        return self.model_forward_args is None or "loss_weights" in self.model_forward_args
 
     def eval_forward(self, batch: Batch, outputs: Any | None = None) -> Any:
         """Return the outputs for metrics, without modifying the batch.
@@ -232,14 +239,15 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         """Update a metric with outputs and labels, and also with the batch if the metric has ``needs_batch``.
 
         Args:
-            batch: A mapping with ``"labels"``, which are shifted by one with :attr:`shift_labels`.
+            batch: A mapping with ``"labels"``, which are shifted by one with :attr:`shift_labels`; labels whose
+                ``"loss_weights"`` are 0 become -100.
             outputs: The result of :meth:`eval_forward`.
             metric: The metric, changed in place.
 
         Raises:
             ValueError: The batch has no labels.
         """
-        labels: Any = batch.get("labels")
+        labels: Any = _transformers.metric_labels(batch, takes_weights=self._takes_weights)
         if labels is None:
             raise ValueError(f"Metrics need 'labels' in the batch, but it has only {first_of(list(batch))}.")
         if isinstance(labels, Tensor) and labels.ndim > 1 and (self.shift_labels or batch.get("mode") == "icl_task"):
@@ -310,14 +318,10 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
 
     def _without_labels(self, batch: Batch) -> dict[str, Any]:
         """Return the batch without labels, so that no loss is computed; decoder inputs are made from them if needed."""
-        given = {name: value for name, value in batch.items() if name != "labels"}
-        inputs = {"decoder_input_ids", "decoder_inputs_embeds"}
-        if getattr(self.config, "is_encoder_decoder", False) and inputs.isdisjoint(given):
-            make = getattr(maybe_get_underlying_model(self.model), "prepare_decoder_input_ids_from_labels", None)
-            if make is None:
-                return dict(batch)
-            given["decoder_input_ids"] = make(labels=batch["labels"])
-        return given
+        made = decoder_inputs(self.model, batch)
+        if made is None:
+            return dict(batch)
+        return {**{name: value for name, value in batch.items() if name != "labels"}, **made}
 
     def _generate_texts(self, batch: Batch) -> list[str]:
         """Return the generated continuations of the prompts in a batch."""
