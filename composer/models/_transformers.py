@@ -186,10 +186,10 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
 
     Args:
         batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
-        check: Whether to check that the weights are 0 or 1, which waits for the device.
+        check: Whether to check that weights on a device are 0 or 1, which waits for it; on the CPU they always are.
 
     Raises:
-        ValueError: A weight is neither 0 nor 1, or the labels cannot be ignored; or there is not one for each label.
+        ValueError: A weight is neither 0 nor 1; or there is not one for each label; or the labels are not classes.
 
     >>> weighted_labels({"labels": torch.tensor([5, 6, 7]), "loss_weights": torch.tensor([1.0, 0.0, 1.0])})
     tensor([   5, -100,    7])
@@ -203,19 +203,18 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
             f"The batch must have one of the 'loss_weights' for each of the 'labels', but their shapes are "
             f"{tuple(weights.shape)} and {tuple(labels.shape)}."
         )
-    if check and bool(((weights != 0) & (weights != 1)).any()):
+    if labels.is_floating_point():  # whatever the weights are: to look at them would wait for the device
+        raise ValueError(
+            f"The batch has 'loss_weights' and 'labels' of {labels.dtype}, but the loss of transformers models gives "
+            f"all labels the same weight, and can ignore only classes. Leave out 'loss_weights', and samples whose "
+            f"weight is 0, or use a model of your own whose loss uses the weights."
+        )
+    if (check or weights.is_cpu) and bool(((weights != 0) & (weights != 1)).any()):
         raise ValueError(
             "The batch has 'loss_weights' other than 0 and 1, but the loss of transformers models gives all labels the "
             "same weight. Use SequencePacking(weights='token'), or a model of your own whose loss uses the weights."
         )
-    if not labels.is_floating_point():
-        return labels.masked_fill(weights == 0, IGNORED)
-    if check and bool((weights == 0).any()):
-        raise ValueError(
-            "The batch has 'loss_weights' of 0, but the loss of a transformers model ignores only classes, and these "
-            "'labels' are numbers with fractions. Leave such samples out, or use a model of your own."
-        )
-    return labels
+    return labels.long().masked_fill(weights == 0, IGNORED)  # bytes and booleans cannot be -100
 
 
 def metric_labels(batch: Mapping[str, Any], *, takes_weights: bool) -> Any:

@@ -119,3 +119,32 @@ def test_labels_of_rows_are_not_inputs_of_a_decoder() -> None:
     labels, weights = torch.tensor([1, 2]), torch.tensor([1.0, 0.0])
     found = model({"input_ids": ids, "labels": labels, "loss_weights": weights}).loss
     torch.testing.assert_close(found, model({"input_ids": ids[:1], "labels": labels[:1]}).loss)
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([1.0, 50.0]), torch.eye(3)[:2]])
+def test_weights_of_labels_that_are_numbers_are_an_error_in_each_batch(labels: Tensor) -> None:
+    """The loss of a regression, or of several classes at a time, can ignore none of them."""
+    config = {"num_labels": 1 if labels.ndim == 1 else 3}
+    model = HuggingFaceModel(tiny.bert("ForSequenceClassification", **config)).eval()
+    batch = {**tiny.texts([8, 8]), "labels": labels}
+    for weight in (1.0, 0.0):
+        weights = torch.ones_like(labels)
+        weights[1] = weight
+        with pytest.raises(ValueError, match=r"'labels' of torch.float32.* Leave out 'loss_weights'"):
+            model({**batch, "loss_weights": weights})
+    assert model(batch).loss.isfinite()
+
+
+def test_weights_that_change_later_are_checked_too() -> None:
+    model = HuggingFaceModel(tiny.gpt2()).eval()
+    batch, _ = weighted()
+    model(batch)
+    with pytest.raises(ValueError, match="'loss_weights' other than 0 and 1"):
+        model({**batch, "loss_weights": batch["loss_weights"] / 2})
+
+
+def test_labels_of_bytes_are_ignored() -> None:
+    model = HuggingFaceModel(tiny.gpt2()).eval()
+    batch, _ = weighted([8, 8])
+    of_bytes = {**batch, "labels": batch["labels"].byte()}
+    assert torch.equal(model(of_bytes).loss, model(batch).loss)
