@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ def as_documents(documents: Iterable[Any]) -> list[Any]:
         documents: The argument of the user.
 
     Raises:
-        TypeError: It is a mapping.
+        TypeError: It is a mapping, or cannot be iterated over.
         ValueError: It is empty.
 
     >>> as_documents(iter([[1, 2], [3]]))
@@ -36,7 +37,14 @@ def as_documents(documents: Iterable[Any]) -> list[Any]:
             f"documents is a mapping with the keys {keys}, as a padded batch is, but must be a sequence of documents. "
             f"Pass one mapping for each document: [{{'input_ids': ...}}, {{'input_ids': ...}}, ...]."
         )
-    found = list(documents)
+    try:
+        values = iter(documents)
+    except TypeError as error:
+        raise TypeError(
+            f"documents must be a sequence of documents, but got {shortened(repr(documents), 60)}. Pass a list of "
+            f"sequences of token ids: [[5, 6, 7], [8, 9]]."
+        ) from error
+    found = list(values)
     if not found:
         raise ValueError("documents is empty: there is nothing to pack.")
     return found
@@ -120,7 +128,9 @@ def _columns(
 ) -> tuple[dict[str, list[Tensor]], list[Tensor | None]]:
     """Return the values of all documents by key, and their attention masks."""
     if all(isinstance(document, Tensor) for document in documents):
-        return {"input_ids": [_computable(document) for document in documents]}, []
+        return {
+            "input_ids": [_computable(index, "input_ids", document) for index, document in enumerate(documents)]
+        }, []
     tensors: dict[str, list[Tensor]] = {}
     masks: list[Tensor | None] = []
     for index, document in enumerate(documents):
@@ -153,8 +163,10 @@ def _as_tensor(index: int, key: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         value = value.copy()  # torch warns of read-only arrays, such as those of memory-mapped files
     try:
-        return _computable(torch.as_tensor(value))
+        tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
+        if "verflow" in str(error):  # an integer of Python
+            raise _too_large(index, key) from error
         if key == "input_ids":
             remedy = "Convert texts to token ids first."
         else:
@@ -166,19 +178,35 @@ def _as_tensor(index: int, key: str, value: Any) -> Tensor:
             f"documents[{index}][{key!r}] must have one number for each token, but is "
             f"{shortened(repr(value), 60)}. {remedy}"
         ) from error
+    return _computable(index, key, tensor)
 
 
-def _computable(tensor: Tensor) -> Tensor:
-    return tensor.long() if tensor.dtype in _STORED_ONLY else tensor
+def _computable(index: int, key: str, tensor: Tensor) -> Tensor:
+    """Return the values of a document in a dtype that torch can compute with."""
+    if tensor.dtype not in _STORED_ONLY:
+        return tensor
+    signed = tensor.long()
+    if tensor.dtype == torch.uint64 and (signed < 0).any():
+        raise _too_large(index, key)
+    return signed
+
+
+def _too_large(index: int, key: str) -> ValueError:
+    """Return the error for a document with an integer that torch.int64 cannot hold."""
+    return ValueError(
+        f"documents[{index}][{key!r}] has an integer of 2**63 or more, which torch.int64 cannot hold. Check the dtype "
+        f"in which the file was written, or leave the key out in all documents."
+    )
 
 
 def _present(mask: Tensor) -> Tensor:
     """Return which tokens an attention mask does not declare as padding."""
-    if (mask < 0).any():
-        raise ValueError(
-            f"The attention masks of documents must be 1 for tokens and 0 for padding, but contain "
-            f"{mask.min().item():g}, as masks that are added to scores do. Pass attention_mask == 0 of these instead."
-        )
+    if not (mask >= 0).all():
+        wrong = mask.min().item()  # NaN if there is one
+        rule = f"The attention masks of documents must be 1 for tokens and 0 for padding, but contain {wrong:g}"
+        if math.isnan(wrong):
+            raise ValueError(f"{rule}. Compute the mask from the lengths of the documents instead.")
+        raise ValueError(f"{rule}, as masks that are added to scores do. Pass attention_mask == 0 of these instead.")
     return mask.bool()
 
 
@@ -194,7 +222,12 @@ def _not_integers(ids: Sequence[Tensor]) -> TypeError:
 def _require_one_entry_per_token(key: str, values: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
     """Raise ValueError for the first document whose values are not as many as its tokens."""
     for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        if len(shape) != 1 or value.shape != shape:
+        if key == "input_ids" and len(shape) != 1:
+            remedy = "Pass [input_ids] for a single document." if not shape else "Pass its rows as documents."
+            raise ValueError(
+                f"documents[{index}] must be a sequence of token ids, (n,), but has the shape {tuple(shape)}. {remedy}"
+            )
+        if value.shape != shape:
             raise ValueError(
                 f"documents[{index}][{key!r}] must have one entry for each of its {shape.numel()} tokens, but has "
                 f"the shape {tuple(value.shape)}. Leave out keys that describe the entire document."

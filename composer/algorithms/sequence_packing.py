@@ -14,12 +14,21 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from composer._text import did_you_mean, one_of, plural, whole_number
 from composer.algorithms._documents import as_documents, document_keys, flat_tokens, sums
+from composer.algorithms._packing_arguments import (
+    ADDED,
+    IGNORED,
+    as_keys,
+    check_causal,
+    check_ids,
+    check_padding,
+    fill_values,
+    stored_value,
+)
 
 __all__ = ["SequencePacking", "block_diagonal_mask", "document_block_mask", "document_offsets", "pack_sequences"]
 
@@ -27,9 +36,6 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 _WEIGHTS = ("token", "document")
-_IGNORED = -100
-# Keys that packing adds, whose padding is 0.
-_ADDED = ("position_ids", "document_ids", "loss_weights")
 
 
 def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
@@ -43,12 +49,17 @@ def block_diagonal_mask(document_ids: Tensor, causal: bool = False) -> Tensor:
         document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
         causal: Whether a token attends only to itself and earlier tokens.
 
+    Raises:
+        TypeError: The ids are not a tensor, or ``causal`` is not a boolean.
+        ValueError: They do not have the shape (B, S).
+
     >>> block_diagonal_mask(torch.tensor([[1, 1, 2]])).int()[0, 0]
     tensor([[1, 1, 0],
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
-    _check_causal(causal)
+    check_causal(causal)
+    check_ids(document_ids)
     mask = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return mask.tril() if causal else mask
 
@@ -63,6 +74,10 @@ def document_block_mask(document_ids: Tensor, causal: bool = False) -> BlockMask
         document_ids: The document of each token, (B, S), as :func:`pack_sequences` returns them.
         causal: Whether a token attends only to itself and earlier tokens.
 
+    Raises:
+        TypeError: The ids are not a tensor, or ``causal`` is not a boolean.
+        ValueError: They do not have the shape (B, S), or there are none.
+
     >>> packed = pack_sequences([[5, 6, 7], [8, 9], [3]], max_seq_length=4)
     >>> document_block_mask(packed["document_ids"], causal=True).shape
     (2, 1, 4, 4)
@@ -73,7 +88,8 @@ def document_block_mask(document_ids: Tensor, causal: bool = False) -> BlockMask
     """
     from torch.nn.attention.flex_attention import create_block_mask  # brings in torch's compiler
 
-    _check_causal(causal)
+    check_causal(causal)
+    check_ids(document_ids, may_be_empty=False)
 
     def attends(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = document_ids[row, query] == document_ids[row, key]
@@ -96,9 +112,14 @@ def document_offsets(document_ids: Tensor) -> tuple[Tensor, int]:
     Returns:
         The offsets, (N + 1,), int32, from 0 to B * S; and the number of tokens of the longest document.
 
+    Raises:
+        TypeError: The ids are not a tensor.
+        ValueError: They do not have the shape (B, S), or there are none.
+
     >>> document_offsets(torch.tensor([[1, 1, 2], [1, 0, 0]]))
     (tensor([0, 2, 3, 4, 6], dtype=torch.int32), 2)
     """
+    check_ids(document_ids, may_be_empty=False)
     begins = torch.ones_like(document_ids, dtype=torch.bool)
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     end = torch.tensor([document_ids.numel()], device=document_ids.device)
@@ -136,9 +157,10 @@ def pack_sequences(
 
     Raises:
         TypeError: ``documents`` is a batch, a value of a document is not a sequence of numbers, token ids are not
-            integers, or ``causal`` is not a boolean.
+            integers, ``causal`` is not a boolean, or ``padding`` is not a mapping.
         ValueError: A document is empty or too long, there are too many for the rows, the documents have different
-            keys, an attention mask has negative values, or ``padding`` has an unknown key or an unsuitable value.
+            keys, an attention mask has negative values or NaN, an integer is 2**63 or more, or ``padding`` has an
+            unknown key or an unsuitable value.
 
     >>> packed = pack_sequences([[5, 6, 7], [8, 9], [3]], max_seq_length=4)
     >>> packed["input_ids"]
@@ -152,7 +174,8 @@ def pack_sequences(
     max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
     num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
     one_of("weights", weights, _WEIGHTS)
-    _check_causal(causal)
+    check_causal(causal)
+    check_padding(padding)
     return _packed(documents, max_seq_length, causal, weights, padding, num_rows)
 
 
@@ -169,11 +192,11 @@ def _packed(
     documents = as_documents(documents)
     given = [*document_keys(documents), *(["labels"] if causal else [])]
     # What a document has under these names is replaced.
-    keys = [*dict.fromkeys(key for key in given if key not in _ADDED), *_ADDED]
+    keys = [*dict.fromkeys(key for key in given if key not in ADDED), *ADDED]
     for key in () if keep is None else keep:
         if key not in keys:
             raise ValueError(f"keep contains {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}")
-    fill = _fill_values(padding or {}, keys)
+    fill = fill_values(padding or {}, keys)
     flat, lengths = flat_tokens(documents, max_seq_length, _used(keep))
     if causal or "labels" in flat:
         flat["labels"] = _labels(flat, lengths, causal)
@@ -195,7 +218,7 @@ def _packed(
     packed: dict[str, Tensor] = {}
     for key in keys if keep is None else keep:
         values = made[key]() if key in made else flat[key]
-        filled = values.new_full((size * max_seq_length,), _stored(key, fill.get(key, 0), values.dtype))
+        filled = values.new_full((size * max_seq_length,), stored_value(key, fill.get(key, 0), values.dtype))
         packed[key] = filled.scatter_(0, target, values).view(size, max_seq_length)
     return packed
 
@@ -236,7 +259,7 @@ class SequencePacking:
             documents, such as texts, are not read.
 
     Raises:
-        TypeError: ``causal`` is not a boolean, or ``keep`` is one string.
+        TypeError: ``causal`` is not a boolean, ``keep`` is not a sequence of strings, or ``padding`` is not a mapping.
         ValueError: An argument is out of range.
 
     >>> collate = SequencePacking(4, keep=["input_ids", "position_ids"])
@@ -253,29 +276,22 @@ class SequencePacking:
         weights: str = "token",
         padding: Mapping[str, float] | None = None,
         num_rows: int | None = None,
-        keep: Sequence[str] | None = None,
+        keep: Iterable[str] | None = None,
     ) -> None:
         self.max_seq_length = whole_number("max_seq_length", max_seq_length, minimum=1)
-        _check_causal(causal)
-        if isinstance(keep, str):
-            raise TypeError(f"keep must be a list of keys, but got {keep!r}; write [{keep!r}].")
+        check_causal(causal)
+        check_padding(padding)
         self.causal = causal
         self.weights = one_of("weights", weights, _WEIGHTS)
         self.padding = padding
         self.num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
-        self.keep = keep
+        self.keep = None if keep is None else as_keys(keep)
 
     def __call__(self, documents: Sequence[Any]) -> dict[str, Tensor]:
         """Pack the documents of a batch."""
         return _packed(
             documents, self.max_seq_length, self.causal, self.weights, self.padding, self.num_rows, self.keep
         )
-
-
-def _check_causal(causal: object) -> None:
-    """Raise unless it is a boolean: "no" would be true."""
-    if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal must be True or False, but got {causal!r}.")
 
 
 def _used(keep: Sequence[str] | None) -> list[str] | None:
@@ -285,31 +301,6 @@ def _used(keep: Sequence[str] | None) -> list[str] | None:
     return [*keep, "labels"]
 
 
-def _fill_values(padding: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
-    """Return the padding value by key, where it is not 0."""
-    for key, value in padding.items():
-        if key in _ADDED and value != 0:
-            raise ValueError(
-                f"padding[{key!r}] is {value!r}, but packing adds {key}, whose padding is 0. Leave it out."
-            )
-        if key not in (*keys, "labels"):
-            raise ValueError(
-                f"padding has the key {key!r}, which is not among {', '.join(keys)}.{did_you_mean(key, keys)}"
-            )
-    return {"labels": _IGNORED, **padding}
-
-
-def _stored(key: str, value: float, dtype: torch.dtype) -> float:
-    """Return a padding value, if a tensor can hold it."""
-    try:
-        stored = torch.full((), value, dtype=dtype).item()
-    except (TypeError, RuntimeError):
-        stored = None
-    if stored is None or (stored != value and not dtype.is_floating_point):
-        raise ValueError(f"padding[{key!r}] must be a value of {dtype}, as the values of the key are, not {value!r}.")
-    return value
-
-
 def _labels(flat: Mapping[str, Tensor], lengths: Tensor, causal: bool) -> Tensor:
     labels = flat.get("labels", flat["input_ids"])
     if not labels.is_floating_point():
@@ -317,7 +308,7 @@ def _labels(flat: Mapping[str, Tensor], lengths: Tensor, causal: bool) -> Tensor
     if not causal:
         return labels
     labels = labels.clone()
-    labels[lengths.cumsum(0) - lengths] = _IGNORED
+    labels[lengths.cumsum(0) - lengths] = IGNORED
     return labels
 
 
@@ -345,7 +336,7 @@ def _assign(lengths: list[int], max_seq_length: int) -> tuple[list[int], list[in
 
 def _loss_weights(labels: Tensor | None, lengths: Tensor, weights: str) -> Tensor:
     """Return the loss weight of each label, or of each token if there are no labels."""
-    counted = torch.ones(int(lengths.sum())) if labels is None else (labels != _IGNORED).float()
+    counted = torch.ones(int(lengths.sum())) if labels is None else (labels != IGNORED).float()
     if weights == "token":
         return counted
     return counted / sums(counted, lengths).clamp(min=1).repeat_interleave(lengths)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from composer.algorithms import SequencePacking, pack_sequences
+from composer.algorithms.sequence_packing import block_diagonal_mask, document_block_mask, document_offsets
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
@@ -83,6 +84,12 @@ def test_columns_that_are_not_kept_are_not_read() -> None:
         ([torch.ones(2)], TypeError, r"documents\[0\]\['input_ids'\] must be integers, but is .* of torch.float32"),
         ({"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3)}, TypeError, "padded batch.*one mapping"),
         ([{"input_ids": [1, 2], "attention_mask": [0, -1e9]}], ValueError, r"-1e\+09.*attention_mask == 0"),
+        ([{"input_ids": [1, 2], "attention_mask": [1, np.nan]}], ValueError, "contain nan. Compute the mask"),
+        ([5, 6, 7], ValueError, r"documents\[0\] must be a sequence .* the shape \(\). Pass \[input_ids\]"),
+        (torch.tensor([5, 6]), ValueError, r"documents\[0\] must be a sequence .* the shape \(\). Pass \[input_ids\]"),
+        ([torch.ones(2, 3).long()], ValueError, r"documents\[0\] .* the shape \(2, 3\). Pass its rows as documents"),
+        (3, TypeError, r"documents must be a sequence of documents, but got 3. Pass a list"),
+        (torch.tensor(3), TypeError, r"documents must be a sequence of documents, but got tensor\(3\)"),
     ],
 )
 def test_wrong_documents(documents: Any, error: type[Exception], message: str) -> None:
@@ -97,11 +104,13 @@ def test_wrong_documents(documents: Any, error: type[Exception], message: str) -
         ({"position_ids": 7}, r"padding\['position_ids'\] is 7, but packing adds position_ids"),
         ({"input_ids": 1.5}, r"padding\['input_ids'\] must be a value of torch.int64.*not 1.5"),
         ({"input_ids": "x"}, r"padding\['input_ids'\] must be a value of torch.int64.*not 'x'"),
+        ({"input_ids": 2**63}, r"padding\['input_ids'\] must be a value of torch.int64"),
+        ({"half": 1e9}, r"padding\['half'\] must be a value of torch.float16.*not 1000000000.0"),
         ({"byte": -1}, r"padding\['byte'\] must be a value of torch.uint8.*not -1"),
     ],
 )
 def test_wrong_padding(padding: Any, message: str) -> None:
-    document = {"input_ids": [1, 2], "byte": torch.tensor([1, 2], dtype=torch.uint8)}
+    document = {"input_ids": [1, 2], "byte": torch.tensor([1, 2], dtype=torch.uint8), "half": torch.ones(2).half()}
     with pytest.raises(ValueError, match=message):
         pack_sequences([document], 4, padding=padding)
 
@@ -112,3 +121,50 @@ def test_padding_that_suits() -> None:
     assert packed["input_ids"].tolist() == [[1, 7]]
     assert packed["weight"].tolist() == [pytest.approx([0.5, 0.1])]
     assert packed["labels"].tolist() == [[-100, -1]]
+
+
+def test_padding_of_no_mapping_and_of_labels_that_there_are_not() -> None:
+    for make in (lambda: pack_sequences([[1]], 2, padding=0), lambda: SequencePacking(2, padding=0)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"padding must be a mapping from .* but got 0. Pass {'input_ids': 0}"):
+            make()
+    with pytest.raises(ValueError, match=r"the key 'labels', which is not among input_ids, .*Leave it out"):
+        pack_sequences([[1]], 2, causal=False, padding={"labels": -1})
+    infinite = pack_sequences([{"input_ids": [1], "score": [0.5]}], 2, padding={"score": float("-inf")})
+    assert infinite["score"].tolist() == [[0.5, float("-inf")]]
+
+
+def test_keys_to_keep_from_a_generator() -> None:
+    """Each batch has them, not only the first."""
+    collate = SequencePacking(4, keep=(key for key in ("input_ids", "position_ids")))
+    for _ in range(2):
+        assert list(collate([[5, 6]])) == ["input_ids", "position_ids"]
+    for keep, found in ((3, "3"), ([3], "3"), (["input_ids", None], "None")):
+        with pytest.raises(TypeError, match=f"keep must be a list of keys, but contains {found}. Pass strings"):
+            SequencePacking(4, keep=keep)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["input_ids", "hash"])
+def test_integers_that_int64_cannot_hold(key: str) -> None:
+    largest = np.array([1, 2**63 - 1], dtype=np.uint64)
+    for values in (largest + 1, torch.tensor(largest + 1), [1, 2**63]):
+        documents = [{"input_ids": [1, 2], key: values}]
+        with pytest.raises(ValueError, match=rf"documents\[0\]\['{key}'\] has an integer of 2\*\*63 or more"):
+            pack_sequences(documents, 2)
+    with pytest.raises(ValueError, match=r"documents\[1\]\['input_ids'\] has an integer of 2\*\*63"):
+        pack_sequences([torch.tensor(largest), torch.tensor(largest + 1)], 2)
+    assert pack_sequences([{"input_ids": [1, 2], key: largest}], 2)[key].tolist() == [largest.tolist()]
+
+
+@pytest.mark.parametrize("function", [block_diagonal_mask, document_block_mask, document_offsets])
+def test_document_ids_of_another_shape(function: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"document_ids must have the shape \(B, S\).* \(3,\). Pass document_ids\[None\]"
+    ):
+        function(torch.tensor([1, 1, 2]))
+    with pytest.raises(ValueError, match=r"document_ids must have the shape \(B, S\).* \(1, 2, 3\). Pass one id"):
+        function(torch.ones(1, 2, 3, dtype=torch.long))
+    with pytest.raises(TypeError, match=r"document_ids must be a tensor of shape .* but is a list. Convert it"):
+        function([[1, 1, 2]])
+    if function is not block_diagonal_mask:
+        with pytest.raises(ValueError, match=r"but has the shape \(2, 0\)"):
+            function(torch.ones(2, 0, dtype=torch.long))
