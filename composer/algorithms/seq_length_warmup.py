@@ -10,7 +10,7 @@ Paper: The Stability-Efficiency Dilemma, Li et al. 2022, https://arxiv.org/abs/2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from composer import trees
 from composer._text import in_unit_interval, whole_number
-from composer.algorithms._sequences import fold_sequences, sequence_size
+from composer.algorithms._sequences import fold_sequences, sequence_size, square_mask_test
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding
@@ -42,7 +42,8 @@ def set_batch_sequence_length(
 
     Args:
         batch: A mapping, or any nested collection, of sequence tensors, (B, S, ...). Square attention masks,
-            (..., S, S), are cut in both dimensions. Other tensors, such as sequence labels (B,), are unchanged.
+            (..., S, S), are cut in both dimensions; a floating-point (B, S, S) is one if its key contains "mask" or
+            "bias", and features otherwise. Other tensors, such as sequence labels (B,), are unchanged.
         curr_seq_len: L, the new length in tokens; if it is S or more, the batch is returned unchanged.
         truncate: Whether to drop the tokens after the first L. Otherwise they become additional sequences: all tokens,
             read row by row, are written into rows of L, and a remainder of less than L is dropped.
@@ -54,7 +55,7 @@ def set_batch_sequence_length(
 
     Raises:
         ValueError: The length is not positive, there is no sequence or a required attention mask is missing, or,
-            without ``truncate``, a tensor is not aligned with the tokens.
+            without ``truncate``, a tensor is not aligned with the tokens or is a square attention mask.
 
     >>> batch = {"input_ids": torch.tensor([[5, 6, 7, 8]])}
     >>> set_batch_sequence_length(batch, 2)
@@ -71,19 +72,20 @@ def set_batch_sequence_length(
         return batch
     if not truncate:
         return fold_sequences(batch, curr_seq_len)
+    cut = partial(_cut, size, curr_seq_len, square_mask_test(batch, size))
     if not preserve_end_of_sequence:
-        return trees.map_tensors(partial(_cut, size, curr_seq_len), batch)
+        return trees.map_tensors(cut, batch)
     rows, old, new = _last_token_positions(batch, size, curr_seq_len)
 
-    def cut(tensor: Tensor) -> Tensor:
-        short = _cut(size, curr_seq_len, tensor)
+    def cut_before_end(tensor: Tensor) -> Tensor:
+        short = cut(tensor)
         if tensor.shape == size:
             short.scatter_(1, new, tensor.gather(1, old))
         elif tensor.shape[:2] == size and short.shape[2:] == tensor.shape[2:]:
             short[rows, new[:, 0]] = tensor[rows, old[:, 0]]
         return short
 
-    return trees.map_tensors(cut, batch)
+    return trees.map_tensors(cut_before_end, batch)
 
 
 class SeqLengthWarmup(Algorithm):
@@ -182,17 +184,12 @@ class SeqLengthWarmup(Algorithm):
         logger.log_metrics({"seq_length_warmup/curr_seq_len": length, "seq_length_warmup/curr_bs": rows})
 
 
-def _cut(size: tuple[int, int], length: int, tensor: Tensor) -> Tensor:
+def _cut(size: tuple[int, int], length: int, is_square_mask: Callable[[Tensor], bool], tensor: Tensor) -> Tensor:
     """Keep the first tokens of a tensor aligned with the tokens, in contiguous memory."""
-    shape, full = tensor.shape, size[1]
-    if shape == size:
-        return torch.narrow_copy(tensor, 1, 0, length)  # half the time of slicing and contiguous()
-    square = len(shape) >= 2 and shape[-2:] == (full, full)
-    # A floating-point (B, S, D) may happen to have as many features as tokens.
-    if square and (len(shape) != 3 or not tensor.is_floating_point()):
+    if is_square_mask(tensor):
         return tensor[..., :length, :length].contiguous()
-    if shape[:2] == size:
-        return torch.narrow_copy(tensor, 1, 0, length)
+    if tensor.shape[:2] == size:
+        return torch.narrow_copy(tensor, 1, 0, length)  # half the time of slicing and contiguous()
     return tensor
 
 

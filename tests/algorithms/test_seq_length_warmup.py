@@ -71,6 +71,31 @@ def test_shapes_other_than_those_of_tokens():
     assert torch.equal(short["mask"], batch["mask"][:, :4, :4])
 
 
+@pytest.mark.parametrize("key", ["attention_mask", "Decoder_Mask", "attn_bias"])
+def test_masks_that_are_added_to_scores(key):
+    """A floating-point (B, S, S) is a mask by its key; other shapes cannot be features."""
+    mask = torch.randn(2, 6, 6)
+    for end in (False, True):
+        batch = {"input_ids": torch.ones(2, 6).long(), "attention_mask": torch.ones(2, 6)}
+        if end and key in batch:
+            continue  # the end is found by a mask of padding
+        short = set_batch_sequence_length({**batch, key: mask}, 4, preserve_end_of_sequence=end)
+        assert torch.equal(short[key], mask[:, :4, :4])
+    batch = (torch.ones(2, 6).long(), mask[:1], mask)
+    _, shared, features = set_batch_sequence_length(batch, 4)
+    assert torch.equal(shared, mask[:1, :4, :4])
+    assert torch.equal(features, mask[:, :4])
+
+
+def test_square_masks_cannot_be_split():
+    ids, mask = torch.ones(2, 6).long(), torch.ones(2, 6, 6)
+    for one in (mask, mask.bool(), mask.long()):
+        with pytest.raises(ValueError, match=r"square attention masks, .* \(2, 6, 6\). Use truncate=True"):
+            set_batch_sequence_length({"input_ids": ids, "attention_mask": one}, 3, truncate=False)
+    split = set_batch_sequence_length({"input_ids": ids, "inputs_embeds": mask}, 3, truncate=False)
+    assert split["inputs_embeds"].shape == (4, 3, 6)
+
+
 def test_as_many_sequences_as_tokens():
     batch = {"input_ids": torch.arange(16).view(4, 4)}
     assert set_batch_sequence_length(batch, 2)["input_ids"].shape == (4, 2)
