@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_plots",
         "_raw_memory",
         "_secrets",
+        "_string_lists",
         "_text",
         "_version",
         "warnings",

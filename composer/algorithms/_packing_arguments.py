@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from composer._text import did_you_mean
 __all__ = [
     "ADDED",
     "IGNORED",
-    "as_keys",
     "check_causal",
     "check_ids",
     "check_padding",
@@ -80,27 +79,6 @@ def check_padding(padding: object) -> None:
             f"padding must be a mapping from keys to values, but got {padding!r}. Pass {{'input_ids': {padding!r}}} "
             f"for the padding of tokens."
         )
-
-
-def as_keys(keep: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys to keep as a tuple: each batch reads them, and a generator can be read only once.
-
-    Args:
-        keep: The argument of the user.
-
-    Raises:
-        TypeError: They are not strings, or one string.
-
-    >>> as_keys(key for key in ["input_ids", "labels"])
-    ('input_ids', 'labels')
-    """
-    if isinstance(keep, str):
-        raise TypeError(f"keep must be a list of keys, but got {keep!r}; write [{keep!r}].")
-    found = tuple(keep) if isinstance(keep, Iterable) else (keep,)
-    for key in found:
-        if not isinstance(key, str):
-            raise TypeError(f"keep must be a list of keys, but contains {key!r}. Pass strings, such as ['input_ids'].")
-    return found
 
 
 def fill_values(padding: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:

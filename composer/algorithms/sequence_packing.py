@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from composer._string_lists import as_strings
 from composer._text import did_you_mean, one_of, plural, whole_number
 from composer.algorithms._documents import as_documents, document_keys, flat_tokens, sums
 from composer.algorithms._packing_arguments import (
     ADDED,
     IGNORED,
-    as_keys,
     check_causal,
     check_ids,
     check_padding,
@@ -285,7 +285,7 @@ class SequencePacking:
         self.weights = one_of("weights", weights, _WEIGHTS)
         self.padding = padding
         self.num_rows = None if num_rows is None else whole_number("num_rows", num_rows, minimum=1)
-        self.keep = None if keep is None else as_keys(keep)
+        self.keep = None if keep is None else as_strings("keep", keep)
 
     def __call__(self, documents: Sequence[Any]) -> dict[str, Tensor]:
         """Pack the documents of a batch."""

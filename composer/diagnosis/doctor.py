@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from composer._secrets.masking import mask_values
+from composer._string_lists import no_string
 from composer._text import one_of
 from composer.diagnosis.first_steps import Steps, difference
 from composer.diagnosis.hot_lines import hot_lines
@@ -24,7 +25,7 @@ from composer.diagnosis.verdict import Verdict, judge
 from composer.statistics.paired import Ratio, paired_ratio
 from composer.trainer import Trainer
 from composer.trials import ForkServer, Record, Study, Target, Trial
-from composer.trials.assignments import Assignment, no_string, trainer_arguments
+from composer.trials.assignments import Assignment, trainer_arguments
 from composer.trials.interleave import Contest
 from composer.trials.workspace import threads_each, workspace
 

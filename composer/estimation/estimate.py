@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from composer._string_lists import no_string
 from composer._text import did_you_mean, member_of, positive
 from composer.estimation.configuration import Configuration
 from composer.estimation.devices import Device, find_device, present_device
@@ -19,7 +20,7 @@ from composer.estimation.remedies import Remedy, candidates, chosen, strongest, 
 from composer.estimation.report import Report
 from composer.precision import Precision
 from composer.trials import Assignment, Target
-from composer.trials.assignments import no_string, trainer_arguments
+from composer.trials.assignments import trainer_arguments
 from composer.trials.workspace import workspace
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from composer._string_lists import no_string
 from composer._text import one_of
 from composer.exploration.method_rows import METHODS
 from composer.exploration.program_facts import ProgramFacts
 from composer.exploration.recipe import parse_change
 from composer.exploration.space import Space, space_of
 from composer.exploration.variant import Kind, Variant
-from composer.trials.assignments import no_string, trainer_arguments
+from composer.trials.assignments import trainer_arguments
 
 __all__ = ["CHOICES", "TUNING", "Choice", "check_changes", "choice_of", "variant_of"]
 

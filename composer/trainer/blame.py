@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer._text import whole_number
 from composer.trainer.blame_report import Blame
 from composer.trainer.replay.replay import Replay, not_reached
 from composer.trainer.row_contents import RowContents, describe_rows
@@ -85,6 +86,7 @@ def blame(
     """
     run = trainer._run  # pyright: ignore[reportPrivateUsage]
     replay = Replay(trainer, run, first, source, allow_changes=allow_changes)
+    last = whole_number("last_step", last)
     replay.load()
     found = blame_replay(replay, trainer.fit, last, **arguments)
     if found is None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from composer._secrets.masking import mask_text
+from composer._string_lists import as_strings
 from composer._text import did_you_mean
 from composer.checkpoint.at_step import CheckpointFacts, history_of, run_folder
 from composer.checkpoint.named_states import as_named, class_of
@@ -70,6 +71,7 @@ def checkpoint_at(
     """
     replay = Replay(trainer, run, step, source, allow_changes=allow_changes)
     replay.load()
+    step = replay.step
     if run.state.timestamp.batch.value == step:
         raise ValueError(f"{replay.start!r} is the state at batch {step} already; use it.")
     saver = StateSaver(step, path)
@@ -134,16 +136,17 @@ def fork(
         described: The changes as text, to be recorded; None describes them by the values in the trainer.
 
     Raises:
-        TypeError: ``at`` is not an integer.
+        TypeError: ``at`` is not an integer, or ``changes`` is not a sequence of strings.
         ValueError: The run has no checkpoint at this step, a name is unknown, or name or folder are those of the run.
         RuntimeError: The trainer has trained.
     """
     state = run.state
+    changes = as_strings("changes", changes)
     known = inspect.signature(type(trainer).__init__).parameters
     for name in changes:
         _check_name(name, known, state.optimizers)
     told = [_described(name, state.optimizers) for name in changes] if described is None else list(described)
-    Replay(trainer, run, at, source)  # checks the step and the trainer
+    at = Replay(trainer, run, at, source, argument="at").step  # checks the step and the trainer
     if state.forked_from is not None and trainer._autoresumed:  # pyright: ignore[reportPrivateUsage]
         if state.forked_from["step"] != at:
             raise ValueError(

@@ -887,7 +887,7 @@ class Trainer(TrainerNames):
                 the checkpoint; they may be named to be recorded.
 
         Raises:
-            TypeError: ``at`` is not an integer.
+            TypeError: ``at`` is not an integer, or ``changes`` is not a sequence of strings.
             ValueError: The run has no complete checkpoint at this step, a name is unknown, or the trainer has the name
                 of the run or saves to its folder.
             FileNotFoundError: The folder has no checkpoints.

@@ -19,7 +19,7 @@ from composer.trainer.short_names import instances
 from composer.trees import ensure_tuple
 from composer.trials.nested_values import plain_name, with_value
 
-__all__ = ["Assignment", "apply", "apply_to_fit", "no_string", "parse_value", "trainer_arguments"]
+__all__ = ["Assignment", "apply", "apply_to_fit", "parse_value", "trainer_arguments"]
 
 _FORM = re.compile(r"(?P<path>[A-Za-z_]\w*(?:\.\w+)*)\s*(?P<operator>\+=|-=|=)(?P<value>.*)", re.DOTALL)
 
@@ -80,25 +80,6 @@ class Assignment:
         if not value or value.startswith("="):
             raise ValueError(f"{text!r} has no value: write {match['path']}{operator}None, or the value to assign.")
         return cls(match["path"], operator, value.removesuffix("()") if operator == "-=" else parse_value(value))
-
-
-def no_string(argument: str, value: object) -> None:
-    """Raise if a string is given in place of a list of strings, which would be one of letters.
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The given value.
-
-    Raises:
-        TypeError: It is a string.
-
-    >>> no_string("methods", "EMA")
-    Traceback (most recent call last):
-    ...
-    TypeError: methods must be a list of strings, but got 'EMA'; write ['EMA'].
-    """
-    if isinstance(value, str):
-        raise TypeError(f"{argument} must be a list of strings, but got {value!r}; write [{value!r}].")
 
 
 def trainer_arguments() -> list[str]:

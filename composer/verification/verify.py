@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer._cpus import cpus_of_node
+from composer._string_lists import no_string
 from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
-from composer.trials.assignments import no_string
 from composer.trials.workspace import threads_each, workspace
 from composer.verification._judge_compiled import located
 from composer.verification._judges import explain, judge, reference_findings

@@ -139,7 +139,7 @@ def test_keys_to_keep_from_a_generator() -> None:
     for _ in range(2):
         assert list(collate([[5, 6]])) == ["input_ids", "position_ids"]
     for keep, found in ((3, "3"), ([3], "3"), (["input_ids", None], "None")):
-        with pytest.raises(TypeError, match=f"keep must be a list of keys, but contains {found}. Pass strings"):
+        with pytest.raises(TypeError, match=rf"keep must be a list of strings, but .* ?{found}\. Pass"):
             SequencePacking(4, keep=keep)  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -305,6 +306,43 @@ def test_errors(night, tmp_path, monkeypatch, at, changes, more, message):
     with made(tmp_path / "fork", **{**methods(), **more}) as run, pytest.raises(ValueError, match=message):
         run.fork(at, "night", changes=changes)
     assert not (folder / "forks").exists() or not any((folder / "forks").rglob("*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "error", "message"),
+    [
+        (2.5, (), TypeError, r"^at must be an integer, but got 2\.5"),
+        (True, (), TypeError, r"^at must be an integer, but got True"),
+        (-1, (), ValueError, r"^at must be 0 or greater, but got -1"),
+        (10, "seed", TypeError, r"^changes must be a list of strings, but got 'seed'; write \['seed'\]"),
+        (10, {"optimizers.lr": 0.1}, TypeError, r"^changes must be a list of strings, but got {'optimizers.lr': 0\.1}"),
+        (10, None, TypeError, r"^changes must be a list of strings, but got None"),
+        (10, [3], TypeError, r"^changes must be a list of strings, but contains 3"),
+    ],
+)
+def test_arguments_of_other_types(tmp_path, at, changes, error, message):
+    with made(tmp_path) as run, pytest.raises(error, match=message):
+        run.fork(at, "night", changes=changes)
+
+
+def test_steps_of_numpy(night, tmp_path):
+    """Such as what argmax returns; the checkpoints of the fork have integers of Python."""
+    folder, _ = night
+    with made(tmp_path / "fork", **methods()) as run:
+        run.fork(np.int64(10), folder, changes=(name for name in ["optimizers.lr"]))
+        assert run.state.forked_from["changes"] == ["optimizers.lr=0.05"]
+        assert type(run.state.forked_from["step"]) is int
+    with made(folder, **methods()) as run:
+        assert run.checkpoint_at(np.int64(7), tmp_path / "{batch}.pt") == str(tmp_path / "7.pt")
+    with made(folder, **methods()) as run:
+        assert run.replay(np.int64(6)).step == 6
+    with made(folder, **methods()) as run:
+        assert {row.step for row in run.blame(np.int64(6), np.int64(7)).rows} == {6, 7}
+    with (
+        made(folder, **methods()) as run,
+        pytest.raises(TypeError, match=r"^last_step must be an integer, but got '7'"),
+    ):
+        run.blame(6, "7")
 
 
 def test_beyond_the_end(night, tmp_path):

@@ -12,7 +12,7 @@ import torch
 
 from composer import dist, rng
 from composer._secrets.masking import mask_text
-from composer._text import plural
+from composer._text import plural, whole_number
 from composer._version import __version__
 from composer.checkpoint.at_step import CheckpointFacts, History, history_of, run_folder
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
@@ -64,7 +64,7 @@ def replay(
     replaying.load()
     record = replaying.train(trainer.fit, prompt=prompt, **arguments)
     if record is None:
-        raise ValueError(not_reached(step, run))
+        raise ValueError(not_reached(replaying.step, run))
     return record
 
 
@@ -89,6 +89,7 @@ class Replay:
         source: Path or URI of the folder of the run, or of one checkpoint; None for the folder that the trainer saves
             to.
         allow_changes: Whether to go on with a warning if the data or the initial weights are not those of the run.
+        argument: The user's name for ``step``, for messages.
 
     Attributes:
         start: Where training starts: the path of a checkpoint, or "seed N"; empty before :meth:`load`.
@@ -101,22 +102,26 @@ class Replay:
     >>> Replay(None, None, -1)
     Traceback (most recent call last):
     ...
-    ValueError: step is the number of batches trained before the step to replay, from 0; got -1.
+    ValueError: step must be 0 or greater, but got -1.
     """
 
     def __init__(
-        self, trainer: Trainer, run: Run, step: int, source: str | None = None, *, allow_changes: bool = False
+        self,
+        trainer: Trainer,
+        run: Run,
+        step: int,
+        source: str | None = None,
+        *,
+        allow_changes: bool = False,
+        argument: str = "step",
     ) -> None:
-        if type(step) is not int:
-            raise TypeError(f"step must be an integer, the number of batches trained before it; got {step!r}.")
-        if step < 0:
-            raise ValueError(f"step is the number of batches trained before the step to replay, from 0; got {step}.")
+        step = whole_number(argument, step)
         if trainer._dry_run:  # pyright: ignore[reportPrivateUsage]
-            raise ValueError("dry_run=True only tries two batches; create the Trainer without it to replay a step.")
+            raise ValueError("dry_run=True only tries two batches; create the Trainer without it.")
         if run.state.previous_timestamp is not None:
             raise RuntimeError(
-                f"This trainer has trained to batch {run.state.timestamp.batch.value}. Create a trainer again with the "
-                f"arguments of the run, and call replay instead of fit."
+                f"This trainer has trained to batch {run.state.timestamp.batch.value}. Create another trainer with "
+                f"the arguments of the run, and call this before fit."
             )
         self._trainer, self._run, self.step, self._source = trainer, run, step, source
         self.start = ""
