@@ -72,6 +72,10 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _are_flags(value: Any) -> bool:
+    return _are_named(value) and all(type(flag) is bool for flag in value.values())
+
+
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
@@ -148,7 +152,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "ledger": (_is_position, "a dict with the string 'segment' and the dict 'seconds' of numbers"),
     "ending": (_is_dict, "a dict"),
-    "loss_names": (_is_dict, "a dict"),
+    "loss_names": (_are_flags, "a dict of names and booleans"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),
     "metadata": (_is_dict, "a dict"),

@@ -41,6 +41,13 @@ def test_invalid_seeds(seed) -> None:
         check_entry_types({"state": {"rank_zero_seed": seed}})
 
 
+@pytest.mark.parametrize("names", [[], {1: True}, {"loss/train/total": 1}])
+def test_invalid_names_of_losses(names) -> None:
+    check_entry_types({"state": {"loss_names": {"loss/train/total": True}}})
+    with pytest.raises(ValueError, match=r"'state/loss_names' is .*, but must be a dict of names and booleans"):
+        check_entry_types({"state": {"loss_names": names}})
+
+
 @pytest.mark.parametrize("part", ["ending", "metric_values"])
 def test_invalid_dicts(part) -> None:
     with pytest.raises(ValueError, match=f"'state/{part}' is list, but must be a dict"):
