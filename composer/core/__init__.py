@@ -15,8 +15,8 @@ The modules in reading order:
   ``match_and_apply`` calls user-defined ``match`` and ``apply``, ``handler_owner`` marks who a handler belongs to,
   ``listener_check``, ``hook_names``, ``unused_methods`` and ``unused_overrides`` detect misspelled hooks,
   ``algorithm_trace`` and ``model_changes`` record what algorithms did, ``watched_list`` detects added callbacks.
-- ``logger``: queues metrics for all destinations; ``_log_record`` copies them from the device, ``_snapshot`` copies what
-  can be modified later; ``run_notices`` reports run events in one line, ``run_event`` is an event with its time,
+- ``logger``: queues metrics for all destinations; ``_log_record`` copies them from the device, ``_snapshot`` copies
+  what can be modified later; ``run_notices`` reports run events in one line, ``run_event`` is an event with its time,
   ``metric_names``, ``metric_values`` and ``metric_direction`` find and compare metrics.
 - ``data_spec``, ``evaluator``, ``types``: how batches are counted and split, and the evaluation data; ``microbatches``
   splits batches for gradient accumulation, ``user_counts`` checks numbers of samples and tokens, ``default_split`` is
