@@ -6,6 +6,7 @@ g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 from __future__ import annotations
 
 import gc
+import operator
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -74,9 +75,11 @@ class DDPStrategy(Strategy):
     def __init__(self, sync: str | DDPSyncStrategy | None = None, *, find_unused_parameters: bool = False) -> None:
         self.sync = None if sync is None else DDPSyncStrategy(one_of("ddp_sync_strategy", sync, list(DDPSyncStrategy)))
         self.find_unused_parameters = find_unused_parameters
+        self._state: State | None = None
+        # Those of the model, those among them that were frozen, and those of the optimizers, when it was wrapped.
         self._parameters: list[nn.Parameter] = []
-        self._model: nn.Module | None = None
-        self._frozen: list[nn.Parameter] = []  # when the model was wrapped
+        self._frozen: list[nn.Parameter] = []
+        self._optimized: list[nn.Parameter] = []
         self._find_unused = False
         self._replicas: Replicas | None = None
         self._buckets: BucketCounter | None = None
@@ -98,24 +101,32 @@ class DDPStrategy(Strategy):
         if self.sync is None:
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
         self.has_collectives_per_microbatch = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
-        self._parameters = list(state.model.parameters())
         self._find_unused = unused
-        self._model = state.model
+        self._state = state
         self._wrap()
 
     def begin_batch(self) -> None:
         """Synchronize the buffers, which DDP would do in its next forward pass.
 
-        There, a rank that fails before its forward pass would make the others hang. If a parameter that was frozen when
-        the model was wrapped requires a gradient now, the model is wrapped again, since the wrapper does not average
-        its gradients.
+        There, a rank that fails before its forward pass would make the others hang. If there are parameters to train
+        that were frozen, or not in an optimizer, when the model was wrapped, it is wrapped again, since the wrapper
+        does not average their gradients. Their values become those of rank 0.
         """
-        if any(parameter.requires_grad for parameter in self._frozen):
+        if self._late():
             self._wrap_again()
         if self._buckets is not None:
             self._buckets.sent = 0
         if self.sync is not DDPSyncStrategy.MULTI_AUTO_SYNC:
             self._broadcast_buffers()
+
+    def _late(self) -> list[nn.Parameter]:
+        """Return the parameters that are trained but were not when the model was wrapped: unfrozen or added ones."""
+        late = [one for one in self._frozen if one.requires_grad]
+        optimized = _optimized_by(self._state)
+        if len(optimized) != len(self._optimized) or not all(map(operator.is_, optimized, self._optimized)):
+            known = {id(one) for one in (*self._parameters, *self._optimized)}
+            late += [one for one in optimized if id(one) not in known and one.requires_grad]
+        return late
 
     def _broadcast_buffers(self) -> None:
         """Broadcast the buffers of rank 0."""
@@ -179,11 +190,13 @@ class DDPStrategy(Strategy):
         self._wrap()
 
     def _wrap(self) -> None:
-        if self._model is None or (self._replicas is not None and self._replicas.size == 1):
+        if self._state is None or (self._replicas is not None and self._replicas.size == 1):
             return
+        self._parameters = list(self._state.model.parameters())
         self._frozen = [one for one in self._parameters if not one.requires_grad]
+        self._optimized = _optimized_by(self._state)
         group = None if self._replicas is None else self._replicas.group
-        wrapped = prepare_ddp_module(self._model, self._find_unused, group)
+        wrapped = prepare_ddp_module(self._state.model, self._find_unused, group)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
         if self.module is not None:
             release_at_exit(self.close)
@@ -196,18 +209,28 @@ class DDPStrategy(Strategy):
             self._buckets.attach(self.module)
 
     def reduce(self) -> None:
-        """Average the gradients with ``FORCED_SYNC``."""
-        if self.sync is not DDPSyncStrategy.FORCED_SYNC:
+        """Average the gradients with ``FORCED_SYNC``; else those of parameters that are trained since the forward pass.
+
+        The wrapper, which is made before it, leaves these out.
+        """
+        if self._replicas is not None and self._replicas.size == 1:
             return
-        if self._replicas is None:
-            average_gradients(self._parameters)
-        elif self._replicas.size > 1:
-            average_gradients(self._parameters, self._replicas.group)
+        parameters = self._late()
+        if self.sync is DDPSyncStrategy.FORCED_SYNC:
+            known = {id(one) for one in self._parameters}
+            parameters = [*self._parameters, *(one for one in parameters if id(one) not in known)]
+        average_gradients(parameters, None if self._replicas is None else self._replicas.group)
 
     def close(self) -> None:
         """Release the wrapper and its hooks."""
-        self.module = self._model = None
-        self._parameters, self._frozen = [], []
+        self.module = self._state = None
+        self._parameters, self._frozen, self._optimized = [], [], []
+
+
+def _optimized_by(state: State | None) -> list[nn.Parameter]:
+    """Return the parameters of the optimizers."""
+    optimizers = () if state is None else state.optimizers
+    return [one for each in optimizers for group in each.param_groups for one in group["params"]]
 
 
 def prepare_ddp_module(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
 
-from composer import Callback, ComposerModel, Logger, State, dist
+from composer import Callback, ComposerModel, Event, Logger, State, dist
 from composer.algorithms import SAM, GradientClipping
 from composer.parallel import DDPStrategy, ddp, ddp_sync_context, prepare_ddp_module
 from composer.parallel.ddp import DDPSyncStrategy
@@ -101,13 +102,17 @@ def test_matches_single_process_training(setting: str, two_ranks: Ranks) -> None
 class Unfreeze(Callback):
     """Trains the frozen weights too, from the third batch on."""
 
-    def batch_start(self, state: State, logger: Logger) -> None:
-        state.model.requires_grad_(state.timestamp.batch >= 2)
-        next(state.model.children()).requires_grad_(True)
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def run_event(self, event: Event, state: State, logger: Logger) -> None:
+        if event is self.event:
+            state.model.requires_grad_(state.timestamp.batch >= 2)
+            next(state.model.children()).requires_grad_(True)
 
 
-def train_unfreezing(setting: str) -> Trained:
-    return train(setting, PartlyFrozen, callbacks=[Unfreeze()])
+def train_unfreezing(setting: str, event: Event = Event.BATCH_START) -> Trained:
+    return train(setting, PartlyFrozen, callbacks=[Unfreeze(event)])
 
 
 class PartlyFrozen(Precise):
@@ -122,6 +127,37 @@ def test_weights_that_are_unfrozen_in_training_are_averaged(setting: str, two_ra
     first, second = two_ranks.run(train_unfreezing, setting)
     first.check_exactly(second)
     train_unfreezing(setting).check(first, 1e-9)
+
+
+def test_weights_that_are_unfrozen_within_a_step_are_averaged(two_ranks: Ranks) -> None:
+    """After the wrapper was made; it takes them in the next step."""
+    first, second = two_ranks.run(train_unfreezing, "plain", Event.BEFORE_FORWARD)
+    first.check_exactly(second)
+    train_unfreezing("plain", Event.BEFORE_FORWARD).check(first, 1e-9)
+
+
+class ReplaceLayer(Callback):
+    """Replaces the first layer in the third batch, and adds the weights of the new one to the optimizer."""
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        if state.timestamp.batch == 2:
+            name, layer = next(state.model.named_children())
+            made = copy.deepcopy(layer).requires_grad_(True)
+            setattr(state.model, name, made)
+            state.optimizers[0].add_param_group({"params": list(made.parameters())})
+
+
+def train_replacing(**options: Any) -> Trained:
+    return train("plain", callbacks=[ReplaceLayer()], **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"find_unused_parameters": True}, {"ddp_sync_strategy": "forced_sync"}], ids=str
+)
+def test_weights_of_layers_that_are_added_in_training_are_averaged(options: dict[str, Any], two_ranks: Ranks) -> None:
+    first, second = two_ranks.run(functools.partial(train_replacing, **options))
+    first.check_exactly(second)
+    train_replacing(**options).check(first, 1e-9)
 
 
 def test_amp_bf16(two_ranks: Ranks) -> None:
