@@ -8,6 +8,8 @@ The modules, in reading order:
 - ``config_agreement``: check that all ranks have the same model, optimizers and settings.
 - ``ddp``: data parallelism with ``DistributedDataParallel``.
 - ``fsdp``: fully sharded data parallelism (FSDP2, HSDP) with ``fully_shard``; gradients, precision, gradient sync.
+- ``module_sharder``: apply ``fully_shard`` to one module after another.
+- ``added_parameters``: find parameters that are added to optimizers during training.
 - ``mesh``: the device mesh of replicas, shards and tensor parallelism.
 - ``wrapping``: which modules ``fully_shard`` wraps, and prefetching.
 - ``fsdp_units``: whether FSDP shards a model.

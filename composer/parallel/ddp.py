@@ -6,7 +6,6 @@ g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 from __future__ import annotations
 
 import gc
-import operator
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from composer import dist
 from composer._text import one_of
 from composer.dist.group_exit import release_at_exit
+from composer.parallel.added_parameters import AddedParameters
 from composer.parallel.replicas import broadcast_model, make_replicas, requested_replica_size
 from composer.parallel.strategy import Strategy
 from composer.parallel.unfinished_collectives import BucketCounter
@@ -76,10 +76,10 @@ class DDPStrategy(Strategy):
         self.sync = None if sync is None else DDPSyncStrategy(one_of("ddp_sync_strategy", sync, list(DDPSyncStrategy)))
         self.find_unused_parameters = find_unused_parameters
         self._state: State | None = None
-        # Those of the model, those among them that were frozen, and those of the optimizers, when it was wrapped.
+        # Those of the model, and those among them that were frozen, when it was wrapped.
         self._parameters: list[nn.Parameter] = []
         self._frozen: list[nn.Parameter] = []
-        self._optimized: list[nn.Parameter] = []
+        self._added: AddedParameters | None = None
         self._find_unused = False
         self._replicas: Replicas | None = None
         self._buckets: BucketCounter | None = None
@@ -102,7 +102,7 @@ class DDPStrategy(Strategy):
             self.sync = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
         self.has_collectives_per_microbatch = self.sync is DDPSyncStrategy.MULTI_AUTO_SYNC
         self._find_unused = unused
-        self._state = state
+        self._state, self._added = state, AddedParameters(state)
         self._wrap()
 
     def begin_batch(self) -> None:
@@ -122,10 +122,9 @@ class DDPStrategy(Strategy):
     def _late(self) -> list[nn.Parameter]:
         """Return the parameters that are trained but were not when the model was wrapped: unfrozen or added ones."""
         late = [one for one in self._frozen if one.requires_grad]
-        optimized = _optimized_by(self._state)
-        if len(optimized) != len(self._optimized) or not all(map(operator.is_, optimized, self._optimized)):
-            known = {id(one) for one in (*self._parameters, *self._optimized)}
-            late += [one for one in optimized if id(one) not in known and one.requires_grad]
+        if self._added is not None and (added := self._added.found()):
+            known = {id(one) for one in self._parameters}
+            late += [one for one in added if id(one) not in known and one.requires_grad]
         return late
 
     def _broadcast_buffers(self) -> None:
@@ -190,11 +189,11 @@ class DDPStrategy(Strategy):
         self._wrap()
 
     def _wrap(self) -> None:
-        if self._state is None or (self._replicas is not None and self._replicas.size == 1):
+        if self._state is None or self._added is None or (self._replicas is not None and self._replicas.size == 1):
             return
         self._parameters = list(self._state.model.parameters())
         self._frozen = [one for one in self._parameters if not one.requires_grad]
-        self._optimized = _optimized_by(self._state)
+        self._added.note()
         group = None if self._replicas is None else self._replicas.group
         wrapped = prepare_ddp_module(self._state.model, self._find_unused, group)
         self.module = wrapped if isinstance(wrapped, DistributedDataParallel) else None
@@ -223,14 +222,8 @@ class DDPStrategy(Strategy):
 
     def close(self) -> None:
         """Release the wrapper and its hooks."""
-        self.module = self._state = None
-        self._parameters, self._frozen, self._optimized = [], [], []
-
-
-def _optimized_by(state: State | None) -> list[nn.Parameter]:
-    """Return the parameters of the optimizers."""
-    optimizers = () if state is None else state.optimizers
-    return [one for each in optimizers for group in each.param_groups for one in group["params"]]
+        self.module = self._state = self._added = None
+        self._parameters, self._frozen = [], []
 
 
 def prepare_ddp_module(

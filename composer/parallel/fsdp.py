@@ -6,22 +6,14 @@ block at a time.        Zhao et al. 2023, https://arxiv.org/abs/2304.11277
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.optim import Optimizer
 
 from composer import dist
@@ -30,6 +22,7 @@ from composer.core.checkpoint_folders import CheckpointFolders
 from composer.devices import get_device
 from composer.dist.dtensor import is_dtensor
 from composer.parallel.activation_checkpointing import checkpoint_as_configured
+from composer.parallel.added_parameters import AddedParameters
 from composer.parallel.config import FSDP2Config, FSDPConfig, ParallelismConfig, as_parallelism_config
 from composer.parallel.ddp import average_gradients
 from composer.parallel.gather_outside_forward import GatherOutsideForward
@@ -37,6 +30,7 @@ from composer.parallel.grad_scaler import ShardedGradScaler
 from composer.parallel.mesh import Meshes, degrees_of, make_meshes
 from composer.parallel.meta_init import Materializer
 from composer.parallel.mixed_precision import autocast_cache_enabled, mixed_precision_policy
+from composer.parallel.module_sharder import ModuleSharder
 from composer.parallel.optimizer_params import ParameterNames, shard_optimizers
 from composer.parallel.strategy import Strategy
 from composer.parallel.tensor_parallel import parallelize_layers, sum_gradients
@@ -97,6 +91,7 @@ class FSDPStrategy(Strategy):
         self._policy: MixedPrecisionPolicy | None = None
         self._sharded: list[nn.Parameter] = []
         self._replicated: list[nn.Parameter] = []
+        self._added: AddedParameters | None = None
         self._syncs = True
         fsdp = config.fsdp
         if fsdp is not None and fsdp.state_dict_type == "sharded":
@@ -177,6 +172,7 @@ class FSDPStrategy(Strategy):
                     f"parallelism (parallelism_config=None)."
                 )
         self.shard_model(state.model, state.optimizers, state.device.torch_device, state.precision)
+        self._added = AddedParameters(state)
         state.autocast_cache_enabled = self.autocast_cache_enabled
         if self.find_unused_parameters or any(one.find_unused_parameters for one in state.algorithms):
             if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
@@ -210,7 +206,7 @@ class FSDPStrategy(Strategy):
             materializer.materialize(module.modules())
         units, float32 = float32_units(model, units, config, precision)
         self.autocast_cache_enabled = autocast_cache_enabled(model, units, config, precision)
-        shard = _ModuleSharder(config, self._meshes.data, precision, materializer)
+        shard = ModuleSharder(config, self._meshes.data, precision, materializer)
         self._policy = mixed_precision_policy(config.mixed_precision, precision)
         for unit in (*float32, *units):
             shard(unit.module, **unit.settings)
@@ -225,6 +221,11 @@ class FSDPStrategy(Strategy):
         self._root = cast(FSDPModule, model)
         GatherOutsideForward(model, [cast(FSDPModule, unit.module) for unit in float32])
         prefetch([cast(FSDPModule, unit.module) for unit in reversed(units)], self._root, config)
+
+    def begin_batch(self) -> None:
+        """Replicate parameters that were added to an optimizer in training, as with a new layer."""
+        if self._added is not None:
+            self._replicated += self._added.broadcast()
 
     def accumulate(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return the context for a microbatch, after which gradients are synchronized if it is the last.
@@ -269,7 +270,11 @@ class FSDPStrategy(Strategy):
             self._log.abandon()
 
     def reduce(self) -> None:
-        """Average the gradients of replicated (unsharded) parameters; sum partial gradients of tensor parallelism."""
+        """Average the gradients of replicated (unsharded) parameters; sum partial gradients of tensor parallelism.
+
+        Parameters that were added to an optimizer since the forward pass are replicated, too.
+        """
+        self.begin_batch()
         if trained := [parameter for parameter in self._replicated if parameter.requires_grad]:
             average_gradients(trained, self.data_group)
         if self.degrees.tensor > 1:
@@ -285,7 +290,7 @@ class FSDPStrategy(Strategy):
 
     def close(self) -> None:
         """Release the model."""
-        self._root, self._sharded, self._replicated, self._log = None, [], [], None
+        self._root, self._sharded, self._replicated, self._log, self._added = None, [], [], None, None
 
 
 def prepare_fsdp_module(
@@ -353,48 +358,3 @@ def is_model_fsdp(model: nn.Module) -> bool:
     False
     """
     return any(isinstance(module, FSDPModule) for module in model.modules())
-
-
-class _ModuleSharder:
-    """Applies ``fully_shard`` to modules, inner ones first."""
-
-    def __init__(
-        self,
-        config: FSDPConfig,
-        mesh: DeviceMesh,
-        precision: str | Precision | None,
-        materializer: Materializer,
-    ) -> None:
-        self._config, self._mesh, self._precision, self._materializer = config, mesh, precision, materializer
-        self._ignored = {parameter for module in config.ignored_modules or () for parameter in module.parameters()}
-
-    def __call__(self, module: nn.Module, *, is_root: bool = False, **settings: Any) -> None:
-        """Shard the weights of a module that are not sharded yet.
-
-        Args:
-            module: The module.
-            is_root: Whether it is the full model, whose own weights are needed again when the backward pass begins.
-            settings: Settings of this module, see :class:`.Unit`.
-        """
-        if isinstance(module, FSDPModule):
-            return  # already sharded by the user
-        self._materializer.materialize(_unsharded_modules(module))
-        config = dataclasses.replace(self._config, **settings, device_mesh=None)
-        resharding = None if is_root and config.reshards is not False else config.reshards
-        fully_shard(
-            module,
-            mesh=self._mesh,
-            reshard_after_forward=resharding,
-            mp_policy=mixed_precision_policy(config.mixed_precision, self._precision),
-            offload_policy=CPUOffloadPolicy() if config.cpu_offload else OffloadPolicy(),
-            # Scalars cannot be sharded; each rank keeps them.
-            ignored_params=self._ignored | {parameter for parameter in module.parameters() if parameter.ndim == 0},
-        )
-
-
-def _unsharded_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield a module and its descendants that are not sharded yet, outer ones first."""
-    yield module
-    for child in module.children():
-        if not isinstance(child, FSDPModule):
-            yield from _unsharded_modules(child)
