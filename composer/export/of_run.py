@@ -24,6 +24,8 @@ __all__ = ["evaluation_weights", "export_of_run"]
 def evaluation_weights(state: State, logger: Logger) -> Generator[None]:
     """Context in which the model has the weights that it predicts with, such as EMA averages; restored on exit.
 
+    While replicas train apart (DiLoCo, local SGD), these are the last synchronized ones, or averages of those.
+
     Args:
         state: The state of the run; its algorithms run their ``PREDICT_START`` and ``PREDICT_END`` events.
         logger: Logger for the algorithms.
@@ -43,11 +45,12 @@ def evaluation_weights(state: State, logger: Logger) -> Generator[None]:
     >>> state.model.weight.item() == 0
     False
     """
-    _fire(Event.PREDICT_START, state, logger)
-    try:
-        yield
-    finally:
-        _fire(Event.PREDICT_END, state, logger)
+    with contextlib.nullcontext() if state.replicas is None else state.replicas.evaluation_weights():
+        _fire(Event.PREDICT_START, state, logger)
+        try:
+            yield
+        finally:
+            _fire(Event.PREDICT_END, state, logger)
 
 
 def export_of_run(

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from composer import Algorithm, Callback, Trainer
-from composer.algorithms import EMA, BlurPool, MixUp
+from composer import Algorithm, Callback, Logger, State, Trainer
+from composer.algorithms import EMA, BlurPool, DiLoCo, MixUp
 from composer.core import Event
 from composer.export import evaluation_weights
 from composer.models import ComposerClassifier
+from tests.algorithms.low_communication import Weights, differing, fitted, trainer_with, weights_now
 from tests.common import CLASSES, FEATURES, Received, classifier, labeled_data, trainer_of, weights
 from tests.export.reading import load_program, load_script
+from tests.ranks import Ranks
 
 
 class Files(Received):
@@ -134,3 +136,37 @@ def test_evaluation_weights_undo_in_reverse_also_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="inside"), evaluation_weights(trainer.state, trainer.logger):
         raise RuntimeError("inside")
     assert order == ["a predict_start", "b predict_start", "b predict_end", "a predict_end"]
+
+
+class EvaluationWeights(Callback):
+    """Loads the weights of evaluation after each batch, in the middle of rounds too."""
+
+    def __init__(self) -> None:
+        self.trained: list[Weights] = []
+        self.evaluated: list[Weights] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.trained.append(weights_now(state))
+        with evaluation_weights(state, logger):
+            self.evaluated.append(weights_now(state))
+        assert not list(differing(weights_now(state), self.trained[-1]))
+
+
+def evaluated_in_rounds(with_ema: bool) -> tuple[list[Weights], list[Weights], Weights]:
+    algorithms = [DiLoCo(3), *([EMA("6ba", None, "3ba", "3ba")] if with_ema else [])]
+    trainer = trainer_with(algorithms, max_duration="8ba", callbacks=(seen := EvaluationWeights()))
+    fitted(trainer)
+    average = algorithms[1].state_dict()["averages"] if with_ema else {}
+    return seen.trained, seen.evaluated, {name: value.clone() for name, value in average.items()}
+
+
+@pytest.mark.parametrize("with_ema", [False, True])
+def test_evaluation_weights_are_those_that_replicas_share(with_ema: bool, two_ranks: Ranks) -> None:
+    (first, evaluated, average), (second, others, _) = two_ranks.run(evaluated_in_rounds, with_ema)
+    assert list(differing(first[4], second[4]))  # in the middle of a round
+    for one, other in zip(evaluated, others, strict=True):
+        assert not list(differing(one, other))
+    if with_ema:
+        assert not list(differing(evaluated[6], average))
+    else:
+        assert not list(differing(evaluated[4], first[2]))
