@@ -15,6 +15,7 @@ from composer.algorithms._background_average import BackgroundAverages, PendingA
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._replica_checks import check_averages, check_equal
 from composer.algorithms._weight_averaging import weights_of
+from composer.algorithms.ema import EMA
 from composer.algorithms.sam import SAMOptimizer
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
@@ -131,6 +132,9 @@ class LocalSteps(Algorithm, ABC):
                 f"{type(self).__name__} lets replicas train apart, but {searching[0]} decides by the loss how often it "
                 f"evaluates the batch, which all ranks must do equally often. Use another optimizer, or DDP alone."
             )
+        for average in state.algorithms:
+            if isinstance(average, EMA) and average.ema_weights_active:  # loaded by state.load_state_dict just before
+                average.get_training_model(state.model)
         weights = weights_of(state.model)
         if self.overlap.value and replicas.background is None:
             replicas.background = BackgroundAverages(replicas)

@@ -51,7 +51,7 @@ def collect(
     ['integrations', 'metadata', 'model']
     """
     # First, since finding the position in the data may fetch the next batch.
-    rng_state = None if weights_only else values_of_ranks(rng.get_local_rng_state())
+    rng_state = None if weights_only else values_of_ranks(state.rng_before_evaluation or rng.get_local_rng_state())
     entries = [entry for entry in STATE_ENTRIES if entry.in_weights_only or not weights_only]
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     if engine is not None:

@@ -103,6 +103,8 @@ class State(StateProgress, StateNames, StateSaved):
         float8_by_conversion: Whether, in ``amp_fp8``, the layers are converted to float8 (with torchao), so that the
             context of the precision is that of ``amp_bf16``.
         is_fitting: Whether the training loop is running.
+        rng_before_evaluation: The random state of this rank before the evaluation or prediction that runs, which is
+            restored after it, and which checkpoints contain; None outside of one.
 
     >>> state = State(model=torch.nn.Linear(1, 1), max_duration=Time(10, "ep"), rank_zero_seed=0)
     >>> state.timestamp.epoch, state.max_duration
@@ -120,6 +122,7 @@ class State(StateProgress, StateNames, StateSaved):
     stop: Stop | None = None
     planned_duration: Time | None = None
     is_fitting: bool = False
+    rng_before_evaluation: dict[str, Any] | None = None
     evaluations: int = 0
     train_values_batch: int = 0
     profiler: Any = None

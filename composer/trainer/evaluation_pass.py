@@ -127,7 +127,8 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     If replicas train apart (:class:`.Replicas`), the model has the last synchronized weights meanwhile.
 
     On exit, restores the state's phase, batch, outputs and loss, the mode of each module and the random state, so that
-    training does not depend on how often it is evaluated.
+    training does not depend on how often it is evaluated; checkpoints that are saved meanwhile have the random state
+    from before.
 
     Args:
         run: The run.
@@ -138,6 +139,7 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     """
     state = run.state
     before = (state.phase, state.batch, state.outputs, state.loss)
+    rng_before = state.rng_before_evaluation
     length = spec.__length_of__(state.data_shard, shard_batches=True)
     phase.loader, phase.label, phase.timestamp = spec, label, Timestamp()
     phase.length = length if subset == -1 else min(subset, length or subset)
@@ -146,10 +148,12 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     state.phase = phase
     weights = contextlib.nullcontext() if state.replicas is None else state.replicas.evaluation_weights()
     try:
+        state.rng_before_evaluation = rng_before or rng.get_local_rng_state()
         with weights, model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
             yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
+        state.rng_before_evaluation = rng_before
         state.metric_outputs = {}
 
 
