@@ -307,7 +307,7 @@ def as_integer(value: object) -> int | None:
     """
     if type(value) is int:
         return value
-    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+    if _is_boolean(value):
         return None
     try:
         return operator.index(value)  # pyright: ignore[reportArgumentType]
@@ -380,11 +380,16 @@ def _not_one_of(argument: str, value: object, allowed: Sequence[object]) -> Valu
     return ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
 
 
+def _is_boolean(value: object) -> bool:
+    # NumPy's booleans and those of tensors are not subclasses of bool.
+    return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+
+
 def _real(argument: str, value: float) -> float:
     """Return ``value`` if it is a real number; reject booleans and strings."""
     # Python accepts a boolean as 0 or 1, but here it is always an argument in the wrong position.
     if type(value) in (float, int):
         return value  # a protocol check takes ten times as long
-    if isinstance(value, bool) or not isinstance(value, SupportsFloat):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if _is_boolean(value) or not isinstance(value, SupportsFloat):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{argument} must be a number, but got {value!r} of type {type(value).__name__}.")
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import random
 import warnings
@@ -15,7 +14,7 @@ import torch
 
 from composer import dist
 from composer._generator_memory import GeneratorStates
-from composer._text import plural
+from composer._text import as_integer, plural
 from composer.warnings import ComposerWarning
 
 __all__ = [
@@ -305,10 +304,9 @@ def get_random_seed() -> int:
 
 def _checked(seed: int) -> int:
     """Return the seed, validated."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed must be an integer, but got {seed!r} of type {type(seed).__name__}.") from None
+    number = as_integer(seed)
+    if number is None:
+        raise TypeError(f"seed must be an integer, but got {seed!r} of type {type(seed).__name__}.")
     if not 0 <= number <= MAX_SEED:
         raise ValueError(f"seed must be from 0 to {MAX_SEED} (2**32 - 1), but got {number}.")
     return number

@@ -15,10 +15,19 @@ import pytest
 import torch
 from torch import nn
 
-from composer import algorithms, callbacks, datasets, functional, loggers, optim
-from composer._text import callable_or_none, whole_number
+from composer import algorithms, callbacks, datasets, functional, loggers, metrics, optim, profiler
+from composer._text import callable_or_none, positive, whole_number
+from composer.core import DataSpec, Engine, State
+from composer.dist import get_sampler
+from composer.estimation.estimate import as_configuration
+from composer.models import ComposerClassifier
+from composer.nn import GhostBatchNorm2d
+from composer.optim import LinearScheduler
+from composer.parallel.config import FSDPConfig, TPConfig
+from composer.rng import seed_all
+from composer.trainer.argument_types import check_arguments
 
-PACKAGES = (algorithms, callbacks, loggers, optim, datasets, functional)
+PACKAGES = (algorithms, callbacks, loggers, optim, datasets, functional, metrics, profiler)
 
 # Values of required arguments, by name.
 REQUIRED: dict[str, Any] = {
@@ -44,17 +53,20 @@ REQUIRED: dict[str, Any] = {
     "model": nn.Linear(2, 2),
     "module": nn.Linear(2, 2),
     "monitor": "eval/Accuracy",
+    "num_classes": 4,
     "num_features": 8,
     "optimizers": None,
     "prompts": ["a"],
     "remote": "memory://nowhere",
     "sequence_length": 8,
+    "schedule": profiler.cyclic_schedule(),
     "snapshots": [],
     "sources": [([torch.zeros(2, 1)], 1.0)],
     "statistics": torch.zeros(3),
     "tasks": "lambada_openai",
     "tensors": (torch.zeros(4, 1),),
     "tokens": torch.zeros(1, 4, 2),
+    "trace_handlers": [],
     "total_dataset_size": 8,
     "updates": 1,
     "vocab_size": 8,
@@ -69,6 +81,9 @@ MORE: dict[str, dict[str, Any]] = {
     "SyntheticPILDataset": {"num_classes": 4},
 }
 
+# Classes that users receive, and do not create.
+_NOT_MADE = ("Marker",)
+
 # Packages that a class imports when it is created: slow to import, or not installed. A stub does not check arguments.
 PACKAGES_OF = {
     "MLFlowLogger": ("mlflow", "psutil"),
@@ -82,7 +97,9 @@ def _subjects() -> Iterator[tuple[str, Callable[..., Any]]]:
     for package in PACKAGES:
         for name in dir(package):
             found = getattr(package, name)
-            if name.startswith("_") or id(found) in seen or not (inspect.isclass(found) or inspect.isfunction(found)):
+            if name in _NOT_MADE or name.startswith("_") or id(found) in seen:
+                continue
+            if not (inspect.isclass(found) or inspect.isfunction(found)):
                 continue
             if (found.__module__ or "").startswith("composer."):
                 seen.add(id(found))
@@ -133,7 +150,7 @@ def test_finds_the_arguments() -> None:
 def test_a_count_must_be_whole(
     name: str, subject: Callable[..., Any], argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for value in (2.5, True, "3", float("inf")):
+    for value in (2.5, True, np.True_, "3", float("inf")):
         with pytest.raises((TypeError, ValueError), match=rf"\b{argument}\b.*{re.escape(repr(value))}"):
             _call(name, subject, tmp_path, monkeypatch, **{argument: value})
 
@@ -148,6 +165,18 @@ def test_a_whole_float_becomes_an_integer_or_is_refused_by_name(
         assert re.search(rf"\b{argument}\b", str(error)), error
     else:
         assert isinstance(getattr(made, argument, 4), int)
+
+
+@pytest.mark.parametrize(("name", "subject", "argument"), COUNTS)
+def test_an_integer_of_numpy_is_one_of_python(
+    name: str, subject: Callable[..., Any], argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        _call(name, subject, tmp_path, monkeypatch, **{argument: 4})
+    except Exception:
+        return  # out of range, or too much for the other arguments
+    made = _call(name, subject, tmp_path, monkeypatch, **{argument: np.int64(4)})
+    assert type(getattr(made, argument, 4)) is int
 
 
 @pytest.mark.parametrize(("name", "subject", "argument"), CALLABLES)
@@ -187,3 +216,37 @@ def test_the_minimum() -> None:
 def test_none_is_no_function_but_allowed() -> None:
     assert callable_or_none("transform", None) is None
     assert callable_or_none("transform", len) is len
+
+
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "classifier": lambda value: ComposerClassifier(nn.Linear(2, 4), num_classes=value).num_classes,
+    "data": lambda value: DataSpec([], num_samples=value).num_samples,
+    "degree": lambda value: TPConfig(tensor_parallel_degree=value, layer_plan={"up": None}).tensor_parallel_degree,
+    "ghosts": lambda value: GhostBatchNorm2d(2, ghost_batch_size=value).ghost_batch_size,
+    "group": lambda value: LinearScheduler().assign(groups=value).groups[0],
+    "groups": lambda value: LinearScheduler().assign(groups=[value, "body"]).groups[0],
+    "limit": lambda value: FSDPConfig(forward_prefetch_limit=value).forward_prefetch_limit,
+    "optimizer": lambda value: LinearScheduler().assign(optimizer=value).optimizer,
+    "pass": lambda value: Engine(State(nn.Linear(1, 1))).register_pass(lambda given, event: given, value) or int(value),
+    "processes": lambda value: as_configuration(value, None, None, None, []).processes,
+    "replicas": lambda value: get_sampler([0] * 8, num_replicas=value, rank=0).num_replicas,
+    "seed": lambda value: seed_all(value) or int(value),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_integers_of_other_modules(name: str) -> None:
+    found = OTHERS[name](np.int64(4))
+    assert type(found) is int
+    assert found == 4
+    for value in (np.True_, True, 2.5):
+        with pytest.raises((TypeError, ValueError), match=re.escape(repr(value))):
+            OTHERS[name](value)
+
+
+def test_booleans_of_numpy_are_no_numbers() -> None:
+    for value in (True, np.True_, torch.tensor(True)):
+        with pytest.raises(TypeError, match="alpha must be a number, but got "):
+            positive("alpha", value)  # type: ignore[type-var]
+        with pytest.raises(TypeError, match="min_lr must be a number; got "):
+            check_arguments({"min_lr": value})

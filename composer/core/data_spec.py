@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from composer._containers import is_mapping
-from composer._text import plural
+from composer._text import plural, whole_number
 from composer.core.data_sharding import DataShard
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import as_microbatch, count_samples, join, split
@@ -78,7 +78,9 @@ class DataSpec:
         if dataloader is not None:
             _check_iterable("dataloader", dataloader)
         self.dataloader: Any = dataloader
-        self.num_tokens = num_tokens
+        self.num_tokens = None if num_tokens is None else whole_number("num_tokens", num_tokens)
+        if num_samples is not None:
+            num_samples = whole_number("num_samples", num_samples)
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
         self.split_batch = split_batch or split

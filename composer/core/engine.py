@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from composer._text import as_integer
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import AlgorithmPass, warn_of_conflicts
 from composer.core.algorithm_trace import Trace, Traces
@@ -175,8 +176,10 @@ class Engine:
         Raises:
             TypeError: It is not callable.
         """
-        if not callable(algorithm_pass) or not isinstance(index, int):
+        position = as_integer(index)
+        if not callable(algorithm_pass) or position is None:
             raise _bad_pass(algorithm_pass if index == -1 else (algorithm_pass, index))
+        index = position
         self.algorithm_passes.insert(len(self.algorithm_passes) if index == -1 else index, algorithm_pass)
 
     @property

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
-from composer._text import one_of, positive
+from composer._text import one_of, positive, whole_number
 from composer.dist.group_exit import destroy_at_exit
 from composer.dist.hang_report import start_hang_watcher
 from composer.dist.local_gpu import local_gpu
@@ -150,8 +150,8 @@ def get_sampler(
             f"dataset must have a length to be sharded across ranks, but {type(dataset).__name__} has none. An "
             f"iterable dataset must shard itself, using composer.dist.get_global_rank() and get_world_size()."
         )
-    num_replicas = get_world_size() if num_replicas is None else positive("num_replicas", num_replicas)
-    rank = get_global_rank() if rank is None else rank
+    num_replicas = get_world_size() if num_replicas is None else whole_number("num_replicas", num_replicas, minimum=1)
+    rank = get_global_rank() if rank is None else whole_number("rank", rank, minimum=None)
     if not 0 <= rank < num_replicas:
         raise ValueError(f"rank must be from 0 to {num_replicas - 1}, as num_replicas={num_replicas}, but got {rank}.")
     return DistributedSampler(

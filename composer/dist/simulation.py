@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch.distributed as torch_dist
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.dist._simulated_group import BACKEND, Observer, observers, register_backend
 from composer.dist.ranks import is_initialized
 
@@ -120,8 +120,10 @@ def _groups_simulated() -> Generator[None]:
 
 def _variables(world_size: int, rank: int, local_world_size: int | None) -> dict[str, str]:
     """Return the environment variables of a launcher."""
-    positive("world_size", world_size)
-    local = min(world_size, _RANKS_PER_NODE) if local_world_size is None else positive("local_size", local_world_size)
+    world_size, rank = whole_number("world_size", world_size, minimum=1), whole_number("rank", rank, minimum=None)
+    local = min(world_size, _RANKS_PER_NODE)
+    if local_world_size is not None:
+        local = whole_number("local_world_size", local_world_size, minimum=1)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be from 0 to {world_size - 1}, as world_size={world_size}, but got {rank}.")
     if world_size % local:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer._text import one_of, positive
+from composer._text import one_of, whole_number
 
 __all__ = ["STRATEGIES", "Configuration"]
 
@@ -57,7 +57,7 @@ class Configuration:
     local_processes: int = 0
 
     def __post_init__(self) -> None:
-        positive("processes", self.processes)
+        whole_number("processes", self.processes, minimum=1)
         if self.strategy:
             one_of("strategy", self.strategy, STRATEGIES)
         if self.strategy == "single" and self.processes > 1:
@@ -67,7 +67,7 @@ class Configuration:
         if self.strategy not in ("", "single") and self.processes == 1:
             raise ValueError(f"strategy {self.strategy!r} needs several processes; set processes, such as 8.")
         if self.local_processes:
-            positive("local_processes", self.local_processes)
+            whole_number("local_processes", self.local_processes, minimum=1)
         if self.strategy == "hsdp" and (self.processes % self.node or self.processes == self.node):
             raise ValueError(
                 f"strategy 'hsdp' shards over the {self.node} processes of a node and replicates across nodes, so "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from composer._string_lists import no_string
-from composer._text import did_you_mean, member_of, positive
+from composer._text import did_you_mean, member_of, whole_number
 from composer.estimation.configuration import Configuration
 from composer.estimation.devices import Device, find_device, present_device
 from composer.estimation.measuring import PROBE, Measurements, first_guess, largest_microbatch
@@ -87,7 +87,7 @@ def estimate(
     ValueError: strategy must be one of 'single', 'ddp', 'fsdp', 'hsdp', 'tp', but got 'fsdb'. Did you mean 'fsdp'?
     """
     start = time.monotonic()
-    positive("modules", modules)
+    modules = whole_number("modules", modules, minimum=1)
     on = as_device(device)
     base = as_configuration(processes, strategy, microbatch, precision, changes, local_processes)
     with measurements(program, on, folder, parallel, time_limit, fit, progress) as measured:
@@ -141,7 +141,7 @@ def as_configuration(
     ValueError: optimizer.lr=0.1: Trainer has no argument 'optimizer'. Did you mean 'optimizers'?
     """
     if microbatch is not None:
-        positive("microbatch", microbatch)
+        microbatch = whole_number("microbatch", microbatch, minimum=1)
     if precision is not None:
         precision = member_of(Precision, "precision", precision).value
     names = trainer_arguments()
@@ -151,9 +151,9 @@ def as_configuration(
         if name not in names:
             raise ValueError(f"{text}: Trainer has no argument {name!r}.{did_you_mean(name, names)}")
     if local_processes is not None:
-        positive("local_processes", local_processes)
+        local_processes = whole_number("local_processes", local_processes, minimum=1)
     return Configuration(
-        processes,
+        whole_number("processes", processes, minimum=1),
         strategy or "",
         microbatch or 0,
         precision=precision or "",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from composer._text import one_of, positive
+from composer._text import one_of, whole_number
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.choice import Choice, check_changes
 from composer.exploration.command import command_of, default_folder
@@ -136,7 +136,7 @@ def explore(
         seconds,
         pairs,
         tuple(changes),
-        positive("ranks", ranks),
+        whole_number("ranks", ranks, minimum=1),
         seed,
         limit,
         clock,

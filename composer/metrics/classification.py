@@ -7,6 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from composer._text import whole_number
 from composer.loss.loss import soft_cross_entropy
 
 __all__ = ["CrossEntropy", "MicroAccuracy"]
@@ -39,7 +40,7 @@ class CrossEntropy(Metric):
 
     def __init__(self, ignore_index: int = -100, dist_sync_on_step: bool = False) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
-        self.ignore_index = ignore_index
+        self.ignore_index = whole_number("ignore_index", ignore_index, minimum=None)
         # float32 stops accumulating after about ten million positions.
         self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
@@ -88,6 +89,7 @@ class MicroAccuracy(MulticlassAccuracy):
     total: Tensor
 
     def __init__(self, num_classes: int) -> None:
+        num_classes = whole_number("num_classes", num_classes, minimum=1)
         super().__init__(num_classes=num_classes, average="micro", validate_args=False)
         self._num_classes = num_classes
         self.validate_args = True  # checked in the first update

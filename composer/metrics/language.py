@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
+from composer._text import whole_number
+
 __all__ = ["BinaryF1Score", "LanguageCrossEntropy", "LanguagePerplexity", "MaskedAccuracy"]
 
 
@@ -39,7 +41,7 @@ class LanguageCrossEntropy(Metric):
 
     def __init__(self, dist_sync_on_step: bool = False, ignore_index: int = -100) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
-        self.ignore_index = ignore_index
+        self.ignore_index = whole_number("ignore_index", ignore_index, minimum=None)
         # float32 stops accumulating after about ten million tokens.
         self.add_state("sum_loss", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total_items", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
@@ -118,7 +120,7 @@ class MaskedAccuracy(Metric):
 
     def __init__(self, ignore_index: int = -100, dist_sync_on_step: bool = False) -> None:
         super().__init__(dist_sync_on_step=dist_sync_on_step)
-        self.ignore_index = ignore_index
+        self.ignore_index = whole_number("ignore_index", ignore_index, minimum=None)
         self.add_state("correct", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 

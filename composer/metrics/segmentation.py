@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from composer._text import positive
+from composer._text import whole_number
 
 __all__ = ["Dice", "MIoU"]
 
@@ -43,10 +43,10 @@ class MIoU(Metric):
 
     def __init__(self, num_classes: int, ignore_index: int = -1) -> None:
         super().__init__()
-        self.num_classes = positive("num_classes", num_classes)
-        self.ignore_index = ignore_index
-        self.add_state("total_intersect", torch.zeros(num_classes, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("total_union", torch.zeros(num_classes, dtype=torch.long), dist_reduce_fx="sum")
+        self.num_classes = whole_number("num_classes", num_classes, minimum=1)
+        self.ignore_index = whole_number("ignore_index", ignore_index, minimum=None)
+        self.add_state("total_intersect", torch.zeros(self.num_classes, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("total_union", torch.zeros(self.num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Update the state with a batch.
@@ -104,8 +104,8 @@ class Dice(Metric):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.num_classes = positive("num_classes", num_classes)
-        self.add_state("dice", torch.zeros(num_classes, dtype=torch.float64), dist_reduce_fx="sum")
+        self.num_classes = whole_number("num_classes", num_classes, minimum=1)
+        self.add_state("dice", torch.zeros(self.num_classes, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:

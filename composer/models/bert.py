@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from composer._text import positive
+from composer._text import whole_number
 from composer.models._metrics import metrics_on_cpu
 from composer.models._transformers_builder import build_transformers_model
 from composer.models.huggingface import HuggingFaceModel
@@ -104,7 +104,7 @@ def create_bert_classification(
 
     Paper: https://arxiv.org/abs/1810.04805 (Devlin et al. 2018)
     """
-    positive("num_labels", num_labels)
+    num_labels = whole_number("num_labels", num_labels, minimum=1)
     model, tokenizer = build_transformers_model(
         "AutoModelForSequenceClassification",
         "BertConfig",

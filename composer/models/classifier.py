@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from composer._text import whole_number
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.loss.loss import soft_cross_entropy
@@ -140,6 +141,7 @@ def _check_pair(batch: Batch) -> None:
 
 def _resolve_num_classes(module: nn.Module, num_classes: int | None) -> int | None:
     """Return the module's attribute ``num_classes`` if it is valid, else the argument."""
+    num_classes = None if num_classes is None else whole_number("num_classes", num_classes, minimum=1)
     attribute = getattr(module, "num_classes", None)
     if not isinstance(attribute, int) or attribute < 1:
         return num_classes

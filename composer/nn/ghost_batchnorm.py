@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._device_copies import copied_to
-from composer._text import positive
+from composer._text import whole_number
 
 __all__ = ["GhostBatchNorm1d", "GhostBatchNorm2d", "GhostBatchNorm3d", "ghost_batchnorm"]
 
@@ -45,7 +45,7 @@ def ghost_batchnorm(module: _BatchNorm, ghost_batch_size: int = 32) -> _GhostBat
             nn.Module.__init__(new)
             for name in ("num_features", "eps", "momentum", "affine", "track_running_stats"):
                 setattr(new, name, getattr(module, name))
-            new.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)
+            new.ghost_batch_size = whole_number("ghost_batch_size", ghost_batch_size, minimum=1)
             new._parameters.update(module._parameters)
             new._buffers.update(module._buffers)
             return new
@@ -65,7 +65,7 @@ class _GhostBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
-        self.ghost_batch_size = positive("ghost_batch_size", ghost_batch_size)
+        self.ghost_batch_size = whole_number("ghost_batch_size", ghost_batch_size, minimum=1)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize samples of shape (B, C, ...)."""

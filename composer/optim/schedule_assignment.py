@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from composer._text import did_you_mean
+from composer._text import as_integer, did_you_mean
 from composer.core.time import Time
 from composer.optim.schedule import ComposerScheduler
 from composer.optim.wrapped_optimizer import is_or_wraps
@@ -38,7 +38,8 @@ class AssignedSchedule:
         groups: Indices of parameter groups, or their names under the key "name". None means all.
 
     Raises:
-        TypeError: ``schedule`` is neither a :class:`.ComposerScheduler` nor a function.
+        TypeError: ``schedule`` is neither a :class:`.ComposerScheduler` nor a function, ``optimizer`` is neither an
+            optimizer nor an index, or ``groups`` are neither indices nor names.
 
     >>> from composer.optim import CosineAnnealingScheduler, LinearScheduler
     >>> schedulers = [
@@ -62,8 +63,11 @@ class AssignedSchedule:
             raise TypeError(f"schedule must be a ComposerScheduler or a function (state, ssr), but got {schedule!r}.")
         self.schedule = schedule
         self.hyperparameter = hyperparameter
-        self.optimizer = optimizer
-        self.groups = (groups,) if isinstance(groups, (int, str)) else None if groups is None else tuple(groups)
+        index = as_integer(optimizer)
+        if optimizer is not None and index is None and not hasattr(optimizer, "param_groups"):
+            raise TypeError(f"optimizer must be one of optimizers= or its index, but got {optimizer!r}.")
+        self.optimizer = optimizer if index is None else index
+        self.groups = None if groups is None else _indices_or_names(groups)
 
     def plot(
         self,
@@ -236,6 +240,18 @@ def _optimizers(entry: AssignedSchedule, optimizers: Sequence[Optimizer]) -> Seq
         names = ", ".join(f"{number} ({type(optimizer).__name__})" for number, optimizer in enumerate(optimizers))
         raise ValueError(f"{entry!r} is for an optimizer that was not passed as optimizers=. There are {names}.")
     return found
+
+
+def _indices_or_names(groups: int | str | Sequence[int | str]) -> tuple[int | str, ...]:
+    """Return the groups of an assignment as a tuple, with indices of Python."""
+    is_one = isinstance(groups, str) or as_integer(groups) is not None or not isinstance(groups, Iterable)
+    found: list[int | str] = []
+    for group in cast("Sequence[int | str]", (groups,) if is_one else groups):
+        index = group if isinstance(group, str) else as_integer(group)
+        if index is None:
+            raise TypeError(f"groups must be indices or names of parameter groups, but got {group!r}.")
+        found.append(index)
+    return tuple(found)
 
 
 def _groups(entry: AssignedSchedule, optimizer: Optimizer) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from composer._text import did_you_mean, one_of, positive
+from composer._text import as_integer, did_you_mean, one_of, positive
 
 __all__ = ["FSDP2Config", "FSDPConfig", "ParallelismConfig", "ParallelismType", "TPConfig", "as_parallelism_config"]
 
@@ -138,9 +138,9 @@ class FSDPConfig:
         if isinstance(self.activation_checkpointing, str):
             one_of("fsdp: activation_checkpointing", self.activation_checkpointing, ("selective",))
         elif not isinstance(self.activation_checkpointing, bool):
-            _count("activation_checkpointing", self.activation_checkpointing)
+            self.activation_checkpointing = _count("activation_checkpointing", self.activation_checkpointing)
         for name in ("backward_prefetch_limit", "forward_prefetch_limit"):
-            _count(name, getattr(self, name))
+            setattr(self, name, _count(name, getattr(self, name)))
         if isinstance(self.mixed_precision, str):
             named = self.mixed_precision.upper()
             self.mixed_precision = one_of("fsdp: mixed_precision", named, ("DEFAULT", "PURE", "FULL"))
@@ -245,7 +245,7 @@ class TPConfig:
     layer_plan: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _count("tensor_parallel_degree", self.tensor_parallel_degree, "tp")
+        self.tensor_parallel_degree = _count("tensor_parallel_degree", self.tensor_parallel_degree, "tp")
         if self.device_mesh is not None:
             raise ValueError("tp: device_mesh is derived from tensor_parallel_degree; set that instead.")
         if self.tensor_parallel_degree > 1 and not self.layer_plan:
@@ -374,6 +374,7 @@ def _raise_if_unknown_key(name: str, unknown: Mapping[str, Any], config_type: ty
 
 
 def _count(name: str, value: Any, section: str = "fsdp") -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = as_integer(value)
+    if number is None:
         raise ValueError(f"{section}: {name} must be an integer; got {value!r}.")
-    return positive(f"{section}: {name}", value)
+    return positive(f"{section}: {name}", number)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
+from composer._text import as_integer
 from composer.precision import Precision
 
 __all__ = ["autocasts", "checked", "completed", "precision_of", "stage_of"]
@@ -210,9 +211,10 @@ def _batch_sizes(config: Mapping[str, Any], size: int | None, micro: int | None,
 
 def _count(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    number = as_integer(value)
+    if value is not None and (number is None or number < 1):
         raise ValueError(f"deepspeed_config: {name} must be a positive integer; got {value!r}.")
-    return value
+    return number
 
 
 def _agree(name: str, stated: float | None, found: float, source: str) -> None:

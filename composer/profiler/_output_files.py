@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from composer import dist
+from composer._text import whole_number
 from composer.core.name_placeholders import (
     check_inside,
     check_remote_name,
@@ -59,7 +60,8 @@ class WindowFiles:
         if remote_file_name is not None:
             template = check_template(f"{prefix}remote_file_name", remote_file_name, timed=True)
             remote_file_name = check_remote_name(f"{prefix}remote_file_name", template)
-        if not isinstance(num_to_keep, int) or num_to_keep < -1:
+        num_to_keep = whole_number("num_traces_to_keep", num_to_keep, minimum=None)
+        if num_to_keep < -1:
             raise ValueError(f"num_traces_to_keep must be a number of files, or -1 for all; got {num_to_keep!r}.")
         self.remote_file_name = remote_file_name
         self.overwrite = overwrite

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from composer._text import whole_number
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler
@@ -135,6 +136,7 @@ class Profiler(Callback):
     ) -> None:
         if not callable(schedule):
             raise TypeError(f"schedule must be a function (state) -> ProfilerAction, but got {schedule!r}.")
+        num_traces = whole_number("torch_prof_num_traces_to_keep", torch_prof_num_traces_to_keep, minimum=None)
         self.schedule = schedule
         self.fuses_forward_and_loss = False
         self._trace_handlers = _validate_handlers(trace_handlers)
@@ -161,7 +163,7 @@ class Profiler(Callback):
                 torch_prof_profile_memory,
                 torch_prof_with_stack,
                 torch_prof_with_flops,
-                torch_prof_num_traces_to_keep,
+                num_traces,
             )
             self._callbacks.append(profiler)
         self._reset()

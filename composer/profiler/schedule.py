@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from composer._text import member_of, non_negative, positive
+from composer._text import member_of, whole_number
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -53,7 +53,7 @@ def cyclic_schedule(
         repeat: Number of cycles in an epoch; 0 repeats until the end of the epoch.
 
     Raises:
-        TypeError: An argument is not a number.
+        TypeError: An argument is not an integer.
         ValueError: A number is negative, or ``active`` is zero.
 
     >>> from composer import State, Timestamp
@@ -65,9 +65,9 @@ def cyclic_schedule(
     >>> actions
     ['skip', 'warmup', 'active', 'active_and_save', 'skip']
     """
-    for name, number in (("skip_first", skip_first), ("wait", wait), ("warmup", warmup), ("repeat", repeat)):
-        non_negative(name, number)
-    positive("active", active)
+    skip_first, wait = whole_number("skip_first", skip_first), whole_number("wait", wait)
+    warmup, repeat = whole_number("warmup", warmup), whole_number("repeat", repeat)
+    active = whole_number("active", active, minimum=1)
     length = wait + warmup + active
 
     def schedule(state: State) -> ProfilerAction:

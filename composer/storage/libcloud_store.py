@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._text import whole_number
 from composer.storage.folder import Progress
 from composer.storage.object_store import ObjectStore
 
@@ -58,7 +58,7 @@ class LibcloudObjectStore(ObjectStore):
             arguments["key"] = _variable("key_environ", key_environ)
         if secret_environ is not None:
             arguments["secret"] = _variable("secret_environ", secret_environ)
-        self.chunk_size = positive("chunk_size", chunk_size)
+        self.chunk_size = whole_number("chunk_size", chunk_size, minimum=1)
         self.provider = provider
         self.container = container
         self._driver = driver(**arguments)

@@ -72,7 +72,8 @@ def _kept(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any) -> None:
-    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+    is_boolean = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))  # of NumPy or torch
+    if not isinstance(value, SupportsFloat) or is_boolean:
         raise TypeError(f"{name} must be a number; got {value!r}.")
     if not math.isfinite(float(value)):
         raise ValueError(f"{name} must be finite; got {value!r}.")

@@ -57,7 +57,7 @@ def test_law(skip_first, wait, warmup, active, repeat, batches) -> None:
         ({"active": 0}, ValueError, "active must be greater than 0"),
         ({"wait": -1}, ValueError, "wait must be 0 or greater"),
         ({"skip_first": -2}, ValueError, "skip_first"),
-        ({"warmup": "1"}, TypeError, "warmup must be a number"),
+        ({"warmup": "1"}, TypeError, "warmup must be an integer"),
         ({"repeat": -1}, ValueError, "repeat"),
     ],
 )
