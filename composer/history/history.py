@@ -13,7 +13,7 @@ from composer._lazy import import_extra
 from composer._text import did_you_mean, one_of, plural
 from composer.core.array_axes import ArrayAxes
 from composer.core.run_event import RunEvent
-from composer.history.series import TIMES, Series
+from composer.history.series import TIMES, UNITS, Series
 
 if TYPE_CHECKING:
     import pandas
@@ -274,7 +274,7 @@ class History(Mapping[str, Series]):
         """
         from composer.history._plot import draw_history
 
-        return draw_history(self, names, one_of("over", over, ("step", *TIMES)), ax)
+        return draw_history(self, names, one_of("over", over, UNITS), ax)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.
@@ -305,7 +305,7 @@ class History(Mapping[str, Series]):
 def _columns(names: Iterable[str]) -> list[str]:
     """Return a name for the column of each metric; one may have that of a unit of time, or of such a column."""
     columns: list[str] = []
-    taken = {"step", *TIMES}
+    taken: set[str] = set(UNITS)
     for name in names:
         column = name
         while column in taken:

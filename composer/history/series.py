@@ -9,10 +9,12 @@ import numpy as np
 
 from composer._text import one_of
 
-__all__ = ["TIMES", "Series"]
+__all__ = ["TIMES", "UNITS", "Series"]
 
 # The units of time that a log may have for each value, besides the step.
 TIMES: Final = ("epoch", "sample", "token", "seconds")
+# All units of a horizontal axis.
+UNITS: Final = ("step", *TIMES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +104,8 @@ class Series:
         ...
         ValueError: The log has no 'epoch' of 'loss'; it has 'step'.
         """
-        found = getattr(self, one_of("unit", unit, ("step", *TIMES)))
+        found = getattr(self, one_of("unit", unit, UNITS))
         if found is None:
-            known = [name for name in ("step", *TIMES) if getattr(self, name) is not None]
+            known = [name for name in UNITS if getattr(self, name) is not None]
             raise ValueError(f"The log has no {unit!r} of {self.name!r}; it has {', '.join(map(repr, known))}.")
         return found
