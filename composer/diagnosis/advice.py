@@ -20,6 +20,7 @@ _ADVICE = {
     "callback": "Let {where} act every 10 or 100 batches, or without loops over parameters in Python.",
     "method": "Let {where} work on whole batches rather than on single samples, or every few batches.",
     "metrics": "Compute metrics of training less often, or only in evaluation.",
+    "schedules": "Compute the values of a schedule once and look them up, since each step has one; see {where}.",
     "optimizer": "Update all tensors at once: fused=True, foreach=True, or no Python loops over tensors; see {where}.",
 }
 # Clauses that a remedy has refuted if it was measured and does not pay.

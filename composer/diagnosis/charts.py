@@ -25,7 +25,13 @@ _STAGES = {
     "metrics": "#93b84a",
 }
 _HANDLERS = ("#1fa3b5", "#d2605a", "#a77b3b", "#b06ad0", "#7f8f35", "#d685b4", "#3b7fae", "#5f9ea0")
-_LAST = {"logging": "#c96f92", "evaluation": "#a5789c", "saving": "#94715c", "rest": "#8d949c"}
+_LAST = {
+    "schedules": "#b8a13c",
+    "logging": "#c96f92",
+    "evaluation": "#a5789c",
+    "saving": "#94715c",
+    "rest": "#8d949c",
+}
 _NAMES = {"rest": "the loop itself", "data": "waiting for data", "transfer": "copying to the device"}
 _NAME_LENGTH = 34
 _NOISE = "#8d949c"

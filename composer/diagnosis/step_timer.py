@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ class StepTimer(Callback):
 
     def __init__(self, clock: StepClock, ended: Callable[[], None], fused: bool = False) -> None:
         self._clock, self._ended, self._fused = clock, ended, fused
-        self._hooks: list[Any] = []
+        self._watched = contextlib.ExitStack()
+        self._state: State | None = None
         self._communication = CommunicationTimer(clock)
         self._has_batch = False
         self._evaluates = False
@@ -96,12 +98,13 @@ class StepTimer(Callback):
         return (*before, *timed, *after)
 
     def watch(self, trainer: Trainer) -> None:
-        """Also time what has no events: the transfer, the backward pass, metrics, loggers and optimizers.
+        """Also time what has no events: the transfer, the backward pass, metrics, loggers, optimizers and schedules.
 
         Args:
             trainer: The trainer, before ``fit``.
         """
         run, state = trainer._run, trainer.state  # pyright: ignore[reportPrivateUsage]
+        self._state = state
         self._communication.watch(trainer)
         self.time_method(run.strategy, "backward", "backward")
         self.time_method(state.device, "batch_to_device", "transfer")
@@ -113,16 +116,15 @@ class StepTimer(Callback):
             # With zeroing gradients, and what PyTorch does around the hooks below.
             for name in ("step", "zero_grad"):
                 self.time_method(optimizer, name, "optimizer")
-        self._hooks = [
+        for hook in (
             register_optimizer_step_pre_hook(lambda *_: self._enter("optimizer")),
             register_optimizer_step_post_hook(lambda *_: self._leave()),
-        ]
+        ):
+            self._watched.callback(hook.remove)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Remove the hooks."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        """Remove the hooks, and time no schedules anymore."""
+        self._watched.close()
         self._communication.close()
 
     def _before(self, event: Event) -> Callable[[], None] | None:
@@ -139,6 +141,8 @@ class StepTimer(Callback):
 
     def _after(self, event: Event) -> Callable[[], None] | None:
         """Return what to do after the handlers of an event."""
+        if event is Event.FIT_START:
+            return self._time_schedules
         if event in (Event.EVAL_BEFORE_ALL, Event.EVAL_STANDALONE_START):
             return self._begin_evaluation
         if event is Event.BEFORE_FORWARD:
@@ -187,8 +191,27 @@ class StepTimer(Callback):
             part: The part of a step that it is.
         """
         method = getattr(owner, name, None)
-        if method is None:
-            return
+        if method is not None:
+            object.__setattr__(owner, name, self._within(method, part))
+
+    def _time_schedules(self) -> None:
+        """Time the schedules, once training has bound them.
+
+        In their classes: the state of a torch schedule, which checkpoints contain, is all that is set on it.
+        """
+        for kind in {type(one) for one in self._state.schedulers} if self._state is not None else ():
+            for name in ("step", "refresh"):
+                method = getattr(kind, name, None)
+                if method is None:
+                    continue
+                if name in vars(kind):
+                    self._watched.callback(setattr, kind, name, method)
+                else:
+                    self._watched.callback(delattr, kind, name)
+                setattr(kind, name, self._within(method, "schedules"))
+
+    def _within(self, method: Callable[..., Any], part: str) -> Callable[..., Any]:
+        """Return a function whose time is that of a part of a step."""
         clock = self._clock
 
         @functools.wraps(method)
@@ -205,7 +228,7 @@ class StepTimer(Callback):
                     self._communication.end_backward()
                 clock.leave()
 
-        object.__setattr__(owner, name, timed)
+        return timed
 
     def _timed(self, handler: Handler) -> Handler:
         owner, clock = owner_of(handler), self._clock

@@ -32,6 +32,7 @@ Cause = Literal[
     "method",
     "metrics",
     "optimizer",
+    "schedules",
 ]
 
 _COMPUTE = ("forward", "loss", "backward")
@@ -44,6 +45,7 @@ _LIMITS = {
     "saving": 0.15,
     "logging": 0.12,
     "metrics": 0.25,
+    "schedules": 0.15,
     "communication": 0.15,
     "imbalance": 0.15,
     "synchronization": 0.15,
@@ -228,6 +230,7 @@ class _Judged:
             ("evaluation", "Bound by evaluation: it takes"),
             ("saving", "Bound by saving checkpoints: it takes"),
             ("metrics", "Bound by metrics of training: computing them takes"),
+            ("schedules", "Bound by schedules: computing learning rates takes"),
         ):
             share = self._share((part,))
             if share >= _LIMITS[part]:
@@ -294,9 +297,9 @@ class _Judged:
         overhead = small * _OVERHEAD * self._result.get("seconds_per_operator", 0.0)
         if not count or overhead < _HOST * seconds or small < _MOSTLY * count:
             return
-        # Larger batches make all of a step cheaper, but not an optimizer that takes longest of all.
-        optimizer = self._share(("optimizer",))
-        share = self._share((*_COMPUTE, "rest", "metrics")) + (optimizer if optimizer < compute else 0.0)
+        # Larger batches make a step cheaper, but neither what takes longest of all, nor functions that the loop calls.
+        others = (self._share((part,)) for part in ("metrics", "optimizer", "schedules"))
+        share = compute + self._share(("rest",)) - self._called() + sum(other for other in others if other < compute)
         evidence = [
             f"forward, loss and backward are {count:.0f} operators a step, {small:.0f} of them on small tensors: "
             f"{seconds / count * 1e6:.0f} us each"
@@ -310,6 +313,12 @@ class _Judged:
             where = place(most)
             why = f"{where} calls {most['count']:.0f} operators a step"
         yield Verdict("host", f"Bound by the host, not by computation: {why}.", share, where, tuple(evidence))
+
+    def _called(self) -> float:
+        """Return the fraction of a step that functions of the user's take which the loop itself calls."""
+        functions = by_function(self._result.get("lines", ()), "rest").values()
+        seconds = sum(each["seconds"] for lines in functions for each in lines)
+        return min(seconds / (self._result.get("sampled_seconds") or 1.0), self._share(("rest",)))
 
     def _lines(self) -> Iterator[Verdict]:
         """Yield the functions that take longer than what their operators compute."""

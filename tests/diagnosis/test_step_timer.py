@@ -70,6 +70,11 @@ class SleepingRows(TensorDataset):
         return super().__getitem__(index)
 
 
+def slow_schedule(*_: Any) -> float:
+    time.sleep(SECONDS)
+    return 1.0
+
+
 def split(steps: int = 3, **arguments: Any) -> tuple[dict[str, float], float]:
     """The seconds of each part in a step, and those of the wall clock."""
     clock, ends = StepClock(), list[float]()
@@ -116,6 +121,8 @@ def test_parts_add_up_to_the_wall_time() -> None:
         ("data", {"rows": SleepingRows}),
         ("loss", {"model": SleepingModel(nn.Linear(4, 2), num_classes=2)}),
         ("forward", {"model": SleepingModel(nn.Linear(4, 2), num_classes=2)}),
+        ("schedules", {"schedulers": slow_schedule}),
+        ("schedules", {"schedulers": slow_schedule, "step_schedulers_every_batch": False}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -141,6 +148,19 @@ def test_saving_and_the_optimizer_are_parts(tmp_path: Any) -> None:
     assert parts["saving"] > 0
     assert parts["optimizer"] > 0
     assert parts["backward"] > 0
+
+
+def test_schedules_of_torch_are_a_part_and_are_saved_as_ever(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ComposerClassifier(nn.Linear(4, 2), num_classes=2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monkeypatch.setattr(torch.optim, "SGD", lambda *_: optimizer)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, slow_schedule)
+    before = dict(vars(type(schedule)))
+    parts, _ = split(model=model, schedulers=schedule, save_folder=str(tmp_path), save_interval="1ep")
+    assert parts["schedules"] > SECONDS / 4
+    assert parts["rest"] < SECONDS / 4
+    assert dict(vars(type(schedule))) == before
+    assert "step" not in schedule.state_dict()
 
 
 class SlowZero(torch.optim.SGD):

@@ -29,6 +29,7 @@ def measured(parts: dict[str, float], facts: Any = (), **others: Any) -> dict[st
         ("evaluation", "evaluation"),
         ("saving", "saving"),
         ("metrics", "metrics"),
+        ("schedules", "schedules"),
     ],
 )
 def test_a_part_that_takes_half_of_the_step_is_the_cause(part: str, cause: str) -> None:
@@ -61,6 +62,19 @@ def test_many_small_operators_are_bound_by_the_host() -> None:
     few = {name: {**each, "small": 100} for name, each in operators["parts"].items()}
     told = {**operators, "parts": few}
     assert judge(measured(steps, operators=told, seconds_per_operator=3e-6)).cause == "none"
+
+
+@pytest.mark.parametrize(("part", "cause"), [("schedules", "schedules"), ("rest", "host"), ("metrics", "metrics")])
+def test_small_operators_are_not_the_cause_of_what_takes_longer_elsewhere(part: str, cause: str) -> None:
+    work = {"count": 100, "small": 100, "elements": 1000, "flops": 0}
+    operators = {"parts": {"forward": work, "backward": work}, "lines": [], "waits": []}
+    line = {"part": part, "file": "train.py", "line": 4, "in": "slow", "seconds": 0.6}
+    loop = {"part": "rest", "file": None, "line": None, "in": None, "seconds": 0.1}
+    steps = {"forward": 1e-3, "backward": 1e-3, "optimizer": 1e-3, part: 6e-3}
+    told = {"operators": operators, "lines": [line, loop], "sampled_seconds": 0.9, "seconds_per_operator": 3e-6}
+    verdict = judge(measured(steps, **told))
+    assert (verdict.cause, verdict.where) == (cause, "train.py:4 (slow)")
+    assert judge(measured({**steps, part: 1e-4}, **{**told, "lines": [loop]})).text.endswith("the batches are small.")
 
 
 RANKS = {"forward": 0.3, "backward": 0.4, "optimizer": 0.1, "waiting for other ranks": 0.0}
