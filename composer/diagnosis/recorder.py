@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from composer import dist
 from composer.callbacks import CheckpointSaver
@@ -21,6 +21,7 @@ from composer.diagnosis.clock_cost import seconds_per_change
 from composer.diagnosis.communication import across_ranks
 from composer.diagnosis.device_timeline import DeviceTimeline
 from composer.diagnosis.edits import edit
+from composer.diagnosis.epoch_start import EpochStarts
 from composer.diagnosis.line_sampler import LineSampler
 from composer.diagnosis.operator_counter import OperatorCounter, seconds_per_operator
 from composer.diagnosis.output_errors import OutputErrors, distinct
@@ -28,6 +29,7 @@ from composer.diagnosis.outputs import restore_outputs
 from composer.diagnosis.redirected_writes import redirect_writes
 from composer.diagnosis.run_facts import facts_of
 from composer.diagnosis.step_clock import StepClock
+from composer.diagnosis.step_split import seconds_of
 from composer.diagnosis.step_timer import StepTimer
 from composer.diagnosis.thread_watch import ThreadWatch
 from composer.diagnosis.user_lines import in_user_code, in_user_handler
@@ -139,7 +141,7 @@ class StepRecorder(DoctorProbe):
         self._threads = ThreadWatch()
         self._sampler = LineSampler(lambda: self._clock.part, threads=self._threads)
         self._counter = OperatorCounter(lambda: self._clock.part)
-        self._stack = contextlib.ExitStack()
+        self._stack, self._starts = contextlib.ExitStack(), EpochStarts()
         self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
         self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
@@ -202,6 +204,7 @@ class StepRecorder(DoctorProbe):
         self._total += 1
         if self._phase != "counted":
             self._note_periodic(self._clock.steps[-1])
+            self._starts.note(self._trainer.state, self._clock.steps[-1], timed=self._phase == "timed")
         now = time.perf_counter()
         late = self._agreed(now - self._began > self._seconds)
         if self._phase == "warmup":
@@ -218,15 +221,27 @@ class StepRecorder(DoctorProbe):
         elif self._phase == "sampled":
             if self._count >= 4 * self._steps or (late and self._count >= 2):
                 self._stack.close()
+                self._num_sampled = self._count
                 self._note_lines()
                 if is_compiled(self._trainer._run):  # pyright: ignore[reportPrivateUsage]
-                    raise Finished  # operators of a compiled model cannot be counted
+                    self._finish()  # operators of a compiled model cannot be counted
                 self._next("counted")
                 self._stack.enter_context(self._counter)
         elif self._count >= 2:
             self._stack.close()
             self._result["operators"] = self._counter.to_json(self._count)
-            raise Finished
+            self._finish()
+
+    def _finish(self) -> NoReturn:
+        """End the run, after the start of an epoch if it matters and was not among the steps that were timed."""
+        state, seconds = self._trainer.state, seconds_of(self._result)
+        if self._agreed(self._starts.matters(state, sum(seconds.values()))):
+            start, lines = self._starts.measure(state, seconds.get("data", 0.0))
+            self._result["epoch_start"] = start
+            for line, spent in lines.spent.items():
+                self._sampler.spent[line] += spent * self._num_sampled / start["steps"]
+            self._note_lines()
+        raise Finished
 
     def _note_unfinished(self) -> None:
         """Note what a phase has measured that the program ended, as early stopping does."""
@@ -236,7 +251,7 @@ class StepRecorder(DoctorProbe):
             self._note_lines()
 
     def _note_lines(self) -> None:
-        """Note the lines of the user's code that were running."""
+        """Note the lines of the user's code that were running, and the threads."""
         self._result["lines"] = self._sampler.to_json()
         self._result["sampled_seconds"] = self._sampler.total
         self._result["threads"] = self._threads.to_json()
@@ -266,9 +281,9 @@ class StepRecorder(DoctorProbe):
         if self._clock.timeline is not None:
             self._clock.timeline.restart()
 
-    def _agreed(self, late: bool) -> bool:
-        """Return whether any rank is late: all ranks must end after the same step."""
-        return late if dist.get_world_size() == 1 else dist.largest(int(late)) > 0
+    def _agreed(self, found: bool) -> bool:
+        """Return whether any rank has found something, such as being late: all ranks must end after the same step."""
+        return found if dist.get_world_size() == 1 else dist.largest(int(found)) > 0
 
 
 class _ShortFit(Callback):

@@ -13,7 +13,7 @@ def seconds_of(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the seconds of each part in a step, the largest first.
 
     Evaluations and checkpoints that are rarer than every few steps are spread over all steps that were trained, as few
-    of them fall into those that were measured.
+    of them fall into those that were measured. The start of an epoch is spread over the steps of the epoch.
 
     Args:
         result: What :class:`.StepRecorder` measured.
@@ -29,6 +29,8 @@ def seconds_of(result: Mapping[str, Any]) -> dict[str, float]:
     for part, each in result.get("periodic", {}).items():
         if 0 < each["count"] < each["steps"] / 4:
             sums[part] = each["seconds"] / each["steps"]
+    if (start := result.get("epoch_start")) is not None:
+        sums["data"] += start["seconds"] / start["steps"]
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 

@@ -11,6 +11,7 @@ from composer.diagnosis.advice import advise
 from composer.diagnosis.charts import part_name
 from composer.diagnosis.communication import COMMUNICATION, WAITING, imbalance
 from composer.diagnosis.durations import milliseconds
+from composer.diagnosis.epoch_start import start_evidence
 from composer.diagnosis.hot_lines import by_function, hottest, place
 from composer.diagnosis.step_split import seconds_of, shares_of
 from composer.diagnosis.thread_watch import holding_thread
@@ -181,8 +182,10 @@ class _Judged:
         if share < _LIMITS["data"] + (0.1 if facts.get("workers") else 0.0):
             return
         evidence = [f"a step waits {milliseconds(share * self._step)} of {milliseconds(self._step)} ms for its batch"]
-        source = self._result if self._inline is None else self._inline
-        line, fraction = hottest(source, "data")
+        evidence += start_evidence(self._result)
+        line, fraction = hottest(self._result, "data")  # with workers, what runs before them, such as a sampler
+        if self._inline is not None and fraction <= _MOST:
+            line, fraction = hottest(self._inline, "data")
         where = ""
         if line is not None and fraction > _MOST:
             where = place(line)
