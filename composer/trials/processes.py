@@ -54,6 +54,8 @@ class Running:
         given = {**environment(trial.name, folder), _MARK: self._mark, TEMPORARY: str(temporary)}
         if trial.threads:
             given["OMP_NUM_THREADS"] = str(trial.threads)
+        if trial.hash_seed is not None:
+            given["PYTHONHASHSEED"] = str(trial.hash_seed)
         if trial.ranks > 1:
             given |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(get_free_tcp_port())}
         self._process: subprocess.Popen[bytes] | Forked = (

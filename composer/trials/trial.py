@@ -36,6 +36,8 @@ class Trial:
         fresh: Whether each process starts a Python of its own, with its own hashes of strings and memory addresses,
             where others may be forked from a process that has imported torch.
         threads: Number of threads of an operation on the CPU; 0 for the number that torch chooses.
+        hash_seed: Determines the hashes of strings in the processes of a fresh trial (``PYTHONHASHSEED``); None leaves
+            them to Python, which has others in each process.
 
     Raises:
         ValueError: An argument is out of range.
@@ -60,6 +62,7 @@ class Trial:
     after: tuple[str, ...] = ()
     fresh: bool = False
     threads: int = 0
+    hash_seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
@@ -68,6 +71,10 @@ class Trial:
             raise ValueError(f"ranks must be at least 1; got {self.ranks}.")
         if self.threads < 0:
             raise ValueError(f"threads must be 0, for the number that torch chooses, or more; got {self.threads}.")
+        if self.hash_seed is not None and not self.fresh:
+            raise ValueError(
+                f"hash_seed={self.hash_seed} requires fresh=True: a forked process has the hashes of another."
+            )
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be a positive number of seconds; got {self.time_limit}.")
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer.trials.trial import Record
 from composer.verification._judge_reload import judge_reloaded, judge_saving
 from composer.verification._judge_split import SHARD_STREAM
 from composer.verification.code_facts import uses_clock
-from composer.verification.compare import Difference, first_difference
+from composer.verification.compare import Difference, first_difference, steps_of
 from composer.verification.findings import Finding
 from composer.verification.objects import shortened
 from composer.verification.snapshot import differences, display, is_global
 
-__all__ = ["judge_effect", "judge_resumed", "judge_same", "judge_workers"]
+__all__ = ["HASHES_MAY_CAUSE", "judge_effect", "judge_hashes", "judge_resumed", "judge_same", "judge_workers"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
@@ -49,6 +51,8 @@ _GENERATORS = ("Generator", "Random", "RandomState")
 _ON_PURPOSE = frozenset({"frozen parameters", "buffers", "learning rate"})
 # The remedy for requires_grad, which no checkpoint saves.
 _FREEZE = "Set requires_grad in each batch_start as a function of state.timestamp.batch, so that resumed runs do too."
+HASHES_MAY_CAUSE = frozenset({"data_order", "unseeded_randomness", "time_dependent"})
+"""Causes that :func:`judge_same` names where another order of a set may be the cause: the difference looks the same."""
 # What differs, by the check of :func:`judge_effect`.
 _EFFECTS = {
     "evaluation": "training with and without evaluation differs",
@@ -106,6 +110,24 @@ def judge_same(
     if found.stage == "samples" and facts["data_names"]:
         name = ", ".join(facts["data_names"])
     return Finding(check, "failed", "two equal runs differ", cause, name, str(found), tuple(told))
+
+
+def judge_hashes(finding: Finding, one: Record, other: Record) -> Finding:
+    """Return a finding of :func:`judge_same`, of another cause if runs with the same hashes of strings are equal.
+
+    Args:
+        finding: The finding, about runs that had different hashes.
+        one: The record of a run in a process of its own.
+        other: That of the same run again, with the same hashes.
+    """
+    failed = next((record.error for record in (one, other) if not record.is_completed), None)
+    if failed is not None:
+        return dataclasses.replace(finding, evidence=(*finding.evidence, f"with PYTHONHASHSEED=0, it fails: {failed}"))
+    steps, again = steps_of(one), steps_of(other)
+    if steps["initial"] != again["initial"] or first_difference(steps["steps"], again["steps"]) is not None:
+        return finding
+    evidence = "two runs with PYTHONHASHSEED=0, which have the same hashes of strings, are equal"
+    return dataclasses.replace(finding, cause="order_by_hash", evidence=(evidence,))
 
 
 def _first_amount(found: Difference, one: Tensors, other: Tensors) -> float | None:

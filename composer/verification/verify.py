@@ -18,6 +18,7 @@ from composer._text import one_of, plural
 from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDisplay
 from composer.trials.workspace import threads_each, workspace
 from composer.verification._judge_compiled import located
+from composer.verification._judge_exact import HASHES_MAY_CAUSE, judge_hashes
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
 from composer.verification.code_facts import samples
@@ -155,12 +156,21 @@ class _Verification:
         own = reference_findings(facts, steps_of(record), split=bool(others))
         findings = explain([*own, *self._judged(plan, records, facts)])
         findings = [self._located(f, facts) if f.cause == "compile_differs" else f for f in findings]
+        findings = [self._with_hashes(f) if f.check == "same" and f.cause in HASHES_MAY_CAUSE else f for f in findings]
         return Report(findings, facts, time.monotonic() - start)
 
     def _located(self, finding: Finding, facts: Mapping[str, Any]) -> Finding:
         """Return a finding about the compiled model with the module that differs when it is compiled alone."""
         trial = self._trial("compile-modules", _SAME_BATCHES, ["reference"], exact=True, hooks=False, locate=True)
         return located(finding, self._run([self._reference_trial(), trial])["compile-modules"], facts["classes"])
+
+    def _with_hashes(self, finding: Finding) -> Finding:
+        """Return a finding about two equal runs, after two more with the same hashes of strings."""
+        if self.all_forked:
+            return finding  # all runs had the same hashes
+        names = ("same-hashes-1", "same-hashes-2")
+        trials = [dataclasses.replace(self._trial(name), fresh=True, hash_seed=0) for name in names]
+        return judge_hashes(finding, *self._run(trials).values())
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are.

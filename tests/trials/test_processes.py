@@ -197,6 +197,14 @@ def test_fresh_processes(tmp_path: Path) -> None:
     assert gone(str(record.path))
 
 
+def test_fresh_processes_have_the_hashes_that_are_asked_for(tmp_path: Path) -> None:
+    target = script(tmp_path, "print('hash', hash('a')); trainer().fit()")
+    logs = [(run(tmp_path, target, None, fresh=True, hash_seed=3).path / "log.txt").read_text() for _ in range(2)]
+    assert re.findall(r"hash -?\d+", logs[0]) == re.findall(r"hash -?\d+", logs[1]) != []
+    with pytest.raises(ValueError, match="hash_seed=3 requires fresh=True"):
+        run(tmp_path, target, None, hash_seed=3)
+
+
 LEADER = """
 import subprocess, sys, time, os
 subprocess.Popen([sys.executable, "-m", "composer.trials.leader", {folder!r}, "1", "60", str(os.getpid())])

@@ -33,6 +33,24 @@ def sampler_repeats() -> Trainer:
     return build(data=loader(sampler=FirstTwice()))
 
 
+class FromSet(Rows):
+    """The rows that a set of names lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = {f"row_{index}" for index in range(ROWS)}
+        self.order = [int(name.removeprefix("row_")) for name in names]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return super().__getitem__(self.order[index])
+
+
+@fault("order_by_hash", "repeat", "FromSet", in_process=False)
+def rows_of_a_set() -> Trainer:
+    """A data set lists its files in a set of names, whose order differs from process to process."""
+    return build(data=loader(FromSet()))
+
+
 class Overlapping(Sampler[list[int]]):
     """Windows of eight rows in steps of six."""
 

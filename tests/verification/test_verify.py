@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,6 +180,16 @@ def test_a_wrong_backward_pass_is_no_comparison_of_samples(server: ForkServer) -
     assert {finding.name for finding in report.failures} == {"what changes the gradient of net.0.weight"}
     assert {finding.check for finding in report.failures} >= {"microbatch-4", "ddp"}, str(report)
     assert "the loss and its gradients at the outputs agree" in str(report)
+
+
+@pytest.mark.slow
+def test_an_order_by_hash_is_told_from_randomness(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A Python of its own cannot import what `apart` makes importable in this one.
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if Path(each).name != "apart"])
+    report = run_checks("tests.verification.faults:rows_of_a_set", server, ["same"], fresh=True)
+    (finding,) = report.failures
+    assert (finding.cause, finding.name) == ("order_by_hash", "FromSet"), str(report)
+    assert "PYTHONHASHSEED=0" in str(finding.evidence)
 
 
 def test_report_as_text_and_json(server: ForkServer) -> None:
