@@ -256,16 +256,27 @@ def _unsaved(
         of_role = [name for name in names if name.startswith(f"{role} ")]
         if not of_role:
             continue
-        # A generator before others, and the module that differs before other modules.
-        of_role.sort(
-            key=lambda name: (_type_of(name, saved) not in _GENERATORS, not name.startswith(f"module {found.name}: "))
-        )
+        # A generator before others, and the module that differs and those around it before other modules.
+        of_role.sort(key=lambda name: (_type_of(name, saved) not in _GENERATORS, -_closeness(name, found.name)))
         first = of_role[0]
         cause = "unsaved_generator" if _type_of(first, saved) in _GENERATORS else _UNSAVED[role]
         return cause, display(first), evidence
     if found.stage == "samples":
         return "unsaved_data_state", ", ".join(facts["data_names"]) or "the data", ()
     return "unknown", found.name or found.stage, ()
+
+
+def _closeness(name: str, module: str) -> int:
+    """Return how closely the module of an attribute is around a module: most for itself, 0 if it is not around it.
+
+    Args:
+        name: The attribute, such as ``"module net.2: calls"``.
+        module: The module that differs.
+    """
+    owner = name.partition(": ")[0].removeprefix("module ")
+    if not name.startswith("module ") or not (owner in ("", module) or module.startswith(f"{owner}.")):
+        return 0
+    return 1 + len(owner)
 
 
 def _type_of(name: str, saved: Mapping[str, Any]) -> str:

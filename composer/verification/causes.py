@@ -171,7 +171,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "evaluation_changes_training": Cause(
         "Evaluation changes {name}",
-        "Search eval_forward, update_metric and get_metrics for changes of the model and for random numbers.",
+        "Search eval_forward, update_metric and get_metrics for changes of the model and for random numbers, and let "
+        "forward change state only if self.training is true.",
         "the training",
     ),
     "logging_changes_training": Cause(

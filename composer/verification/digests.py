@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import types
 from collections.abc import Mapping
@@ -67,6 +68,8 @@ def _parts(value: Any) -> list[Any]:
         return [part for item in cast("Mapping[Any, Any]", value).items() for part in item]
     if isinstance(value, set | frozenset):
         return sorted(repr(entry) for entry in cast("set[Any]", value))
+    if isinstance(value, itertools.count):
+        return [repr(value)]  # its next number; it has no attributes
     if isinstance(value, list | tuple) or type(value).__name__ == "deque":
         return list(cast("list[Any]", value))
     if isinstance(value, type | types.ModuleType | types.FunctionType | types.BuiltinFunctionType | types.MethodType):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from types import FunctionType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,6 +37,9 @@ _GLOBAL, _CACHE = "global variable ", "cache of "
 # Larger global variables are data, and not compared: elements.
 _MAX_GLOBAL = 10_000_000
 
+# What a class has beside variables.
+_OF_CLASSES = (classmethod, staticmethod, property, type, GetSetDescriptorType, MemberDescriptorType)
+
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
 
 
@@ -57,7 +60,7 @@ def snapshot(state: State, without: Callback) -> Snapshot:
     found: Snapshot = {}
     first: dict[int, str] = {}
     for name, module in state.model.named_modules():
-        found[f"module {name}"] = {**_of_module(module), **_globals(module)}
+        found[f"module {name}"] = {**_of_module(module), **_of_classes(module), **_globals(module)}
         for key, parameter in module.named_parameters(recurse=False):
             path = f"{name}.{key}".lstrip(".")
             if (tied := first.setdefault(id(parameter), path)) != path:
@@ -71,9 +74,10 @@ def snapshot(state: State, without: Callback) -> Snapshot:
     ):
         for entry in map(unwrapped, entries):
             held = _of_optimizer(entry) if role == "optimizer" else _expanded(entry)
-            found[f"{role} {name_of(entry)}"] = {**held, **_globals(entry)}
+            found[f"{role} {name_of(entry)}"] = {**held, **_of_classes(entry), **_globals(entry)}
     for name, part in _data(state):
-        found[f"data {name if isinstance(part, DataLoader) else name_of(part)}"] = {**_expanded(part), **_globals(part)}
+        held = {**_expanded(part), **_of_classes(part), **_globals(part)}
+        found[f"data {name if isinstance(part, DataLoader) else name_of(part)}"] = held
     return found
 
 
@@ -191,6 +195,19 @@ def _expanded(entry: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
         if inner.keys() != {""}:
             found[f"{prefix}{name}"] = tagged(value)
     return found
+
+
+def _of_classes(entry: Any) -> dict[str, str]:
+    """Return digests of the variables that the classes of the program have, such as a counter of all instances."""
+    held = {
+        name: value
+        for cls in reversed(type(entry).__mro__)
+        if not is_of_library(cls.__module__)
+        for name, value in vars(cls).items()
+        if not name.startswith(("__", "_abc_")) and not callable(value) and not isinstance(value, _OF_CLASSES)
+    }
+    own = attributes(entry)
+    return {name: tagged(value) for name, value in held.items() if name not in own and _size(value) <= _MAX_GLOBAL}
 
 
 def _globals(entry: Any) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 import torch
@@ -65,6 +66,68 @@ class Annealed(nn.Module):
 def counter_in_forward() -> Trainer:
     """A module anneals by a Python counter of its calls, which no checkpoint holds."""
     return build(lambda: Classifier(network(Annealed())))
+
+
+class AnnealedTogether(nn.Module):
+    """Scales its input less with each call of any instance."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        AnnealedTogether.calls += int(self.training)
+        return x * (1 + 1 / (1 + AnnealedTogether.calls))
+
+
+@fault("unsaved_module_state", "resume microbatches", "net.2.calls", in_process=False)
+def counter_of_a_class() -> Trainer:
+    """A module anneals by a counter that all instances share, a variable of the class."""
+    return build(lambda: Classifier(network(AnnealedTogether())))
+
+
+class AnnealedByIterator(nn.Module):
+    """Scales its input less with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + 1 / next(self.numbers)) if self.training else x
+
+
+@fault("unsaved_module_state", "resume microbatches", "net.2.numbers")
+def counter_of_itertools() -> Trainer:
+    """A module anneals by itertools.count, which no checkpoint holds."""
+    return build(lambda: Classifier(network(AnnealedByIterator())))
+
+
+class AnnealsInput(nn.Module):
+    """A layer whose input is scaled less with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 12)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += int(self.training)
+        return self.layer(x * (1 + 1 / (1 + self.calls)))
+
+
+class Counting(Classifier):
+    """Counts samples, which nothing depends on."""
+
+    seen = 0
+
+    def forward(self, batch: Any) -> Any:
+        self.seen += len(batch[0])
+        return super().forward(batch)
+
+
+@fault("unsaved_module_state", "resume microbatches", "net.2.calls")
+def counter_around_a_layer() -> Trainer:
+    """A counter of a module changes what goes into a layer of it; another one, of the model, does nothing."""
+    return build(lambda: Counting(network(AnnealsInput())))
 
 
 class LastOutput(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -42,6 +43,13 @@ def test_generators_count_with_their_state(make) -> None:
     assert digest({"generator": one}) == digest({"generator": other})
     torch.rand((), generator=other) if isinstance(other, torch.Generator) else other.random()
     assert digest({"generator": one}) != digest({"generator": other})
+
+
+def test_counters_count_with_their_next_number() -> None:
+    one, other = itertools.count(3), itertools.count(3)
+    assert digest([one]) == digest([other])
+    next(other)
+    assert digest([one]) != digest([other])
 
 
 def test_objects_that_refer_to_each_other() -> None:

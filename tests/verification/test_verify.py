@@ -126,6 +126,13 @@ def test_reload_names_the_first_entry_that_differs(server: ForkServer, name: str
     assert (finding.name, finding.where) == (named, where)
 
 
+@pytest.mark.parametrize("name", ["counter_around_a_layer", "counter_of_a_class", "counter_of_itertools"])
+def test_the_counter_that_matters_is_named(server: ForkServer, name: str) -> None:
+    report = run_checks(f"tests.verification.faults:{name}", server, ["resume"])
+    (finding,) = report.failures
+    assert (finding.cause, finding.name) == ("unsaved_module_state", FAULTS[name].named), str(report)
+
+
 @pytest.mark.slow
 def test_compiled_module_is_named(server: ForkServer) -> None:
     report = run_checks("tests.verification.faults:nested_branch_for_compiler", server, ["compile"])
