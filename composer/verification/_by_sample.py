@@ -11,7 +11,7 @@ from torch import Tensor
 
 from composer.verification.compare import TOLERANCE, deviation
 
-__all__ = ["first_mixing_module", "output_gradients_agree"]
+__all__ = ["first_mixing_module", "ignored_samples", "output_gradients_agree"]
 
 
 def first_mixing_module(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
@@ -50,6 +50,23 @@ def output_gradients_agree(tensors: Mapping[str, Any], others: Mapping[str, Any]
     # The strategy averages over the ranks, so that each has the gradient of its loss times their number.
     ranks = len(others["output gradients"])
     return deviates.factor is not None and abs(deviates.factor / ranks - 1) <= TOLERANCE
+
+
+def ignored_samples(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Return at how many samples the loss has no gradient in two runs, and the number of all; None if unknown.
+
+    Args:
+        tensors: The tensors of the first step of the reference.
+        others: Those of the other.
+    """
+    order = _positions(tensors["samples"], others["samples"])
+    calls = tensors["output gradients"][0]
+    parts = [part for rank in others["output gradients"] for part in rank]
+    found = None if order is None else _in_order(calls, parts, order)
+    if found is None:
+        return None
+    one, other = (int((rows.reshape(len(rows), -1) == 0).all(1).sum()) for rows in (calls[0], found))
+    return one, other, len(found)
 
 
 def _in_order(calls: Sequence[Tensor], parts: Sequence[Tensor], order: Sequence[int]) -> Tensor | None:

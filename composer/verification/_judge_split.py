@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,18 +10,24 @@ import torch
 
 from composer._text import plural
 from composer.verification._by_sample import first_mixing_module, output_gradients_agree
+from composer.verification._weighted_mean import is_weighted_mean
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
 from composer.verification.findings import Finding
 from composer.verification.objects import shortened
 from composer.verification.snapshot import display
 
-__all__ = ["SHARD_STREAM", "is_weighted_mean", "judge_random", "judge_ranks", "judge_split"]
+__all__ = ["COMPARES", "DEPENDS_ON_EARLIER", "SHARD_STREAM", "judge_random", "judge_ranks", "judge_split", "loss_ratio"]
 
 Steps = Mapping[str, Any]
 Tensors = Mapping[str, Any]
 
 _TOTAL = "loss/train/total"
+# What a loss is taken to do that no scale explains, unless an exchange of samples shows that it does not.
+COMPARES, DEPENDS_ON_EARLIER = (
+    "the loss compares the samples of a batch",
+    "the loss depends on earlier microbatches",
+)
 # The remedy for an iterable data set that each rank or each worker yields completely.
 SHARD_STREAM = (
     "Let __iter__ of each rank and worker yield other samples: of info = torch.utils.data.get_worker_info(), which is "
@@ -49,7 +54,7 @@ def judge_split(
     """
     first, second, step = tensors["first"], others["first"], exact["steps"][0]["step"]
     mixing = first_mixing_module(first, second)
-    loss = _loss_ratio(exact, other)
+    loss = loss_ratio(exact, other)
     gradients = deviation(first["gradients"], second["gradients"])
     if mixing is not None:
         return _of_module(check, step, mixing, facts)
@@ -135,14 +140,10 @@ def _of_gradients(
         cause = "ragged_mean" if is_weighted_mean(first, second, loss) else "samples_interact"
         if cause == "ragged_mean":
             advice = _count_of_labels(facts, evidence)
-    if cause == "samples_interact":  # as Dice and contrastive losses do: in their nature, if known to the user
-        changed, summary = _changed_in_forward(facts), "the loss compares the samples of a batch"
+    if cause == "samples_interact":  # as Dice and contrastive losses do; an exchange of samples tells whether it is so
+        changed, summary = _changed_in_forward(facts), COMPARES
         if changed:
-            name, cause, summary = (
-                ", ".join(changed),
-                "state_per_microbatch",
-                "the loss depends on earlier microbatches",
-            )
+            name, cause, summary = ", ".join(changed), "state_per_microbatch", DEPENDS_ON_EARLIER
         return Finding(check, "expected", summary, cause, name, where, tuple(evidence))
     summary = "the gradients differ" if factor is None else f"the gradients are {factor:.4g} times as large"
     return Finding(check, "failed", summary, cause, name, where, tuple(evidence), factor, advice)
@@ -211,43 +212,20 @@ def _labeled(name: str, facts: Mapping[str, Any]) -> str:
     return f"the {'method' if name in facts['algorithms'] else 'callback'} {name}"
 
 
-def is_weighted_mean(first: Tensors, second: Tensors, ratio: float) -> bool:
-    """Return whether the loss of a batch is a mean over its microbatches, with weights of any kind.
+def _losses(exact: Steps, other: Steps) -> tuple[float, float]:
+    """Return the loss of the first step of the reference, and of another run."""
+    a, b = (float.fromhex(steps["steps"][0]["loss"][_TOTAL]) for steps in (exact, other))
+    return a, b
 
-    With the loss l_i and the gradient g_i of each microbatch, there must be weights w_i > 0 with sum_i w_i = 1,
-    L = sum_i w_i l_i and G = sum_i w_i g_i, for the loss L and the gradient G of the batch.
+
+def loss_ratio(exact: Steps, other: Steps) -> float:
+    """Return the loss of the first step relative to that of the reference.
 
     Args:
-        first: The tensors of the first step, with the full batch.
-        second: Those with microbatches.
-        ratio: The logged loss with microbatches, relative to that of the full batch.
+        exact: The steps of the reference.
+        other: Those of the other run.
     """
-    total, parts = first["increments"], second["increments"]
-    passes = len(total)  # of an optimizer that computes the gradients several times, such as SAM: the first one counts
-    if not passes or len(parts) % passes or len(parts) // passes < 2:
-        return True  # not enough equations to tell
-    parts = parts[: len(parts) // passes]
-    if total[0].numel() < len(parts):
-        return True
-    rows = torch.stack([parts[0], *(b - a for a, b in itertools.pairwise(parts))])
-    solution = torch.linalg.lstsq(rows.T, total[0][:, None], driver="gelsd").solution[:, 0]
-    if float((rows.T @ solution - total[0]).norm()) > 1e-4 * float(total[0].norm()):
-        return False
-    counts = rows.norm(dim=1) > 1e-9 * rows.norm()
-    if bool((solution[counts] < 1e-4).any()):
-        return False  # the batch ignores samples that count by themselves
-    weights, losses = solution / len(parts), torch.tensor(second["losses"][: len(parts)])
-    if not bool(counts.all()) or not bool(losses.isfinite().all()) or passes > 1:
-        return True
-    if abs(float(losses.mean()) - ratio * first["losses"][0]) > 1e-6 * abs(first["losses"][0]):
-        return True  # the trainer weights microbatches by tokens, and these weights are not recorded
-    is_mean = abs(float(weights.sum()) - 1) < 1e-3
-    return is_mean and abs(float((weights * losses).sum()) - first["losses"][0]) < 1e-3 * abs(first["losses"][0])
-
-
-def _loss_ratio(exact: Steps, other: Steps) -> float:
-    """Return the loss of the first step relative to that of the reference."""
-    a, b = (float.fromhex(steps["steps"][0]["loss"][_TOTAL]) for steps in (exact, other))
+    a, b = _losses(exact, other)
     return b / a if a else (1.0 if b == 0 else float("inf"))
 
 

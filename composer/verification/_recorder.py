@@ -25,6 +25,7 @@ from composer.trainer.compilation import torch_arguments
 from composer.trainer.short_names import instances
 from composer.trials.probe import Finished, Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
+from composer.verification._exchange import Exchange
 from composer.verification._watch import Watch
 from composer.verification.compare import STEPS_FILE, TENSORS_FILE
 from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
@@ -64,6 +65,7 @@ class Recorder(Probe):
         compile: Whether to compile the model, if need be with defaults; all other trials run it uncompiled.
         locate: Whether to compile each module alone, beside the model, to find the one that differs.
         share: Whether to give all ranks the same batches, to find what samples the same on all of them.
+        exchange: Whether to exchange samples between microbatches, to find whether the loss compares them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Recorder(Probe):
         compile: bool = False,
         locate: bool = False,
         share: bool = False,
+        exchange: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
@@ -94,7 +97,7 @@ class Recorder(Probe):
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
         self._data, self._compile, self._locate, self._share = data, compile, locate, share
         self._kill, self._resume, self._neutral = kill, resume, neutral
-        self._trainers = 0
+        self._exchange, self._trainers = exchange, 0
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         self._fixed = False
@@ -151,7 +154,7 @@ class Recorder(Probe):
         self._watch.compiled = compiled
         self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}
         self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
-        arguments["callbacks"] = [*callbacks, self._watch]
+        arguments["callbacks"] = [*callbacks, *([Exchange()] if self._exchange else []), self._watch]
         if self._exact is not None:
             arguments = self._exact.arguments(arguments)
         return self._with_data(arguments)

@@ -62,6 +62,11 @@ CAUSES: dict[str, Cause] = {
         "gradients by the number of microbatches or ranks: the trainer does.",
         "the loss",
     ),
+    "ignored_samples": Cause(
+        "How the batch is split determines which samples count in {name}",
+        "Let the loss average over every sample that it gets, and leave none out by its place in the batch.",
+        "the loss",
+    ),
     "gradients_modified": Cause(
         "Something other than the loss changes the gradients, in a way that depends on how the batch is split: {name}",
         "Change gradients once in a step, when the trainer has added those of all microbatches and ranks: in "

@@ -19,6 +19,7 @@ from composer.trials import ForkServer, Record, Study, Target, Trial, TrialDispl
 from composer.trials.workspace import threads_each, workspace
 from composer.verification._judge_compiled import located
 from composer.verification._judge_exact import HASHES_MAY_CAUSE, judge_hashes
+from composer.verification._judge_exchange import is_of_comparing_loss, judge_exchanged
 from composer.verification._judges import explain, judge, reference_findings
 from composer.verification._recorder import FACTS_FILE
 from composer.verification.code_facts import samples
@@ -157,6 +158,8 @@ class _Verification:
         findings = explain([*own, *self._judged(plan, records, facts)])
         findings = [self._located(f, facts) if f.cause == "compile_differs" else f for f in findings]
         findings = [self._with_hashes(f) if f.check == "same" and f.cause in HASHES_MAY_CAUSE else f for f in findings]
+        if any(map(is_of_comparing_loss, findings)):
+            findings = self._exchanged(findings, facts)
         return Report(findings, facts, time.monotonic() - start)
 
     def _located(self, finding: Finding, facts: Mapping[str, Any]) -> Finding:
@@ -171,6 +174,14 @@ class _Verification:
         names = ("same-hashes-1", "same-hashes-2")
         trials = [dataclasses.replace(self._trial(name), fresh=True, hash_seed=0) for name in names]
         return judge_hashes(finding, *self._run(trials).values())
+
+    def _exchanged(self, findings: Sequence[Finding], facts: Mapping[str, Any]) -> list[Finding]:
+        """Return findings that take the loss to compare samples with the result of an exchange between microbatches."""
+        half = self._microbatch(max((facts["exact_batch_size"] or facts["batch_size"]) // 2, 1))
+        other = self._trial("exchange", half.changes, half.after, exact=True, exchange=True)
+        found = self._run([self._reference_trial(), self._exact("exact"), half, other])
+        records = found["exact"], found[half.name], found["exchange"]
+        return [judge_exchanged(each, *records) if is_of_comparing_loss(each) else each for each in findings]
 
     def _reference(self) -> Record:
         """Run the program as it is; if it trains for fewer steps than asked, verify as many as there are.
@@ -322,9 +333,11 @@ class _Verification:
         if size < 2:
             yield "the batches have one sample"
         for each in sorted({max(size // 2, 1), max(size // 4, 1), 1}, reverse=True):
-            changes = [f"device_train_microbatch_size={each}"]
-            after = ["reference", "exact"]
-            yield self._trial(f"microbatch-{each}", changes, after, exact=True, attribute=True)
+            yield self._microbatch(each)
+
+    def _microbatch(self, size: int) -> Trial:
+        changes, after = [f"device_train_microbatch_size={size}"], ["reference", "exact"]
+        return self._trial(f"microbatch-{size}", changes, after, exact=True, attribute=True)
 
     def _ranks(self, check: str, facts: Mapping[str, Any]) -> Iterator[Trial | str]:
         reference = "exact"

@@ -15,6 +15,7 @@ CAUSES = frozenset(
         "unseeded_randomness",
         "data_order",
         "loss_scale",
+        "ignored_samples",
         "gradients_modified",
         "ragged_mean",
         "batch_statistics",

@@ -80,6 +80,60 @@ def root_of_mean() -> Trainer:
     return build(RootLoss)
 
 
+class SummedPenalty(Classifier):
+    """A mean and a sum, as of the reconstruction error and the divergence of an autoencoder."""
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        return super().loss(outputs, batch) + 1e-2 * outputs.square().sum()
+
+
+@fault("loss_scale", "microbatches ranks", "loss")
+def summed_penalty() -> Trainer:
+    """A term of the loss is a sum over the samples, next to a mean."""
+    return build(SummedPenalty)
+
+
+class PerBatchWithDecay(Classifier):
+    """Scales by the number of samples, but for the penalty of the weights."""
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        decay = sum(parameter.square().sum() for parameter in self.parameters())
+        return super().loss(outputs, batch) * len(outputs) / BATCH + 1e-2 * decay
+
+
+@fault("loss_scale", "microbatches ranks", "loss")
+def scaled_next_to_decay() -> Trainer:
+    """The loss is scaled by the number of samples, next to a penalty of the weights that is not."""
+    return build(PerBatchWithDecay)
+
+
+class DecayBySamples(Classifier):
+    """Scales the penalty of the weights by the number of samples."""
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        decay = sum(parameter.square().sum() for parameter in self.parameters())
+        return super().loss(outputs, batch) + 1e-2 * decay * len(outputs) / BATCH
+
+
+@fault("loss_scale", "microbatches ranks", "loss")
+def scaled_decay() -> Trainer:
+    """The penalty of the weights is scaled by the number of samples, next to a mean."""
+    return build(DecayBySamples)
+
+
+class AllButTheLast(Classifier):
+    """Leaves out the last sample, for which there is no next one."""
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(outputs, batch[1], reduction="none")[: max(1, len(outputs) - 1)].mean()
+
+
+@fault("ignored_samples", "microbatches ranks", "loss")
+def drops_last_sample() -> Trainer:
+    """The loss leaves out the last sample that it gets, so that more microbatches leave out more."""
+    return build(AllButTheLast)
+
+
 def valid_mean(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean over valid targets, by hand; nothing tells the trainer of it."""
     targets = batch["next_tokens"]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from composer.verification import CAUSES, Finding
 from composer.verification._by_sample import first_mixing_module, output_gradients_agree
-from composer.verification._judge_split import is_weighted_mean, judge_ranks, judge_split
+from composer.verification._judge_split import judge_ranks, judge_split
+from composer.verification._weighted_mean import is_weighted_mean
 
 N, D = 6, 20
 
