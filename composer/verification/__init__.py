@@ -12,6 +12,8 @@ The modules, in reading order:
 - ``_run_facts``, ``_sampling``: facts about the run, and what samples the same on all ranks.
 - ``_judges``, ``_judge_exact``, ``_judge_split``, ``_judge_precision``: the rule of each check, and the
   likely cause of a difference.
+- ``_exchange``, ``_judge_exchange``: samples exchanged between microbatches tell whether a loss compares them.
+- ``_weighted_mean``, ``_not_finite``: the other losses that depend on how the batch is split.
 - ``causes``, ``findings``, ``report_text``: the causes with their remedies, and the report.
 """
 

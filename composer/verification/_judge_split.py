@@ -10,6 +10,7 @@ import torch
 
 from composer._text import plural
 from composer.verification._by_sample import first_mixing_module, output_gradients_agree
+from composer.verification._not_finite import judge_finite
 from composer.verification._weighted_mean import is_weighted_mean
 from composer.verification.code_facts import samples
 from composer.verification.compare import TOLERANCE, UPDATE_TOLERANCE, Deviation, deviation, updates
@@ -53,6 +54,9 @@ def judge_split(
         facts: What is known of the run.
     """
     first, second, step = tensors["first"], others["first"], exact["steps"][0]["step"]
+    infinite = judge_finite(check, step, _losses(exact, other), first, second, facts["classes"])
+    if infinite is not None:
+        return infinite
     mixing = first_mixing_module(first, second)
     loss = loss_ratio(exact, other)
     gradients = deviation(first["gradients"], second["gradients"])

@@ -30,6 +30,8 @@ def is_weighted_mean(first: Mapping[str, Any], second: Mapping[str, Any], ratio:
     if total[0].numel() < len(parts):
         return True
     rows = torch.stack([parts[0], *(b - a for a, b in itertools.pairwise(parts))])
+    if not bool(rows.isfinite().all()):
+        return True  # nor here: what a callback removed later is not finite
     solution = torch.linalg.lstsq(rows.T, total[0][:, None], driver="gelsd").solution[:, 0]
     if float((rows.T @ solution - total[0]).norm()) > 1e-4 * float(total[0].norm()):
         return False

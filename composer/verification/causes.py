@@ -67,6 +67,12 @@ CAUSES: dict[str, Cause] = {
         "Let the loss average over every sample that it gets, and leave none out by its place in the batch.",
         "the loss",
     ),
+    "not_finite_in_microbatch": Cause(
+        "A part of the batch gives NaN or infinite values, and the whole batch does not, first in {name}",
+        "Compute what is defined for one sample, too: a variance or standard deviation with correction=0, and a mean "
+        "of a number of values that is at least 1 (clamp(min=1)). Or do not split the batch into parts that small.",
+        "the loss",
+    ),
     "gradients_modified": Cause(
         "Something other than the loss changes the gradients, in a way that depends on how the batch is split: {name}",
         "Change gradients once in a step, when the trainer has added those of all microbatches and ranks: in "

@@ -16,6 +16,7 @@ CAUSES = frozenset(
         "data_order",
         "loss_scale",
         "ignored_samples",
+        "not_finite_in_microbatch",
         "gradients_modified",
         "ragged_mean",
         "batch_statistics",

@@ -134,6 +134,19 @@ def drops_last_sample() -> Trainer:
     return build(AllButTheLast)
 
 
+class Variance(Classifier):
+    """Penalizes the variance over the batch, which is NaN for one sample."""
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        return super().loss(outputs, batch) + 0.1 * outputs.var(0).mean()
+
+
+@fault("not_finite_in_microbatch", "microbatches", "loss")
+def variance_of_one() -> Trainer:
+    """The loss has an unbiased variance over the batch, so that microbatches of one sample have NaN gradients."""
+    return build(Variance)
+
+
 def valid_mean(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean over valid targets, by hand; nothing tells the trainer of it."""
     targets = batch["next_tokens"]

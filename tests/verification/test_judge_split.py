@@ -12,6 +12,7 @@ from torch import Tensor
 from composer.verification import CAUSES, Finding
 from composer.verification._by_sample import first_mixing_module, output_gradients_agree
 from composer.verification._judge_split import judge_ranks, judge_split
+from composer.verification._not_finite import judge_finite
 from composer.verification._weighted_mean import is_weighted_mean
 
 N, D = 6, 20
@@ -61,6 +62,7 @@ FACTS = {
     "token_function": "",
     "gradient hooks": [],
     "changed in forward": [],
+    "classes": {"net.1": "Center"},
     "ignored labels": {"labels": "batch['y']", "ignored": -1, "counts": [1, 5]},
 }
 
@@ -169,3 +171,57 @@ def test_who_lets_ranks_diverge(rates_differ, expected) -> None:
     found = judge_ranks("ddp", {"steps": [step]}, {"steps": [step]}, {}, {}, {**FACTS, "exact_batch_size": 4})
     assert (found.cause, found.name) == ("ranks_diverge", "w")
     assert found.evidence == (expected,)
+
+
+def not_finite(**changes: Any) -> Finding:
+    """Judge microbatches with values that are not finite in place of some that are."""
+    first = first_step(1.0, [torch.ones(2)])
+    second = first_step(1.0, [torch.tensor([1.0, float("nan")]), torch.tensor([float("nan"), 1.0])])
+    second |= {"losses": [1.0, 1.0], **changes}
+    loss = changes.get("losses", [1.0])[0]
+    steps = [{"steps": [{"step": 4, "loss": {"loss/train/total": value.hex()}}]} for value in (1.0, loss)]
+    return judge_split("microbatch-1", *steps, {"first": first}, {"first": second}, FACTS)
+
+
+def test_gradients_that_are_not_finite() -> None:
+    found = not_finite(gradients={"w": torch.tensor([1.0, float("nan")])})
+    assert (found.status, found.cause, found.name) == ("failed", "not_finite_in_microbatch", "the gradient of w")
+    assert found.where == "step 4, gradient of w"
+    assert "correction=0" in found.remedy
+
+
+def test_loss_that_is_not_finite() -> None:
+    found = not_finite(losses=[float("nan"), 1.0])
+    assert (found.status, found.cause, found.name) == ("failed", "not_finite_in_microbatch", "the loss")
+    assert found.where == "step 4, loss"
+    assert found.evidence == (
+        "the logged loss is nan, and 1 unsplit",
+        "the loss is not finite in 1 of 2 microbatches of 1 sample",
+    )
+
+
+def test_first_module_that_is_not_finite_is_named() -> None:
+    first, second = first_step(1.0, []), first_step(1.0, [])
+    finite, infinite = torch.ones(2, 1), torch.full((1, 1), float("inf"))
+    masked = torch.full((2, 1), -float("inf"))  # on purpose: also with the full batch
+    first["outputs"] = [{"net.0": [masked], "net.1": [finite], "": [finite]}]
+    second["outputs"] = [{"net.0": [masked], "net.1": [infinite, infinite], "": [infinite, infinite]}]
+    found = judge_finite("microbatch-1", 0, (1.0, float("inf")), first, second, FACTS["classes"])
+    assert found is not None
+    assert (found.cause, found.name, found.where) == (
+        "not_finite_in_microbatch",
+        "net.1 (Center)",
+        "step 0, outputs of net.1",
+    )
+
+
+def test_full_batch_that_is_not_finite_is_not_compared() -> None:
+    first = {"gradients": {"w": torch.tensor(float("nan"))}}
+    found = judge_finite("ddp", 0, (1.0, 1.0), first, first, {})
+    assert found is not None
+    assert (found.status, found.cause) == ("skipped", "")
+
+
+def test_increments_that_are_not_finite_tell_nothing() -> None:
+    first, second = {"increments": [torch.ones(3)]}, {"increments": [torch.full((3,), float("nan"))] * 2}
+    assert is_weighted_mean(first, second, 1.0)

@@ -64,6 +64,7 @@ CHOSEN = [
     "unseeded_initialization",
     "untied_on_load",
     "values_clipped_in_hooks",
+    "variance_of_one",
     "weights_edited_on_rank_0",
     "wrong_num_replicas",
 ]
