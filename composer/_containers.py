@@ -1,17 +1,37 @@
-"""Copy containers (lists, tuples, mappings, dataclasses) with some elements replaced, and keep their type."""
+"""Copy containers (lists, tuples, mappings, dataclasses, other objects), and keep their type."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections import UserList, deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, Final, cast
 
-__all__ = ["SEQUENCES", "is_mapping", "is_sequence", "rebuild", "with_attributes", "with_items"]
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+__all__ = [
+    "PLAIN",
+    "SEQUENCES",
+    "copy_containers",
+    "is_mapping",
+    "is_sequence",
+    "rebuild",
+    "with_attributes",
+    "with_items",
+]
 
 SEQUENCES = (tuple, list, deque, UserList)
 """Sequence types whose elements are traversed. Others, such as lazy datasets and ranges, are leaves."""
+
+PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Types of values that cannot be modified."""
+
+# Objects that a batch may refer to, but that are no part of it.
+_NO_PART: Final = (type, ModuleType, nn.Module, Dataset)
 
 
 def is_sequence(tree: Any) -> bool:
@@ -108,3 +128,124 @@ def rebuild(like: Any, parts: list[Any]) -> Any:
         return container_type(parts)
     except TypeError:
         return tuple(parts) if isinstance(like, tuple) else parts
+
+
+def copy_containers(tree: Any, *, with_tensors: bool = False) -> Any:
+    """Copy the containers of a batch at any depth, so that edits of the copy do not affect it; types are kept.
+
+    Containers are the batch itself, mappings, sequences, sets, dataclasses, and other objects with tensors or arrays in
+    their attributes, except modules and datasets. What is found twice is copied once. An object that cannot be copied
+    is kept itself; a mapping that cannot be copied or set becomes a plain dict.
+
+    Args:
+        tree: A batch.
+        with_tensors: Whether to copy tensors and arrays as well, for edits in place. Each gets memory of its own, also
+            if several share it. A tensor that requires a gradient gets one of its own.
+
+    >>> import torch
+    >>> batch = {"x": [torch.ones(1)]}
+    >>> kept = copy_containers(batch)
+    >>> kept["x"] is batch["x"], kept["x"][0] is batch["x"][0]
+    (False, True)
+    >>> copy_containers(batch, with_tensors=True)["x"][0].add_(1), batch["x"][0]
+    (tensor([2.]), tensor([1.]))
+    """
+    return _Copies(tree, with_tensors).of(tree)
+
+
+class _Copies:
+    """Copies of containers: one of each object.
+
+    Args:
+        batch: The outermost object.
+        with_tensors: Whether to copy tensors and arrays as well.
+    """
+
+    def __init__(self, batch: Any, with_tensors: bool) -> None:
+        self._batch, self._with_tensors = batch, with_tensors
+        # By the id of the object, which is kept, so that no other object gets its id meanwhile.
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, tree: Any) -> Any:
+        """Return the copy of an object; the most common types come first, since this may run in each step."""
+        is_tensor = isinstance(tree, Tensor)
+        if (is_tensor and not self._with_tensors) or type(tree) in PLAIN:
+            return tree
+        if (known := self._made.get(id(tree))) is not None:
+            return known[1]
+        cls = type(tree)
+        if cls is list:
+            made = self._note(tree, [])
+            made.extend([self.of(part) for part in tree])
+            return made
+        if cls is dict:
+            made = self._note(tree, {})
+            made.update({key: self.of(part) for key, part in cast("dict[Any, Any]", tree).items()})
+            return made
+        if cls is tuple:
+            return self._note(tree, tuple([self.of(part) for part in tree]))
+        return self._note(tree, _copied_tensor(tree)) if is_tensor else self._of_other(tree)
+
+    def _note(self, tree: Any, made: Any) -> Any:
+        self._made[id(tree)] = tree, made
+        return made
+
+    def _of_other(self, tree: Any) -> Any:
+        """Return the copy of an object of a less common type."""
+        if isinstance(tree, SEQUENCES):
+            self._note(tree, tree)  # until the copy is made, in case it contains itself
+            return self._note(tree, rebuild(tree, [self.of(part) for part in tree]))
+        if isinstance(tree, Mapping):
+            self._note(tree, tree)
+            copies = [(key, old, self.of(old)) for key, old in cast("Mapping[Any, Any]", tree).items()]
+            return self._note(tree, with_items(tree, {key: new for key, old, new in copies if new is not old}))
+        if isinstance(tree, np.ndarray):
+            return self._note(tree, tree.copy()) if self._with_tensors else tree
+        if isinstance(tree, set):
+            return self._note(tree, copy.copy(cast("set[Any]", tree)))
+        if isinstance(tree, _NO_PART):
+            return tree
+        is_container = tree is self._batch or dataclasses.is_dataclass(tree) or _holds_tensor(tree, set())
+        return self._of_object(tree) if is_container else tree
+
+    def _of_object(self, tree: Any) -> Any:
+        try:
+            made = self._note(tree, copy.copy(tree))
+        except TypeError:
+            return self._note(tree, tree)
+        for name, old in _attributes(made).items():  # of the copy, which may have made new ones that refer to it
+            if (new := self.of(old)) is not old:
+                # As in the constructor: a class may forbid to set attributes, or set them elsewhere.
+                object.__setattr__(made, name, new)
+        return made
+
+
+def _copied_tensor(tensor: Tensor) -> Tensor:
+    made = tensor.clone()
+    if tensor.requires_grad and tensor.is_leaf:
+        made = made.detach().requires_grad_()
+    vars(made).update(vars(tensor) | vars(made))  # such as marks of dynamic dimensions
+    return made
+
+
+def _attributes(obj: Any) -> dict[str, Any]:
+    """Return the attributes of an object, in its ``__dict__`` and in slots."""
+    slots = [getattr(cls, "__slots__", ()) for cls in type(obj).__mro__]
+    names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
+    found = {name: getattr(obj, name) for name in names if not name.startswith("__") and hasattr(obj, name)}
+    return found | getattr(obj, "__dict__", {})
+
+
+def _holds_tensor(tree: Any, seen: set[int]) -> bool:
+    """Return whether an object is a tensor or array, or has one in its elements or attributes at any depth."""
+    if isinstance(tree, (Tensor, np.ndarray)):
+        return True
+    if id(tree) in seen or isinstance(tree, _NO_PART):
+        return False
+    seen.add(id(tree))
+    parts: Iterable[Any]
+    if isinstance(tree, Mapping):
+        parts = cast("Mapping[Any, Any]", tree).values()
+    else:
+        parts = tree if isinstance(tree, SEQUENCES) else _attributes(tree).values()
+    return any(_holds_tensor(part, seen) for part in parts)

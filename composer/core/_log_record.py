@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer.core._snapshot import PLAIN, snapshot
+from composer._containers import PLAIN
+from composer.core._snapshot import snapshot
 
 if TYPE_CHECKING:
     from composer.core.timestamp import Timestamp

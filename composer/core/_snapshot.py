@@ -7,15 +7,14 @@ import collections
 import copy
 import dataclasses
 from collections.abc import Mapping, MutableSequence, MutableSet
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
 
-__all__ = ["PLAIN", "snapshot"]
+from composer._containers import PLAIN
 
-PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""Types of values that cannot be modified."""
+__all__ = ["snapshot"]
 
 
 def snapshot(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 
 from composer import dist, trees
+from composer._containers import copy_containers
 from composer.core.data_spec import DataSpec
 from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
@@ -23,7 +24,6 @@ from composer.core.types import Batch
 from composer.core.user_counts import as_tokens
 from composer.devices import Device
 from composer.ledger.category import Category
-from composer.trainer.failed_step import copy_containers
 from composer.trainer.microbatch_weights import batch_weight, count_loaded
 from composer.trainer.run import Run
 from composer.trainer.step import may_read_losses

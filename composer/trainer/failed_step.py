@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import warnings
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from composer import dist
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
-__all__ = ["copy_containers", "reset_failed_step", "rewind_batch"]
+__all__ = ["reset_failed_step", "rewind_batch"]
 
 
 def rewind_batch(run: Run) -> None:
@@ -73,27 +68,6 @@ def reset_failed_step(run: Run) -> None:
     if run.state.scaler is not None:
         # Otherwise the gradient scaler raises an error when it unscales the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()
-
-
-def copy_containers(batch: Batch) -> Batch:
-    """Copy the containers of a batch but not its tensors, so that in-place edits of the containers do not affect it.
-
-    Args:
-        batch: A batch of the loader.
-
-    >>> batch = {"x": [torch.ones(1)]}
-    >>> kept = copy_containers(batch)
-    >>> kept["x"] is batch["x"], kept["x"][0] is batch["x"][0]
-    (False, True)
-    """
-    cls = type(batch)
-    if isinstance(batch, Tensor):
-        return batch
-    if cls is tuple or cls is list:
-        return cls([part if type(part) is Tensor else copy_containers(part) for part in batch])
-    if cls is dict:
-        return {key: part if type(part) is Tensor else copy_containers(part) for key, part in batch.items()}
-    return copy.copy(batch) if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch) else batch
 
 
 def _warn(run: Run, reason: str) -> None:

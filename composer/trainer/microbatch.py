@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, trees
+from composer._containers import copy_containers
 from composer._text import first_of
 from composer.core.data_spec import DataSpec
 from composer.core.event import (
@@ -197,7 +197,7 @@ def _run_microbatch(run: Run, weights: LossWeights | None, index: int = 0) -> di
     # Training metrics get the batch before algorithms edit it in place.
     counts = weights is None or weights.has_microbatch(index)
     updates_metrics = bool(state.train_metrics) and (counts or run.strategy.has_collectives_per_microbatch)
-    metric_batch = copy.copy(state.batch) if updates_metrics else None
+    metric_batch = copy_containers(state.batch) if updates_metrics else None
 
     if run.autocast is None:
         _forward_and_loss(run)

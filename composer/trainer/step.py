@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from composer._containers import copy_containers
 from composer.core.event import AFTER_TRAIN_BATCH, BATCH_CHECKPOINT, BATCH_END, BEFORE_TRAIN_BATCH
 from composer.core.types import Batch
 from composer.optim.closure_use import may_use_closure, needs_closure, step_with_closure, takes_closure
 from composer.optim.compiled_schedule import schedule_added_groups
 from composer.trainer import optimizer_calls
 from composer.trainer.closure import StepClosure
-from composer.trainer.failed_step import copy_containers
 from composer.trainer.microbatch import accumulate_gradients
 from composer.trainer.run import Run
 
@@ -137,8 +137,9 @@ def _parameters(optimizers: Sequence[Optimizer]) -> list[Tensor]:
 
 
 def _compute_gradients_of(run: Run, batch: Batch) -> None:
-    """Compute the gradients of a copy of the batch's containers, so that events edit it for this evaluation only."""
-    run.state.batch = copy_containers(batch)
+    """Compute the gradients of a copy of the batch, so that events and the model edit it for this evaluation only."""
+    run.state.batch = batch  # frees the copy of the evaluation before
+    run.state.batch = copy_containers(batch, with_tensors=True)
     _compute_gradients(run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from types import MethodType
@@ -342,27 +343,30 @@ def test_loss_and_metrics_are_those_of_the_weights_before_the_step() -> None:
     assert float(trainer.state.train_metrics["MeanSquaredError"].compute()) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("size", [None, 2, "auto"])
-def test_each_evaluation_gets_the_batch_as_it_was_loaded(size: Any) -> None:
+def test_each_evaluation_gets_the_batch_as_it_was_loaded(size: Any, in_place: bool) -> None:
     class Named(Regression):
         def forward(self, batch: Any) -> torch.Tensor:
-            seen.append(batch["x"].sum().item())
-            return super().forward((batch["x"], None))
+            seen.append(batch["inputs"]["x"].sum().item())
+            return super().forward((batch["inputs"]["x"], None))
 
         def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
             return super().loss(outputs, (None, batch["y"]))
 
     class Double(Callback):
         def before_forward(self, state: State, logger: Logger) -> None:
-            state.batch["x"] = state.batch["x"] * 2
+            inputs = state.batch["inputs"]
+            inputs["x"] = inputs["x"].mul_(2) if in_place else inputs["x"] * 2
 
     seen: list[float] = []
     ((x, y),) = regression_data(1, 4)
-    model, batch = Named(), {"x": x, "y": y}
+    loaded, model, batch = x.clone(), Named(), {"inputs": OrderedDict(x=x), "y": y}
     lbfgs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
     more = {} if size is None else {"device_train_microbatch_size": size}
     trainer_of(model, [batch], max_duration="1ba", optimizers=lbfgs, callbacks=Double(), **more).fit()
     parts = [x[:2], x[2:]] if size == 2 else [x]
     assert seen == [2 * part.sum().item() for part in parts] * (len(seen) // len(parts))
     assert len(seen) > len(parts)
-    assert batch["x"] is x
+    assert batch["inputs"]["x"] is x
+    assert torch.equal(x, loaded)

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from composer import Algorithm, Callback, DataSpec, Event
 from composer.algorithms import LabelSmoothing
-from composer.trainer.failed_step import copy_containers
 from composer.warnings import ComposerWarning
 from tests.common import Regression, Unsized, classifier, regression_data, trainer_of, weights
 
@@ -263,26 +262,6 @@ def test_label_smoothing_smooths_once() -> None:
 
     found = smoothed(callbacks=Once("before_loss", 1))
     assert torch.equal(found, smoothed())
-
-
-def test_copy_containers_of_many_types() -> None:
-    import collections
-    import dataclasses
-
-    @dataclasses.dataclass
-    class Pair:
-        x: Any
-
-    x = torch.ones(2)
-    for batch in ([x, [x]], {"a": {"b": x}}, (x, {"a": [x]}), collections.UserDict(a=x), Pair(x), x, "text", None):
-        kept = copy_containers(batch)
-        assert type(kept) is type(batch)
-        if isinstance(batch, (list, dict, collections.UserDict, Pair)):
-            assert kept is not batch
-    nested = {"a": {"b": x}}
-    kept = copy_containers(nested)
-    nested["a"]["b"] = None
-    assert kept["a"]["b"] is x
 
 
 def test_repeated_batches() -> None:

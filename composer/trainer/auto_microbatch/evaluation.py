@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable
 
-from torch import Tensor
-
 from composer import rng
+from composer._containers import copy_containers
 from composer.core.evaluator import Evaluator
 from composer.core.types import Batch
 from composer.trainer.auto_microbatch.batch_rollback import MetricStates
@@ -55,7 +53,7 @@ class AutoEvaluation:
             metric_states, generators = MetricStates(metrics), rng.RNGSnapshot()
             error = None
             try:
-                evaluate_one(left[0] if isinstance(left[0], Tensor) else copy.copy(left[0]))
+                evaluate_one(copy_containers(left[0]))
             except Exception as raised:
                 if not is_out_of_memory(raised):
                     raise
