@@ -17,10 +17,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from torch import Tensor
-
 from composer import dist
 from composer._text import one_of, positive, whole_number
+from composer.algorithms._scaled_rates import ScaledRates
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.microbatches import join
@@ -111,7 +110,8 @@ class BatchSizeWarmup(Algorithm):
         noise_factor: Ratio of the noise scale to the batch from which the multiple is doubled.
         interval: Number of steps from one comparison with the noise scale to the next.
         lr_scaling: Factor of the learning rates: "sqrt" for the square root of the multiple, which suits Adam, "linear"
-            for the multiple itself, which suits SGD, or None for none.
+            for the multiple itself, which suits SGD, or None for none. A parameter group that is added in a step is
+            scaled from that step on, or from the next one if it is added at ``AFTER_TRAIN_BATCH`` or later.
 
     Raises:
         TypeError: A time is not one, or a multiple is not an integer.
@@ -174,7 +174,7 @@ class BatchSizeWarmup(Algorithm):
             raise ValueError(f"interval must be a positive number of batches, such as '100ba'; got {interval!r}.")
         self.lr_scaling = None if lr_scaling is None else one_of("lr_scaling", lr_scaling, _LR_FACTORS)
         self._noisy = _NoiseDecision(self.start)
-        self._rates = _ScaledRates()
+        self._rates = ScaledRates()
 
     def multiple_at(self, state: State) -> int:
         """Return the number of batches of the loader that the next step joins.
@@ -233,6 +233,10 @@ class BatchSizeWarmup(Algorithm):
             state.train_phase.restore_rates = self._rates.restore
         logger.log_metrics(metrics)
 
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Scale the learning rates of parameter groups that were added since the start of the batch."""
+        self._rates.scale_added()
+
     def batch_end(self, state: State, logger: Logger) -> None:
         """Compare the batch with the noise scale, if due; restore the learning rates, in loops without a Trainer."""
         self._rates.restore(state)
@@ -284,58 +288,6 @@ class _NoiseDecision:
         """Load them; with another number of ranks, the batch has another size."""
         self.multiple = state["multiple"]
         self._batch_samples = state["batch_samples"] if state["ranks"] == dist.get_world_size() else 0.0
-
-
-class _ScaledRates:
-    """Learning rates that are scaled during a step, and restored after it unless something has set them since."""
-
-    def __init__(self) -> None:
-        # Of each parameter group: the rate before, and the scaled rate, which others replace or write to.
-        self._rates: list[tuple[Any, Any, int]] = []
-        self._saved: list[tuple[float, float]] = []
-
-    def scale(self, state: State, factor: float) -> None:
-        """Multiply the rates of all parameter groups."""
-        self._rates = []
-        scaled_tensors: dict[int, tuple[Any, Any, int]] = {}  # torch gives all groups one tensor as their default
-        for group in _groups(state):
-            rate = group["lr"]
-            if isinstance(rate, Tensor):
-                if id(rate) not in scaled_tensors:
-                    before = rate.clone()
-                    rate.mul_(factor)
-                    scaled_tensors[id(rate)] = (before, rate, rate._version)
-                self._rates.append(scaled_tensors[id(rate)])
-            else:
-                group["lr"] = scaled = rate * factor
-                self._rates.append((rate, scaled, 0))
-
-    def restore(self, state: State) -> None:
-        """Restore the rates, also those of a loaded checkpoint that was saved during a step."""
-        rates, self._rates = self._rates, []
-        saved, self._saved = self._saved, []
-        for group, (before, scaled, version) in zip(_groups(state), rates, strict=False):
-            if group["lr"] is not scaled:
-                continue  # something has set it for the next step
-            if not isinstance(scaled, Tensor):
-                group["lr"] = before
-            elif scaled._version == version:
-                scaled.copy_(before)
-        for group, (before, scaled) in zip(_groups(state), saved, strict=False):
-            if float(group["lr"]) == scaled:
-                group["lr"] = group["lr"].fill_(before) if isinstance(group["lr"], Tensor) else before
-
-    def state_dict(self) -> list[tuple[float, float]]:
-        """Return the rates before and after scaling; none between steps."""
-        return [(float(before), float(scaled)) for before, scaled, _ in self._rates]
-
-    def load_state_dict(self, state: list[tuple[float, float]]) -> None:
-        """Restore these rates when training starts."""
-        self._rates, self._saved = [], [(before, scaled) for before, scaled in state]
-
-
-def _groups(state: State) -> Iterator[dict[str, Any]]:
-    return (group for optimizer in state.optimizers for group in optimizer.param_groups)
 
 
 def _noise_scale_callback(state: State) -> Any:
