@@ -88,7 +88,7 @@ class CompiledSchedule(LambdaLR):
         self.lr_lambdas = [self._default_lambda] * len(self.optimizer.param_groups)
         self._read_initial()
         self._last_lr = self._current_lr()
-        if not any(self.base_lrs[number] for number in self.groups):
+        if self.groups and not any(self.base_lrs[number] for number in self.groups):
             raise ValueError(
                 f"schedulers: {name_of(job.schedule)} multiplies {self.hyperparameter!r}, which is 0 in "
                 f"{type(self.optimizer).__name__} and would stay 0. Create the optimizer with a nonzero initial value."

@@ -120,7 +120,7 @@ class Job:
         schedule: The schedule.
         optimizer: The optimizer.
         hyperparameter: The scheduled hyperparameter.
-        groups: Indices of the parameter groups.
+        groups: Indices of the parameter groups; none if it only schedules groups that are added later.
         with_added: Whether it also schedules groups that are added to the optimizer later.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
@@ -184,6 +184,9 @@ def assign(
             f"{len(remaining)} optimizer{'s' * (len(remaining) != 1)}. Give one for all, or one for each in order. "
             f"Chain schedules with a + b. For some parameter groups or other hyperparameters, use schedule.assign(...)."
         )
+    covered = {
+        id(job.optimizer) for of in assigned.values() for job in of if job.hyperparameter == "lr" and job.with_added
+    }
     found: list[Job | LRScheduler] = []
     in_order = iter(remaining)
     for entry in entries:
@@ -192,18 +195,23 @@ def assign(
         elif isinstance(entry, AssignedSchedule):
             found += assigned[id(entry)]
         else:
-            found += _rest(entry, remaining if len(unassigned) == 1 else [next(in_order)], claimed)
+            found += _rest(entry, remaining if len(unassigned) == 1 else [next(in_order)], claimed, covered)
     return found
 
 
-def _rest(schedule: Schedule, optimizers: Sequence[Optimizer], claimed: dict[_Slot, str]) -> list[Job]:
-    """Return the jobs of a schedule for all learning rates that no other schedule sets."""
+def _rest(
+    schedule: Schedule, optimizers: Sequence[Optimizer], claimed: dict[_Slot, str], covered: set[int]
+) -> list[Job]:
+    """Return the jobs of a schedule for all learning rates that no other schedule sets, also those of added groups.
+
+    The jobs may have no group yet. Added groups of the optimizers with ids in ``covered`` are set by other schedules.
+    """
     jobs: list[Job] = []
     for optimizer in optimizers:
-        groups = [n for n in range(len(optimizer.param_groups)) if (id(optimizer), "lr", n) not in claimed]
-        if groups:
+        if id(optimizer) not in covered:
+            groups = [n for n in range(len(optimizer.param_groups)) if (id(optimizer), "lr", n) not in claimed]
             jobs.append(Job(schedule, optimizer, "lr", tuple(groups), with_added=True))
-    if not jobs:
+    if not any(job.groups for job in jobs):
         claimers = ", ".join(sorted(set(claimed.values())))
         raise ValueError(
             f"schedulers: {name_of(schedule)} has nothing to set, because {claimers} set every learning rate. Omit it."

@@ -56,6 +56,16 @@ def test_a_plain_schedule_is_for_what_the_assigned_ones_leave() -> None:
     ]
 
 
+def test_a_plain_schedule_is_for_added_groups_where_assigned_ones_set_all_present_ones() -> None:
+    optimizers = [sgd(groups=2), sgd()]
+    for_groups = [linear, constant.assign(optimizer=0, groups=[0, 1])]
+    rest, *others = [(linear, 0, "lr", ()), (linear, 1, "lr", (0,)), (constant, 0, "lr", (0, 1))]
+    assert jobs(for_groups, optimizers) == [rest, *others]
+    assert jobs([linear, constant.assign(optimizer=0)], optimizers) == others  # which sets added groups itself
+    with pytest.raises(ValueError, match="LinearScheduler has nothing to set"):
+        assign([linear, constant.assign(groups=[0])], [sgd()])
+
+
 def test_groups_by_name() -> None:
     optimizer = named("body", "head")
     assert jobs([linear.assign(groups=["head", 0, 1])], [optimizer]) == [(linear, 0, "lr", (1, 0))]

@@ -152,6 +152,38 @@ def test_which_schedule_takes_it_over(groups, schedulers, expected) -> None:
     assert used[3:] == [pytest.approx(expected)] * 3
 
 
+def two_optimizers(added: bool, **arguments: Any) -> tuple[Any, torch.optim.SGD, TwoLayers]:
+    torch.manual_seed(1)
+    model = TwoLayers()
+    first, second = (torch.optim.SGD([weight], lr=0.01) for weight in (model.first.weight, model.second.weight))
+    if added:
+        first.add_param_group({"params": [model.first.bias]})
+    schedulers = [LinearScheduler(), ConstantScheduler().assign(optimizer=0, groups=[0])]
+    trainer = trainer_of(
+        model, optimizers=[first, second], schedulers=schedulers, max_duration="2ep", run_name="run", **arguments
+    )
+    return trainer, first, model
+
+
+def test_where_assigned_schedules_set_all_groups_that_there_were(tmp_path) -> None:
+    def add(state) -> None:
+        if state.timestamp.batch == 3:
+            first.add_param_group({"params": [model.first.bias]})
+
+    full, first, model = two_optimizers(False, callbacks=At("batch_start", add))
+    used = follow(first)
+    full.fit(duration="6ba")
+    saved = full.save_checkpoint(str(tmp_path / "saved.pt"))
+    full.fit(duration="2ba")
+    again, optimizer, other = two_optimizers(True, load_path=saved)
+    resumed = follow(optimizer)
+    again.fit(duration="2ba")
+    expected = [1 - step / 6 for step in range(6)] + [1 - step / 8 for step in (6, 7)]
+    assert used == [pytest.approx([1.0] if step < 3 else [1.0, expected[step]]) for step in range(8)]
+    assert resumed == used[6:]
+    assert torch.equal(weights_of(other), weights_of(model))
+
+
 # ---------------------------------------------------------------------------------------------------- checkpoints
 
 
