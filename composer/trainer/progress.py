@@ -101,6 +101,8 @@ def advance_epoch(run: Run) -> None:
         refresh_schedules(run)  # for schedules that depend on the epoch
     else:
         for scheduler in run.state.schedulers:
+            # Also if the run was resumed at the end of the epoch, where torch would warn that it has not stepped yet.
+            scheduler.optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue] - torch's own attribute
             scheduler.step()
 
 

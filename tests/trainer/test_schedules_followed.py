@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
 import torch
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR
 from torchmetrics import MeanSquaredError
 
 from composer import Evaluator
@@ -158,6 +162,21 @@ def test_torch_schedulers_passed_to_fit_resume(tmp_path) -> None:
     resumed = trainer_of(max_duration="4ep", load_path=path, callbacks=found)
     resumed.fit(schedulers=made(resumed))
     assert found.found == used.found[8:]
+
+
+@pytest.mark.parametrize("make", [lambda o: ExponentialLR(o, 0.5), lambda o: ChainedScheduler([ExponentialLR(o, 0.5)])])
+def test_torch_schedulers_resume_at_the_last_batch_of_an_epoch_without_a_warning(tmp_path, make) -> None:
+    def train(**more: Any) -> list[float]:
+        optimizer = torch.optim.SGD((model := TwoLayers()).parameters(), lr=0.1)
+        used = At("before_train_batch", lambda state: optimizer.param_groups[0]["lr"])
+        run = {"max_duration": "3ep", "run_name": "run", "callbacks": used, "schedulers": make(optimizer), **more}
+        trainer_of(model, optimizers=optimizer, **run).fit()
+        return used.found
+
+    full = train(save_folder=str(tmp_path), save_filename="{batch}.pt", save_interval="1ba")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert train(load_path=str(tmp_path / "4.pt")) == full[4:] == [0.05] * 4 + [0.025] * 4
 
 
 def test_missing_schedules_on_resume_are_reported(tmp_path) -> None:
