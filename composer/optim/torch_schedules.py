@@ -15,7 +15,14 @@ from composer.optim.schedule_times import truncate_to_int
 from composer.optim.wrapped_optimizer import is_or_wraps
 from composer.warnings import ComposerWarning
 
-__all__ = ["check_num_steps", "check_torch_schedule", "is_torch_schedule", "scale_torch_schedule", "steps_of"]
+__all__ = [
+    "added_group_message",
+    "check_num_steps",
+    "check_torch_schedule",
+    "is_torch_schedule",
+    "scale_torch_schedule",
+    "steps_of",
+]
 
 # Class -> the attributes to scale. By name, so that subclasses are not affected.
 _SCALED: dict[str, tuple[str, ...]] = {
@@ -126,6 +133,41 @@ def steps_of(scheduler: LRScheduler) -> int | None:
         last = steps_of(untyped._schedulers[-1])
         return None if last is None else int(untyped._milestones[-1]) + last
     return None
+
+
+def added_group_message(scheduler: LRScheduler) -> str | None:
+    """Return what to do about a parameter group that was added after a PyTorch scheduler was made; None without one.
+
+    Args:
+        scheduler: The scheduler.
+
+    >>> weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    >>> optimizer = torch.optim.SGD(weights[:1], lr=0.1)
+    >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+    >>> added_group_message(scheduler) is None
+    True
+    >>> optimizer.add_param_group({"params": weights[1:], "name": "head"})
+    >>> added_group_message(scheduler).split(";")[0]
+    "schedulers: LambdaLR does not cover parameter group 1 ('head') of SGD, which was added after it was made"
+    """
+    known, groups = _number_of_groups(scheduler), scheduler.optimizer.param_groups
+    if not is_torch_schedule(scheduler) or known is None or known >= len(groups):
+        return None
+    name = groups[known].get("name")
+    which = f"{known}" if name is None else f"{known} ({name!r})"
+    return (
+        f"schedulers: {type(scheduler).__name__} does not cover parameter group {which} of "
+        f"{type(scheduler.optimizer).__name__}, which was added after it was made; its step failed. Use a schedule of "
+        f"composer.optim, which covers added groups, or add all groups before you make the schedule of torch."
+    )
+
+
+def _number_of_groups(scheduler: LRScheduler) -> int | None:
+    """Return the number of groups when a scheduler of torch was made, or the least of those it consists of."""
+    untyped = cast(Any, scheduler)
+    inner = [_number_of_groups(part) for part in getattr(untyped, "_schedulers", ())]
+    own = [len(untyped.base_lrs)] if hasattr(untyped, "base_lrs") else []
+    return min([*own, *(number for number in inner if number is not None)], default=None)
 
 
 def check_num_steps(scheduler: LRScheduler, every_batch: bool, epochs: int, batches: int) -> None:

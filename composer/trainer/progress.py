@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
 from composer.core.first_batch_rng import FirstBatchRNG
 from composer.core.time import TimeUnit
+from composer.optim.torch_schedules import added_group_message
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind, refresh_schedules
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = [
     "advance",
@@ -59,8 +61,18 @@ def advance(run: Run) -> None:
     if phase.restore_rates is not None:
         phase.restore_rates(state)  # many schedules of torch compute the next rate from the current one
     if run.options.step_schedulers_every_batch:
-        for scheduler in state.schedulers:
+        _step(state.schedulers)
+
+
+def _step(schedulers: Sequence[LRScheduler]) -> None:
+    """Step schedules; many of torch's cannot if a parameter group was added to their optimizer."""
+    for scheduler in schedulers:
+        try:
             scheduler.step()
+        except Exception as error:
+            if (message := added_group_message(scheduler)) is None:
+                raise
+            raise ValueError(message) from error
 
 
 def check_tokens(run: Run, *, in_epoch: bool = False) -> None:
@@ -103,7 +115,7 @@ def advance_epoch(run: Run) -> None:
         for scheduler in run.state.schedulers:
             # Also if the run was resumed at the end of the epoch, where torch would warn that it has not stepped yet.
             scheduler.optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue] - torch's own attribute
-            scheduler.step()
+        _step(run.state.schedulers)
 
 
 def iteration_is_complete(run: Run) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 
 from composer.callbacks import LRMonitor
 from composer.loggers import InMemoryLogger
@@ -182,6 +183,38 @@ def test_where_assigned_schedules_set_all_groups_that_there_were(tmp_path) -> No
     assert used == [pytest.approx([1.0] if step < 3 else [1.0, expected[step]]) for step in range(8)]
     assert resumed == used[6:]
     assert torch.equal(weights_of(other), weights_of(model))
+
+
+TORCH_SCHEDULES = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=8),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.5), lr_scheduler.LambdaLR(o, lambda step: 0.9**step)], [2]
+    ),
+}
+
+
+@pytest.mark.parametrize("every_batch", [True, False])
+@pytest.mark.parametrize("name", TORCH_SCHEDULES)
+def test_an_error_names_a_schedule_of_torch_that_does_not_cover_it(name, every_batch) -> None:
+    model = TwoLayers()
+    optimizer = optimizer_of(model)
+    message = rf"schedulers: {name} does not cover parameter group 1 \('head'\) of SGD.*composer\.optim, which covers"
+    arguments = {"schedulers": TORCH_SCHEDULES[name](optimizer), "step_schedulers_every_batch": every_batch}
+    duration = "2ep" if every_batch else "8ep"
+    callback = add_at("batch_start", 4, name="head")
+    trainer = trainer_of(model, optimizers=optimizer, callbacks=callback, max_duration=duration, **arguments)
+    with pytest.raises(ValueError, match=message):
+        trainer.fit()
+
+
+def test_a_schedule_of_torch_that_fails_for_another_reason() -> None:
+    model = TwoLayers()
+    optimizer = optimizer_of(model)
+    schedule = lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 3 else {}["no"])
+    trainer = trainer_of(model, optimizers=optimizer, schedulers=schedule, step_schedulers_every_batch=True)
+    with pytest.raises(KeyError, match="no"):
+        trainer.fit()
 
 
 # ---------------------------------------------------------------------------------------------------- checkpoints
