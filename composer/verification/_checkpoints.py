@@ -22,6 +22,9 @@ __all__ = ["arguments", "differences", "interrupted_save", "reloaded"]
 _FOLDER = "checkpoints"
 _MAX_DIFFERENCES = 20
 
+# The program, its source files and the segment of the ledger are those of the process.
+_OF_PROCESS = ("program/", "ledger/", "fingerprint/sources/")
+
 
 def arguments(folder: Path, number: int, save_at: int) -> dict[str, Any]:
     """Return arguments of the trainer with which a run saves one full checkpoint, and resumes from it if it is there.
@@ -106,10 +109,9 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
     >>> differences(one, other)
     ['callbacks/Counter/seen']
     """
-    # The random state is restored when training begins, and compared there; the program and the segment of the ledger
-    # are those of the process.
+    # The random state is restored when training begins, and compared there.
     one, other = (
-        {path: value for path, value in _leaves(content["state"], ()) if not path.startswith(("program/", "ledger/"))}
+        {path: value for path, value in _leaves(content["state"], ()) if not path.startswith(_OF_PROCESS)}
         for content in (first, second)
     )
     found = [path for path, value in one.items() if other.get(path) != value]

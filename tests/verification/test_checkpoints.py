@@ -60,3 +60,19 @@ def test_differences_are_paths_in_order() -> None:
     other["state"]["model"]["w"] = torch.ones(2).double()
     other["state"]["algorithms"] = [("EMA", {"n": True, "m": 0})]
     assert differences(one, other) == ["model/w", "algorithms/EMA/n", "algorithms/EMA/m"]
+
+
+def test_what_belongs_to_the_process_is_no_difference() -> None:
+    one, other = (
+        {
+            "state": {
+                "program": {"file": name},
+                "ledger": {"segment": name},
+                "fingerprint": {"weights": {"batch": 0}, "sources": {"__main__": [name, "0f"]}},
+            }
+        }
+        for name in ("worker", "fork_server")
+    )
+    assert differences(one, other) == []
+    other["state"]["fingerprint"]["weights"]["batch"] = 1
+    assert differences(one, other) == ["fingerprint/weights/batch"]
