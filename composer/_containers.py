@@ -150,12 +150,6 @@ def copy_containers(tree: Any, *, with_tensors: bool = False) -> Any:
     >>> copy_containers(batch, with_tensors=True)["x"][0].add_(1), batch["x"][0]
     (tensor([2.]), tensor([1.]))
     """
-    cls = type(tree)
-    if not with_tensors and (cls is tuple or cls is list or cls is dict):
-        # The usual batches, in each step.
-        parts = cast("dict[Any, Any]", tree).values() if cls is dict else tree
-        if all([type(part) is Tensor for part in parts]):
-            return tree if cls is tuple else tree.copy()
     return _Copies(tree, with_tensors).of(tree)
 
 
