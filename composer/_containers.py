@@ -150,6 +150,22 @@ def copy_containers(tree: Any, *, with_tensors: bool = False) -> Any:
     >>> copy_containers(batch, with_tensors=True)["x"][0].add_(1), batch["x"][0]
     (tensor([2.]), tensor([1.]))
     """
+    if not with_tensors:  # the most common batches first, since this runs in each step
+        cls = type(tree)
+        if cls is tuple or cls is list:
+            for part in tree:
+                if type(part) is not Tensor:
+                    break
+            else:
+                return tree if cls is tuple else tree.copy()
+        elif cls is dict:
+            for part in cast("dict[Any, Any]", tree).values():
+                if type(part) is not Tensor:
+                    break
+            else:
+                return tree.copy()
+        elif isinstance(tree, Tensor):
+            return tree
     return _Copies(tree, with_tensors).of(tree)
 
 
@@ -167,7 +183,7 @@ class _Copies:
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def of(self, tree: Any) -> Any:
-        """Return the copy of an object; the most common types come first, since this may run in each step."""
+        """Return the copy of an object."""
         is_tensor = isinstance(tree, Tensor)
         if (is_tensor and not self._with_tensors) or type(tree) in PLAIN:
             return tree

@@ -60,9 +60,12 @@ def counts(layers, size) -> tuple[float, float]:
     return operators.count / STEPS, calls / STEPS
 
 
-@pytest.mark.parametrize(("model", "most"), [("plain", 12), ("norm", 16), ("24 layers", 12)])
+@pytest.mark.parametrize(("model", "most"), [("plain", 13), ("norm", 17), ("24 layers", 13)])
 def test_a_known_step_does_little_more_than_one_of_a_fixed_size(model, most) -> None:
-    """It was 18 calls, and 36 with buffers, when each generator and each buffer was copied by calls of its own."""
+    """It was 18 calls, and 36 with buffers, when each generator and each buffer was copied by calls of its own.
+
+    One call copies the containers of the batch, so that a retry gets it without edits of the attempt before.
+    """
     fixed, auto = counts(MODELS[model], 8), counts(MODELS[model], "auto")
     assert auto[0] == fixed[0]
     assert 0 < auto[1] - fixed[1] <= most
