@@ -199,8 +199,8 @@ class StepSync:
 
         A loss that is missing on a rank counts as 0; where all ranks have had it, it is taken to be missing on all of
         them, and left out of the step. One that only some ranks have had is 0 also in a step in which none has it,
-        since to know that the device would have to be read in each step. A loss that is new on a rank is left out of this step, and averaged from the
-        next step on.
+        since to know that the device would have to be read in each step. A loss that is new on a rank is left out of
+        this step, and averaged from the next step on.
 
         Args:
             losses: Scalars by name.
