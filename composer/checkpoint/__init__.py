@@ -4,6 +4,8 @@ The modules, in reading order:
 
 What is saved:
     contents: The table of the entries of a checkpoint; how each is read from the state and restored.
+    data_position: The position in the training data.
+    rank_values: Collects a value of each rank.
     program: The program that started the run.
     named_states: States of optimizers, schedulers, algorithms and callbacks by class name.
     replica_states: What differs between the replicas of low-communication training.

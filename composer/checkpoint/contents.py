@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +12,13 @@ import torch
 from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
+from composer.checkpoint.data_position import get_data_position, set_data_position
 from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizer_states import class_name, optimizer_state, set_optimizer_state
 from composer.checkpoint.program import program_of_process
+from composer.checkpoint.rank_values import values_of_ranks
 from composer.checkpoint.replica_states import gather_replicas, model_state, of_replica, warn_of_other_replicas
-from composer.core.epoch_iterator import EpochIterator
 from composer.core.timestamp import Timestamp
 from composer.ledger.segment import Position
 from composer.optim.compiled_schedule import schedule_added_groups
@@ -30,11 +29,7 @@ if TYPE_CHECKING:
 
     from composer.core.state import State
 
-__all__ = ["STATE_ENTRIES", "StateEntry", "gathered_on_every_rank", "timestamp_state", "values_of_ranks"]
-
-# The name in saved checkpoints.
-_FIRST_BATCH_RNG = "first_draws"
-_EXTRA_BATCHES = "extra_batches"
+__all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
 
 
 @dataclass(frozen=True)
@@ -58,36 +53,6 @@ class StateEntry:
     set: Callable[..., None] | None = None
     in_weights_only: bool = False
     on_request: bool = False
-
-
-_everywhere: ContextVar[bool] = ContextVar("everywhere", default=False)
-
-
-@contextlib.contextmanager
-def gathered_on_every_rank() -> Generator[None]:
-    """Let every rank collect the values of all ranks, rather than only rank 0, which writes them into checkpoints.
-
-    >>> with gathered_on_every_rank():
-    ...     values_of_ranks("a")
-    ['a']
-    """
-    token = _everywhere.set(True)
-    try:
-        yield
-    finally:
-        _everywhere.reset(token)
-
-
-def values_of_ranks(value: Any) -> list[Any]:
-    """Return what each rank has, on rank 0; an empty list on others. All ranks must call this.
-
-    Args:
-        value: Of this rank.
-
-    >>> values_of_ranks("a")
-    ['a']
-    """
-    return (dist.all_gather_object(value) if _everywhere.get() else dist.gather_object(value)) or []
 
 
 def _get_optimizers(state: State) -> dict[str, Any]:
@@ -197,56 +162,6 @@ def _set_timestamp(state: State, saved: Any) -> None:
     timestamp = Timestamp()
     timestamp.load_state_dict(saved["Timestamp"])
     state.timestamp, state.train_phase.extra_batches = timestamp, 0
-
-
-def _get_data_position(state: State) -> dict[str, Any]:
-    phase = state.train_phase
-    position = phase.resume_position if phase.iterator is None else None  # loaded, but training has not resumed yet
-    iterators = phase.epoch_iterators
-    if iterators is not None and isinstance(phase.iterator, EpochIterator):
-        done = int(phase.timestamp.sample_in_epoch)
-        sized, everywhere = phase.length is not None, _everywhere.get()
-        position = iterators.position(phase.iterator, done, sized=sized, everywhere=everywhere)
-    elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
-        sized, everywhere = phase.length is not None, _everywhere.get()
-        position = iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
-    found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
-    return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
-
-
-def _first_batch_rng(state: State) -> dict[str, Any]:
-    """Return the random states before the first batches of this rank, by mode and label."""
-    phases = {"train": state.train_phase, "eval": state.eval_phase}
-    found = {
-        mode: {label: first.state for label, first in phase.first_batch_rng.items()} for mode, phase in phases.items()
-    }
-    return {
-        mode: {label: rng_state for label, rng_state in by.items() if rng_state is not None}
-        for mode, by in found.items()
-    }
-
-
-def _set_data_position(state: State, saved: Any) -> None:
-    phase = state.train_phase
-    phase.iterator = None
-    phase.last_epoch = None
-    phase.extra_batches = int(saved.get(_EXTRA_BATCHES, 0))
-    ranks = saved.get(_FIRST_BATCH_RNG, [])
-    if dist.get_global_rank() < len(ranks):
-        mine = ranks[dist.get_global_rank()]
-        for one, mode in ((phase, "train"), (state.eval_phase, "eval")):
-            for label, rng_state in mine[mode].items():
-                one.first_batch_rng[label].load(rng_state)
-    position = saved.get("train")
-    if phase.timestamp.batch_in_epoch.value == 0:
-        phase.resume_position = position if isinstance(position, dict) and "ended" in position else None
-    elif isinstance(position, dict) and "kind" in position:
-        phase.resume_position = position
-    else:
-        # MosaicML Composer saved the state of a dataset, or None if it fetched the earlier batches again.
-        phase.resume_position = (
-            {"kind": "dataset", "state": position} if position is not None else {"kind": "any", "rng": None}
-        )
 
 
 def _set_stage(state: State, saved: Any) -> None:
@@ -360,7 +275,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("scaler", _get_scaler, _set_scaler),
     StateEntry("rank_zero_seed", lambda state: state.rank_zero_seed, _set_seed),
     StateEntry("timestamp", _get_timestamp, _set_timestamp),
-    StateEntry("dataset_state", _get_data_position, _set_data_position),
+    StateEntry("dataset_state", get_data_position, set_data_position),
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),

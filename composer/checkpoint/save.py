@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist, rng
 from composer.checkpoint import file_format
-from composer.checkpoint.contents import STATE_ENTRIES, values_of_ranks
+from composer.checkpoint.contents import STATE_ENTRIES
 from composer.checkpoint.excluded_weights import exclude_and_record
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.plain_values import plain
+from composer.checkpoint.rank_values import values_of_ranks
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
 from composer.checkpoint.sharded_tensors import has_sharded_tensors, unshard
 from composer.checkpoint.sharded_writer import files_of_rank, shard_checkpoint, write_sharded

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from composer.checkpoint.contents import gathered_on_every_rank
 from composer.checkpoint.load import restore
+from composer.checkpoint.rank_values import gathered_on_every_rank
 from composer.checkpoint.save import collect
 from composer.core.algorithm_order import AlgorithmPass
 from composer.core.logger import Logger

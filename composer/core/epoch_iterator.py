@@ -88,6 +88,18 @@ class EpochIterator:
         """Whether the loader or the dataset saves its position in a ``state_dict``."""
         return self._stateful is not None
 
+    @property
+    def stateful_name(self) -> str:
+        """Class name of the loader or dataset that saves its position."""
+        return type(self._stateful).__name__
+
+    @property
+    def can_step_back(self) -> bool:
+        """Whether the position before the last batches, which were yielded, can still be determined."""
+        if self.resume_by in ("indices", "replay"):
+            return True
+        return hasattr(self._stateful, "__state_before__") or counts_samples(self._stateful)
+
     def watch_first(self, first: FirstBatchRNG, loader: Any) -> None:
         """Record the random state before the first batch, which has not been fetched yet.
 
@@ -128,32 +140,37 @@ class EpochIterator:
         """Fetch no more batches, and release the workers."""
         self._iterator = iter(())
 
-    def state_dict(self, sample: int = 0, *, sized: bool = True) -> dict[str, Any]:
+    def state_dict(self, sample: int = 0, *, uncounted: int = 0, sized: bool = True) -> dict[str, Any]:
         """Return the position, from which a later process can resume.
 
         Args:
             sample: Number of samples of the epoch that are done, for datasets that require it.
+            uncounted: Number of yielded batches that are not done. The position is before them, unless the data cannot
+                step back.
             sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched:
                 the ``state_dict`` of data does not distinguish the end of an epoch from the beginning of the next.
         """
         if self.resume_by == "replay":
             return {"kind": self.resume_by, "rng": self.start}
         position = (
-            {"kind": self.resume_by, "place": self._position}
+            {"kind": self.resume_by, "place": self._position - uncounted * self._step}
             if self.resume_by == "indices"
             else {"kind": self.resume_by}
         )
         if self._stateful is None:
             return position
-        state = {**position, "state": self._state(sample)}
-        if sized or not self._is_over(state["state"]):
+        state = {**position, "state": self._state(sample, uncounted)}
+        if sized or (uncounted and self.can_step_back) or not self._is_over(state["state"]):
             return state
-        return {**position, "state": self._state(sample), "over": True}
+        return {**position, "state": self._state(sample, uncounted), "over": True}
 
-    def _state(self, sample: int) -> Any:
+    def _state(self, sample: int, uncounted: int) -> Any:
         """Return the state of the loader or dataset, before the batch that was fetched ahead, if any."""
         if counts_samples(self._stateful):
             return self._stateful.state_dict(sample, True)
+        behind = uncounted + len(self._fetched)
+        if behind and hasattr(self._stateful, "__state_before__"):
+            return self._stateful.__state_before__(behind)
         if not self._fetched:
             return self._stateful.state_dict()
         if self._before is None:

@@ -153,20 +153,27 @@ class EpochIterators:
         )
 
     def position(
-        self, current: EpochIterator, sample: int, *, sized: bool = True, everywhere: bool = True
+        self,
+        current: EpochIterator,
+        sample: int,
+        *,
+        uncounted: int = 0,
+        sized: bool = True,
+        everywhere: bool = True,
     ) -> dict[str, Any]:
         """Return the position for a checkpoint, from which later processes resume; all ranks must call this.
 
         Args:
             current: The iterator of this rank.
             sample: Number of samples of the epoch that are done on all ranks.
+            uncounted: Number of batches of this rank that were fetched, but are not done.
             sized: Whether the number of batches determines where the epoch ends.
             everywhere: Whether all ranks get the positions of all, or only rank 0, which saves them.
         """
         if self.shard.size == 1 or not self.is_per_rank:
-            return current.state_dict(sample, sized=sized)
+            return current.state_dict(sample, uncounted=uncounted, sized=sized)
         # Other ranks may have more batches than this one.
-        return self.all_gather(current.state_dict(sample, sized=False), everywhere=everywhere)
+        return self.all_gather(current.state_dict(sample, uncounted=uncounted, sized=False), everywhere=everywhere)
 
     def position_after(
         self, ended: EpochIterator, sample: int, batch: int, *, sized: bool = True, everywhere: bool = True
@@ -285,9 +292,15 @@ class EpochIterators:
         return EpochIterator("indices", batches, stateful=stateful, position=start, step=indices.step, length=length)
 
     def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> EpochIterator:
-        if saved is None or batch == 0:
+        if saved is None:
             state = rng.get_local_rng_state()
             return EpochIterator("replay", iterate(self.loader), start=state)
+        if saved["rng"] is not None:
+            rng.set_local_rng_state(saved["rng"])
+        if batch == 0:  # saved within the first step: its batch was fetched, and with it the order of the epoch drawn
+            iterator = iterate(self.loader)
+            first = list(itertools.islice(iterator, 1))
+            return EpochIterator("replay", itertools.chain(first, iterator), start=saved["rng"])
         _log.warning(
             "Fetching the first %d batches again to resume the training data at its position: %s has neither a "
             "state_dict nor indices. Use a torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
@@ -295,8 +308,6 @@ class EpochIterators:
             batch,
             type(self.loader).__name__,
         )
-        if saved["rng"] is not None:
-            rng.set_local_rng_state(saved["rng"])
         iterator = iterate(self.loader)
         for _ in itertools.islice(iterator, batch):
             pass

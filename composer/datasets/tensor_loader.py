@@ -155,6 +155,15 @@ class TensorLoader:
         """Return the position after the last yielded batch."""
         return {"seed": self.seed, "samples": self.num_samples, "epoch": self.epoch, "place": self._position}
 
+    def __state_before__(self, batches: int) -> dict[str, int]:
+        """Return the position before the last yielded batches of the epoch, for checkpoints within a step.
+
+        Args:
+            batches: Number of these batches.
+        """
+        state = self.state_dict()
+        return {**state, "place": state["place"] - batches * self.batch_size * self.num_replicas}
+
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Resume from a saved position in the next iteration.
 

@@ -107,6 +107,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
             run.fetched = None
             clock.end_epoch()
             break
+        phase.in_step = True
         is_idle = run.uneven_inputs is not None and run.uneven_inputs.is_idle
         state.batch = load(batch, spec, state.device, run.strategy.batch_dtype, None if is_idle else count)
         if run.uneven_inputs is not None and not is_idle:

@@ -25,7 +25,7 @@ def rewind_batch(run: Run) -> None:
         run: The run.
     """
     phase, fetched, run.fetched = run.state.train_phase, run.fetched, None
-    is_complete, run.is_fetching = not run.is_fetching, False
+    is_complete, run.is_fetching, phase.in_step = not run.is_fetching, False, False
     if fetched is None:
         return
     run.last_fit_failed = True

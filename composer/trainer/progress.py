@@ -55,7 +55,7 @@ def advance(run: Run) -> None:
             state.end_training(next(request for request in requests if request is not None))
     if phase.batches_in_step != 1:
         phase.extra_batches += phase.batches_in_step - 1
-    run.fetched = None
+    run.fetched, phase.in_step = None, False
     if state.max_duration is not None and state.max_duration.unit is _TOKEN:
         check_tokens(run)
     if phase.restore_rates is not None:

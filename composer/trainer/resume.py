@@ -209,7 +209,8 @@ def resume_at(run: Run) -> None:
     if phase.resume_position is not None:
         if not run.options.spin_dataloaders:
             phase.resume_position = None
-        if phase.timestamp.batch_in_epoch.value == 0:
+        is_at_start = phase.timestamp.batch_in_epoch.value == 0
+        if is_at_start and (phase.resume_position is None or "ended" in phase.resume_position):
             resume_between_epochs(run)
         else:
             phase.iterator = start_epoch_iterator(run)

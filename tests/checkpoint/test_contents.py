@@ -12,7 +12,8 @@ from torchmetrics.aggregation import CatMetric, MeanMetric
 
 from composer import Algorithm, Callback, State, Timestamp, dist
 from composer.algorithms import LabelSmoothing
-from composer.checkpoint.contents import STATE_ENTRIES, gathered_on_every_rank
+from composer.checkpoint.contents import STATE_ENTRIES
+from composer.checkpoint.rank_values import gathered_on_every_rank
 from composer.warnings import ComposerWarning
 from tests.common import Regression, TwoLayers
 
