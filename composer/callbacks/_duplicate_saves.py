@@ -23,6 +23,7 @@ class SavePoint:
         batch: Number of batches trained.
         stop: What ended the run before its duration, or None.
         evaluations: Number of evaluations completed.
+        makes_up_evaluation: Whether they are those that the loaded checkpoint lacks, after training had ended.
 
     >>> before, after = SavePoint(4, None, 1), SavePoint(4, None, 2)
     >>> after.is_saved_by(before), after.is_saved_by(before, at_end=True)
@@ -32,6 +33,7 @@ class SavePoint:
     batch: int
     stop: Stop | None
     evaluations: int
+    makes_up_evaluation: bool = False
 
     @classmethod
     def of(cls, state: State) -> SavePoint:
@@ -40,7 +42,8 @@ class SavePoint:
         Args:
             state: The state of the run.
         """
-        return cls(int(state.timestamp.count(TimeUnit.BATCH)), state.stop, state.evaluations)
+        batch, phase = int(state.timestamp.count(TimeUnit.BATCH)), state.train_phase
+        return cls(batch, state.stop, state.evaluations, phase.makes_up_evaluation)
 
     def is_saved_by(self, last: SavePoint | None, *, at_end: bool = False) -> bool:
         """Return whether the last checkpoint makes a checkpoint of this moment redundant.
@@ -51,7 +54,8 @@ class SavePoint:
                 out of date, or to record that the run was stopped early, so that the same command does not continue it.
         """
         if last is None or last.batch != self.batch:
-            return at_end and self.stop is None  # not due by the interval
+            # Otherwise not due by the interval, and not ended early.
+            return at_end and self.stop is None and not self.makes_up_evaluation
         return last == self if at_end else (last.batch, last.stop) == (self.batch, self.stop)
 
 

@@ -162,6 +162,7 @@ def _set_timestamp(state: State, saved: Any) -> None:
     timestamp = Timestamp()
     timestamp.load_state_dict(saved["Timestamp"])
     state.timestamp, state.train_phase.extra_batches = timestamp, 0
+    state.train_phase.evaluated_at = {}
 
 
 def _set_stage(state: State, saved: Any) -> None:
@@ -222,7 +223,15 @@ def _get_stop_info(state: State) -> dict[str, Any]:
     found: dict[str, Any] = {} if planned is None else {"planned_duration": str(planned)}
     if state.fit_calls:
         found["fit_calls"] = state.fit_calls
+    if state.evaluators and state.finished:
+        batch, evaluated_at = state.timestamp.batch.value, state.train_phase.evaluated_at
+        found["evaluated"] = {one.label: evaluated_at.get(one.label) == batch for one in state.evaluators}
     return found if stop is None else {**found, "stopped_by": stop.by, "reason": stop.reason}
+
+
+def _set_evaluated(state: State, saved: Any) -> None:
+    batch = int(state.timestamp.batch)
+    state.train_phase.evaluated_at = {label: batch for label, is_done in saved.get("evaluated", {}).items() if is_done}
 
 
 def _get_integrations(state: State) -> dict[str, Any]:
@@ -283,7 +292,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("metrics", _get_metrics, _set_metrics, on_request=True),
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
-    StateEntry("ending", _get_stop_info),  # run_completion decides whether it still applies
+    StateEntry("ending", _get_stop_info, _set_evaluated),  # run_completion decides whether it still applies
     StateEntry("loss_names", lambda state: dict(state.loss_names) or None, _set_loss_names),
     StateEntry("run_name", lambda state: state.run_name),
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),

@@ -51,6 +51,7 @@ class ResumeInfo:
         stop: What stopped the run early, or None.
         metric_values: Last computed values of metrics, for data that is set later.
         fit_calls: The calls of ``fit`` of the saved run; empty in older checkpoints.
+        unevaluated: Labels of the evaluators that had not evaluated the final weights of a run that had ended.
 
     >>> ResumeInfo().rng is None
     True
@@ -64,6 +65,7 @@ class ResumeInfo:
     stop: Stop | None = None
     metric_values: dict[str, Any] = field(default_factory=dict)
     fit_calls: list[dict[str, Any]] = field(default_factory=list)
+    unevaluated: Sequence[str] = ()
 
 
 def read_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -298,6 +300,7 @@ def _loaded(rng: list[dict[str, Any]] | None, saved: dict[str, Any], later: dict
         Stop(ending["stopped_by"], ending["reason"]) if "stopped_by" in ending else None,
         later.get("metric_values", {}),
         ending.get("fit_calls", []),
+        [label for label, is_done in ending.get("evaluated", {}).items() if not is_done],
     )
 
 

@@ -49,6 +49,9 @@ class Phase:
         epoch_iterators: Creates the iterators.
         evaluation_event: The event of the current evaluation, after which training continues; None outside of
             evaluations.
+        evaluated_at: Number of batches trained when each evaluator last completed, by label.
+        makes_up_evaluation: Whether this ``fit`` runs only the evaluation at the end, which an earlier one did not
+            complete.
         resume_position: The position in the data from a checkpoint, at which the epoch resumes.
         first_batch_rng: Random states before the first batches, by label; "train" for the training data.
         last_epoch: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
@@ -75,6 +78,8 @@ class Phase:
     repeated: list[Batch] | None = None
     epoch_iterators: EpochIterators | None = None
     evaluation_event: str | None = None
+    evaluated_at: dict[str, int] = field(default_factory=dict[str, int])
+    makes_up_evaluation: bool = False
     resume_position: dict[str, Any] | None = None
     last_epoch: tuple[EpochIterator, int, int] | None = None
     batches_per_step: int = 1

@@ -10,6 +10,7 @@ from typing import Any, cast
 from composer.core.data_sharding import check_sharded_data
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
+from composer.core.interval import IntervalSchedule
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
@@ -30,7 +31,31 @@ from composer.trainer.train_metrics import (
     to_metrics_device,
 )
 
-__all__ = ["evaluate", "evaluate_if_due", "set_eval_metrics"]
+__all__ = ["due_evaluators", "evaluate", "evaluate_if_due", "set_eval_metrics"]
+
+
+def due_evaluators(state: State, event: Event) -> list[Evaluator]:
+    """Return the evaluators whose interval is due.
+
+    Args:
+        state: The state of the run.
+        event: The event that fired last, or ``FIT_END`` before training ends.
+
+    >>> from composer.core import State
+    >>> due_evaluators(State(model=torch.nn.Linear(1, 1)), Event.FIT_END)
+    []
+    """
+    due: list[Evaluator] = []
+    batch, evaluated_at = state.timestamp.count(TimeUnit.BATCH), state.train_phase.evaluated_at
+    for evaluator in state.evaluators:
+        if evaluator.eval_interval is None:  # added to the state by a script
+            evaluator.eval_interval = 1
+        interval = cast("Callable[..., bool]", evaluator.eval_interval)
+        # An interval does not know of an evaluation of this batch before the run was resumed.
+        is_known = event is Event.FIT_END and isinstance(interval, IntervalSchedule)
+        if interval(state, event) and not (is_known and evaluated_at.get(evaluator.label) == batch):
+            due.append(evaluator)
+    return due
 
 
 def evaluate_if_due(run: Run, event: Event) -> None:
@@ -41,19 +66,14 @@ def evaluate_if_due(run: Run, event: Event) -> None:
         event: The event that fired last, or ``FIT_END`` before training ends.
     """
     state, fire = run.state, run.engine.run_event
-    if not state.evaluators:
-        return
-    for evaluator in state.evaluators:
-        if evaluator.eval_interval is None:  # added to the state by a script
-            evaluator.eval_interval = 1
-    due = [e for e in state.evaluators if cast("Callable[..., bool]", e.eval_interval)(state, event)]
-    if not due:
+    if not state.evaluators or not (due := due_evaluators(state, event)):
         return
     state.train_phase.evaluation_event = event.value
     with state.clock.during(Category.EVALUATION):
         fire(Event.EVAL_BEFORE_ALL)
         for evaluator in due:
             evaluate(run, evaluator)
+            state.train_phase.evaluated_at[evaluator.label] = state.timestamp.count(TimeUnit.BATCH)
         fire(Event.EVAL_AFTER_ALL)
     state.train_phase.evaluation_event = None
     observe_evaluation(run, [evaluator.label for evaluator in due])

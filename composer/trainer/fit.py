@@ -110,19 +110,21 @@ def _fit(run: Run) -> None:
 
 
 def _finish_interrupted_evaluation(run: Run) -> None:
-    """Finish the batch or epoch whose evaluation was interrupted by a signal before the checkpoint was saved.
+    """Finish the batch, epoch or training whose evaluation was interrupted after the loaded checkpoint or by a signal.
 
     Args:
         run: The run.
     """
     phase = run.state.train_phase
     event, phase.evaluation_event = phase.evaluation_event, None
+    phase.makes_up_evaluation = event == Event.FIT_END
+    if event == Event.EPOCH_END:
+        _evaluate_and_save_epoch(run)
+        return
     if event == Event.BATCH_END:
         _evaluate_and_save_batch(run)
-        if run.state.finished and phase.iterator is not None and is_at_end(phase):
-            _end_epoch(run)  # if training continues, the loop does this
-    elif event == Event.EPOCH_END:
-        _evaluate_and_save_epoch(run)
+    if event is not None and run.state.finished and phase.iterator is not None and is_at_end(phase):
+        _end_epoch(run)  # if training continues, the loop does this
 
 
 def _evaluate_and_save_batch(run: Run) -> None:

@@ -7,7 +7,9 @@ import dataclasses
 import warnings
 from collections.abc import Generator
 
+from composer.core.event import Event
 from composer.core.time import Time, TimeUnit, ensure_time
+from composer.trainer.evaluate import due_evaluators
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
@@ -17,7 +19,7 @@ __all__ = ["discard_recorded_end", "is_complete", "training"]
 def is_complete(run: Run, end: Time | None) -> bool:
     """Return whether the resumed call of ``fit`` is already complete, by duration or early stopping; warn if so.
 
-    Calls after it may train on.
+    Calls after it may train on. If only the evaluation at the end is missing, ``fit`` is to run it.
 
     Args:
         run: The run, after a checkpoint was loaded.
@@ -29,6 +31,10 @@ def is_complete(run: Run, end: Time | None) -> bool:
     changed = _changed_end(run, end)
     end = end if changed is None else changed
     if end is None or not state.timestamp.has_reached(end):
+        return False
+    if _lacks_evaluation(run, end):
+        state.train_phase.evaluation_event = Event.FIT_END.value
+        run.logger.notice("training is complete, but its last evaluation is not: evaluating")
         return False
     if run.ledger is not None:
         run.ledger.look_up(state)  # which training would do
@@ -46,7 +52,7 @@ def discard_recorded_end(run: Run) -> None:
         run: The run.
     """
     if run.loaded is not None:
-        run.loaded = dataclasses.replace(run.loaded, planned_duration=None, stop=None)
+        run.loaded = dataclasses.replace(run.loaded, planned_duration=None, stop=None, unevaluated=())
 
 
 @contextlib.contextmanager
@@ -73,6 +79,18 @@ def training(run: Run, *, resumed: bool) -> Generator[None]:
         yield
     finally:
         state.is_fitting = False
+
+
+def _lacks_evaluation(run: Run, end: Time) -> bool:
+    """Return whether an evaluation that is due at the end of training did not complete in the loaded run."""
+    state = run.state
+    if run.loaded is None or not run.loaded.unevaluated:
+        return False
+    planned, state.max_duration = state.max_duration, end
+    try:
+        return any(one.label in run.loaded.unevaluated for one in due_evaluators(state, Event.FIT_END))
+    finally:
+        state.max_duration = planned
 
 
 def _changed_end(run: Run, planned: Time | None) -> Time | None:

@@ -186,6 +186,61 @@ def test_interrupted_last_evaluation_is_repeated(event, tmp_path) -> None:
     assert outcome(last)[3:] == outcome(resumed)[3:]
 
 
+class Evaluations(Callback):
+    """Counts completed evaluations by label, and fails in, or interrupts, that of a label after the last batch."""
+
+    def __init__(self, batch: int = -1, label: str = "eval", how: str = "raise") -> None:
+        self.batch, self.label, self.how, self.done = batch, label, how, list[str]()
+
+    def eval_batch_end(self, state, logger):
+        if int(state.timestamp.batch) == self.batch and state.dataloader_label == self.label:
+            if self.how == "raise":
+                raise RuntimeError("killed")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def eval_end(self, state, logger):
+        self.done.append(state.dataloader_label)
+
+
+@pytest.mark.parametrize("how", ["raise", "signal"])
+@pytest.mark.parametrize("saved", ["1ba", "1ep", "100ba"])
+# At the end of training in and after an epoch, and at the end of the last epoch.
+@pytest.mark.parametrize(("duration", "interval"), [("9ba", "1ep"), ("9ba", "5ba"), ("12ba", "5ba"), ("12ba", "1ep")])
+def test_last_evaluation_that_failed_is_made_up_for_once(duration, interval, saved, how, tmp_path) -> None:
+    arguments: dict[str, Any] = {"max_duration": duration, "eval_interval": interval, "save_interval": saved}
+    straight = command(tmp_path / "straight", **arguments)
+    straight.fit()
+    with pytest.raises(RuntimeError if how == "raise" else SystemExit):
+        command(tmp_path, Evaluations(int(duration[:-2]), how=how), **arguments).fit()
+    evaluations = Evaluations()
+    resumed = command(tmp_path, evaluations, NoStep(), **arguments)
+    resumed.fit()
+    assert evaluations.done == ["eval"]
+    assert outcome(resumed)[:3] == outcome(straight)[:3]
+    # Augmented samples values anew at each access, and where a signal interrupts it had sampled some.
+    assert outcome(resumed)[3].keys() == outcome(straight)[3].keys()
+    for _ in range(2):
+        assert outcome(again(tmp_path, NoStep(), **arguments)) == outcome(resumed)
+
+
+def test_only_the_missing_evaluation_of_a_stopped_run_is_made_up_for(tmp_path) -> None:
+    def arguments() -> dict[str, Any]:
+        loader = DataLoader(Augmented(), 11)
+        evaluators = [Evaluator(label="often", dataloader=loader, eval_interval="1ba")]
+        evaluators.append(Evaluator(label="late", dataloader=loader, eval_interval="20ba"))
+        evaluators.append(Evaluator(label="never", dataloader=loader, eval_interval=0))
+        return {"eval_dataloader": evaluators, "save_interval": "1ba"}
+
+    with pytest.raises(RuntimeError, match="killed"):
+        command(tmp_path, StopAt("batch_end", 3), Evaluations(3, "late"), **arguments()).fit()
+    evaluations = Evaluations()
+    resumed = command(tmp_path, evaluations, NoStep(), **arguments())
+    resumed.fit()
+    assert evaluations.done == ["late"]
+    assert str(resumed.state.stop) == "stopped by StopAt: it is enough"
+    again(tmp_path, NoStep(), match="stopped by StopAt", **arguments())
+
+
 def test_run_stopped_in_an_interrupted_evaluation_is_not_trained_further(tmp_path) -> None:
     def evaluators() -> list[Evaluator]:
         return [Evaluator(label=label, dataloader=DataLoader(Augmented(), 11)) for label in ("eval", "second")]
