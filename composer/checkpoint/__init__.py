@@ -9,7 +9,7 @@ What is saved:
     program: The program that started the run.
     named_states: States of optimizers, schedulers, algorithms and callbacks by class name.
     replica_states: What differs between the replicas of low-communication training.
-    optimizer_states: The optimizer state by parameter name.
+    optimizer_states, added_groups: The optimizer state by parameter name; groups added during training.
     metric_values: The last computed values of metrics.
     plain_values: Converts state to plain values that ``torch.load(weights_only=True)`` reads.
     filters: Ignore keys: leave out entries by glob patterns.

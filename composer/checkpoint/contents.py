@@ -12,6 +12,7 @@ import torch
 from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
+from composer.checkpoint.added_groups import add_saved_groups
 from composer.checkpoint.data_position import get_data_position, set_data_position
 from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
@@ -73,6 +74,9 @@ def _set_optimizers(state: State, saved: Any, excluded: Collection[str] = ()) ->
         message = f"The checkpoint has no state of the optimizers {missing}; they start without state."
         warnings.warn(message, ComposerWarning, stacklevel=2)
     for name, value in saved.items():
+        add_saved_groups(state.model, present[name], value, [one for key, one in present.items() if key != name])
+        # Before the values are loaded: a schedule multiplies those of groups that are new to it.
+        schedule_added_groups(state.schedulers)
         set_optimizer_state(state.model, present[name], value, excluded)
 
 

@@ -130,7 +130,8 @@ def set_optimizer_state(
         raise ValueError(
             f"The checkpoint has {plural(len(groups), 'parameter group')} of {optimizer_name}, but the given "
             f"optimizer has {len(current['param_groups'])}. Create it with the same groups, or skip its state with "
-            f"{_SKIP}."
+            f"{_SKIP}. Groups that were added during training are added again if they consist of parameters of the "
+            f"model that no optimizer has."
         )
     states = {name: value for name, value in saved["state"].items() if name not in excluded}
     known = set(saved["state"]) | {name for group in groups for name in group["params"]}

@@ -247,6 +247,48 @@ def test_a_checkpoint_right_after_it_was_added_is_resumed_exactly(event, tmp_pat
     assert again.state.schedulers[0].base_lrs == [0.01, 0.01]
 
 
+@pytest.mark.parametrize("batch", [4, 5, 7])
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+@pytest.mark.parametrize("schedule", [LinearScheduler, lambda: LinearScheduler().assign("weight_decay"), None])
+def test_groups_that_a_program_has_not_added_yet_are_added_when_loading(
+    schedule, momentum, batch, tmp_path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(**more: Any) -> tuple[Any, TwoLayers, list[list[float]]]:
+        torch.manual_seed(1)
+        model = TwoLayers()
+        model.second.requires_grad_(False)  # the callback, which acts once, unfreezes and adds it
+        optimizer = optimizer_of(model, momentum=momentum, weight_decay=0.1)
+        used = follow(optimizer)
+        unfreeze = At("epoch_end", lambda state: model.second.requires_grad_(True))
+        arguments = {"callbacks": [unfreeze, add_at("epoch_end", 4, lr=0.03, weight_decay=0.2)], **more}
+        schedulers = None if schedule is None else schedule()
+        trainer = trainer_of(model, optimizers=optimizer, schedulers=schedulers, max_duration="2ep", **arguments)
+        trainer.fit()
+        return trainer, model, used
+
+    saving = {"save_folder": str(tmp_path), "save_filename": "{epoch}-{batch}.pt", "save_num_checkpoints_to_keep": -1}
+    _, full, rates = run(save_interval="1ep" if batch == 4 else "1ba", **saving)
+    resumed, model, used = run(load_path=str(tmp_path / f"1-{batch}.pt"))
+    assert "added to SGD, and is trainable: second.weight" in caplog.text
+    assert used == rates[batch:]
+    assert torch.equal(weights_of(model), weights_of(full))
+    assert [len(group["params"]) for group in resumed.state.optimizers[0].param_groups] == [2, 2]
+
+
+def test_groups_of_parameters_that_another_optimizer_has_are_refused(tmp_path) -> None:
+    torch.manual_seed(1)
+    saved, _ = resumable(two=True)
+    saved.save_checkpoint(tmp_path / "saved.pt")
+    model = TwoLayers()
+    others = [optimizer_of(model), torch.optim.Adam(model.second.parameters())]
+    with (
+        pytest.warns(UserWarning, match="no state of the optimizers"),
+        pytest.raises(ValueError, match=r"2 parameter groups of SGD, .* has 1. .* that no optimizer has"),
+    ):
+        trainer_of(model, optimizers=others, load_path=str(tmp_path / "saved.pt"))
+    assert len(others[0].param_groups) == 1
+
+
 def test_state_dict_between_two_fits_covers_it() -> None:
     trainer, model = resumable(schedulers=ConstantScheduler(0.5, t_max="9ep"))
     trainer.fit(duration="1ep")

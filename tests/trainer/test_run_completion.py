@@ -199,7 +199,7 @@ class Evaluations(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def eval_end(self, state, logger):
-        self.done.append(state.dataloader_label)
+        self.done.append(str(state.dataloader_label))
 
 
 @pytest.mark.parametrize("how", ["raise", "signal"])
