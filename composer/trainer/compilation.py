@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -68,10 +69,22 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         # For outputs that require gradients, autograd would allocate zero gradients and add them.
         return (tree_map_only(Tensor, torch.detach, outputs) if detached else outputs), loss
 
-    model.compile(**arguments)
+    def forward_alone(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    model._compiled_call_impl = torch.compile(_with_own_code(forward_alone), **arguments)
     if type(run.strategy) is SingleProcess:
         # Other strategies act before and after the forward pass of the model.
-        run.forward_and_loss = torch.compile(forward_and_loss, **arguments)
+        run.forward_and_loss = torch.compile(_with_own_code(forward_and_loss), **arguments)
+
+
+def _with_own_code(function: Any) -> Any:
+    """Return a copy of a function: torch limits the versions of a code object, of all trainers in a process together.
+
+    The ninth trainer of a sweep would run eagerly.
+    """
+    code, namespace = function.__code__.replace(), function.__globals__
+    return FunctionType(code, namespace, function.__name__, function.__defaults__, function.__closure__)
 
 
 def fuses_loss(config: Mapping[str, Any] | None) -> bool:

@@ -199,7 +199,7 @@ def test_wrong_arguments():
         SequencePacking(4, num_rows=0)
     with pytest.raises(ValueError, match="Did you mean 'position_ids'"):
         SequencePacking(4, keep=["positions_ids"])([[1]])
-    with pytest.raises(TypeError, match=r"keep must be a list of keys, but got 'input_ids'; write \['input_ids'\]"):
+    with pytest.raises(TypeError, match=r"keep must be a list of strings, but got 'input_ids'; write \['input_ids'\]"):
         SequencePacking(4, keep="input_ids")
 
 

@@ -376,3 +376,15 @@ def test_CompileMatrix_inductor() -> None:
         trainer_of(Regression(), compile_config=config, loggers=log).fit()
         losses.append([value for _, value in log.series("loss/train/total")])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_each_trainer_of_a_process_is_compiled() -> None:
+    """Of one function, torch compiles 8 versions, and runs further ones eagerly."""
+    for width in range(4, 14):
+        backend = Counting("eager")
+        net = nn.Sequential(nn.Flatten(), nn.Linear(256, width), nn.ReLU(), nn.Linear(width, 3))
+        trainer = trainer_of(ComposerClassifier(net, 3), images(2), compile_config={"backend": backend})
+        trainer.fit(duration="2ba")
+        trainer.eval(images(1))
+        trainer.close()
+        assert backend.graphs == 2  # with the loss, and the forward pass alone
