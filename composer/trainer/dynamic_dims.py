@@ -17,13 +17,10 @@ from composer import trees
 from composer.core.algorithm import Algorithm
 from composer.core.traits import traits_of
 
-__all__ = [
-    "RECOMPILE_LIMIT", "DynamicDims", "dynamic_dims", "is_compiled_by_size", "mark_dynamic", "with_recompile_limit"
-]  # fmt: skip
+__all__ = ["DynamicDims", "dynamic_dims", "is_compiled_by_size", "mark_dynamic", "with_recompile_limit"]
 
-RECOMPILE_LIMIT = 8
-"""The number of versions of a compiled function, torch's own limit. Beyond it the function runs eagerly."""
-
+# The number of versions of a compiled function, torch's own limit. Beyond it the function runs eagerly.
+_RECOMPILE_LIMIT = 8
 # The same for a function that is compiled for each size of its inputs, as many as a schedule of sizes has.
 _LIMIT_OF_SIZES = 64
 
@@ -132,7 +129,7 @@ def with_recompile_limit(config: dict[str, Any], limit: int = _LIMIT_OF_SIZES) -
     """
     if "recompile_limit" in config or "recompile_limit" not in inspect.signature(torch.compile).parameters:
         return config
-    return {**config, "recompile_limit": max(RECOMPILE_LIMIT, limit)}
+    return {**config, "recompile_limit": max(_RECOMPILE_LIMIT, limit)}
 
 
 def mark_dynamic(values: Any, dims: tuple[int, ...], *, by_size: bool = False) -> None:

@@ -38,13 +38,11 @@ def output_gradients_agree(tensors: Mapping[str, Any], others: Mapping[str, Any]
         tensors: The tensors of the first step of the reference.
         others: Those of the other.
     """
-    order = _positions(tensors["samples"], others["samples"])
-    calls = tensors["output gradients"][0]
-    parts = [part for rank in others["output gradients"] for part in rank]
-    found = None if order is None else _in_order(calls, parts, order)
-    if found is None:
+    compared = _output_gradients(tensors, others)
+    if compared is None:
         return None
-    deviates = deviation({"outputs": calls[0]}, {"outputs": found})
+    expected, found = compared
+    deviates = deviation({"outputs": expected}, {"outputs": found})
     if deviates is None:
         return True
     # The strategy averages over the ranks, so that each has the gradient of its loss times their number.
@@ -59,14 +57,21 @@ def ignored_samples(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> tu
         tensors: The tensors of the first step of the reference.
         others: Those of the other.
     """
+    compared = _output_gradients(tensors, others)
+    if compared is None:
+        return None
+    expected, found = compared
+    one, other = (int((rows.reshape(len(rows), -1) == 0).all(1).sum()) for rows in (expected, found))
+    return one, other, len(found)
+
+
+def _output_gradients(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Return the gradients at the outputs of two runs, sample for sample; None if they cannot be compared."""
     order = _positions(tensors["samples"], others["samples"])
     calls = tensors["output gradients"][0]
     parts = [part for rank in others["output gradients"] for part in rank]
     found = None if order is None else _in_order(calls, parts, order)
-    if found is None:
-        return None
-    one, other = (int((rows.reshape(len(rows), -1) == 0).all(1).sum()) for rows in (calls[0], found))
-    return one, other, len(found)
+    return None if found is None else (calls[0], found)
 
 
 def _in_order(calls: Sequence[Tensor], parts: Sequence[Tensor], order: Sequence[int]) -> Tensor | None:
