@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from composer._lazy import import_extra
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer.models.initializers import Initializer, ensure_initializers, initialize
 
 __all__ = ["make_network", "resolve_weights"]
@@ -38,12 +38,13 @@ def make_network(
 
     Raises:
         MissingConditionalImportError: torchvision is not installed.
-        ValueError: The weights are unknown, or the initializers would overwrite the loaded weights.
+        ValueError: There is no class, the weights are unknown, or the initializers would overwrite the loaded weights.
 
     >>> network = make_network("resnet18", "fc", 10, None, None, "This example")
     >>> network.fc
     Linear(in_features=512, out_features=10, bias=True)
     """
+    num_classes = whole_number("num_classes", num_classes, minimum=1)
     models: Any = import_extra("torchvision.models", "vision", purpose)
     rules = ensure_initializers(initializers)
     chosen = resolve_weights(models, name, weights)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from composer._text import whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
@@ -20,6 +21,9 @@ class DigitNetwork(nn.Module):
     Args:
         num_classes: C.
 
+    Raises:
+        ValueError: There is no class.
+
     >>> DigitNetwork()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
@@ -30,7 +34,7 @@ class DigitNetwork(nn.Module):
         self.conv2 = nn.Conv2d(16, 32, 3)
         self.bn = nn.BatchNorm2d(32)
         self.fc1 = nn.Linear(32 * 4 * 4, 32)
-        self.fc2 = nn.Linear(32, num_classes)
+        self.fc2 = nn.Linear(32, whole_number("num_classes", num_classes, minimum=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, (B, C).
@@ -55,7 +59,7 @@ def mnist_model(
         initializers: Initializers to apply in order.
 
     Raises:
-        ValueError: An initializer is unknown.
+        ValueError: An initializer is unknown, or there is no class.
 
     >>> model = mnist_model()
     >>> model((torch.zeros(2, 1, 28, 28), torch.tensor([1, 7]))).shape

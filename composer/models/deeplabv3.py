@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models._metrics import metrics_on_cpu
 from composer.models._segmentation import SegmentationLoss
@@ -86,6 +86,9 @@ class DeepLabV3(nn.Module):
         num_classes: C.
         use_plus: Whether to decode with the features of the first stage.
 
+    Raises:
+        ValueError: There is no class.
+
     >>> import torchvision
     >>> resnet = torchvision.models.resnet50(replace_stride_with_dilation=[False, True, True])
     >>> network = DeepLabV3(resnet, num_classes=5).eval()
@@ -104,6 +107,7 @@ class DeepLabV3(nn.Module):
                 **{f"layer{number}": getattr(resnet, f"layer{number}") for number in range(1, 5)},
             }
         )
+        num_classes = whole_number("num_classes", num_classes, minimum=1)
         self.classifier = _Head(2048, 256 if use_plus else None, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -172,7 +176,7 @@ def composer_deeplabv3(
         initializers: Initializers to apply in order; with ``backbone_weights``, to the head only.
 
     Raises:
-        ValueError: A name is unknown, a weight is negative, or both weights are 0.
+        ValueError: A name is unknown, a weight is negative, both weights are 0, or there is no class.
         MissingConditionalImportError: torchvision is not installed.
 
     >>> model = composer_deeplabv3(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from composer._text import one_of
+from composer._text import one_of, whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
@@ -69,7 +69,7 @@ class ResNetCIFAR(nn.Module):
         in_channels: Channels of the images.
 
     Raises:
-        ValueError: ``depth`` is not 6 n + 2.
+        ValueError: ``depth`` is not 6 n + 2, or there is no class or channel.
 
     >>> ResNetCIFAR(20)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -79,7 +79,8 @@ class ResNetCIFAR(nn.Module):
 
     def __init__(self, depth: int, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
-        blocks, rest = divmod(depth - 2, 6)
+        in_channels = whole_number("in_channels", in_channels, minimum=1)
+        blocks, rest = divmod(whole_number("depth", depth) - 2, 6)
         if rest or blocks < 1:
             raise ValueError(f"depth must be 8, 14, 20, ... (6 n + 2), but got {depth!r}.")
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
@@ -88,7 +89,7 @@ class ResNetCIFAR(nn.Module):
         self.layer1 = _stage(16, 16, blocks, stride=1)
         self.layer2 = _stage(16, 32, blocks, stride=2)
         self.layer3 = _stage(32, 64, blocks, stride=2)
-        self.fc = nn.Linear(64, num_classes)
+        self.fc = nn.Linear(64, whole_number("num_classes", num_classes, minimum=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, (B, C).
@@ -110,6 +111,9 @@ class ResNet9(nn.Module):
         num_classes: C.
         in_channels: Channels of the images.
 
+    Raises:
+        ValueError: There is no class or channel.
+
     >>> ResNet9()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
 
@@ -120,7 +124,7 @@ class ResNet9(nn.Module):
         super().__init__()
         self.features = nn.Sequential(
             *(
-                _convolution(in_channels, 64),
+                _convolution(whole_number("in_channels", in_channels, minimum=1), 64),
                 _convolution(64, 128),
                 nn.MaxPool2d(2),
                 BasicBlock(128, 128, momentum=0.9),
@@ -128,7 +132,7 @@ class ResNet9(nn.Module):
             *(_convolution(128, 256), nn.MaxPool2d(2)),
             *(_convolution(256, 256), nn.MaxPool2d(2), BasicBlock(256, 256, momentum=0.9)),
         )
-        self.fc = nn.Linear(256, num_classes)
+        self.fc = nn.Linear(256, whole_number("num_classes", num_classes, minimum=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, (B, C).
@@ -155,7 +159,7 @@ def composer_resnet_cifar(
         initializers: Initializers to apply in order.
 
     Raises:
-        ValueError: A name is unknown.
+        ValueError: A name is unknown, or there is no class.
 
     >>> model = composer_resnet_cifar("resnet_20", initializers=["kaiming_normal", "bn_uniform"])
     >>> model((torch.zeros(2, 3, 32, 32), torch.tensor([1, 7]))).shape

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._lazy import import_extra
-from composer._text import did_you_mean
+from composer._text import did_you_mean, whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 
@@ -44,7 +44,7 @@ def composer_timm(
         bn_eps: Epsilon of all batch norms.
 
     Raises:
-        ValueError: timm has no model of this name.
+        ValueError: timm has no model of this name, or there is no class.
         TypeError: The model does not support an option.
         MissingConditionalImportError: timm is not installed.
 
@@ -59,7 +59,7 @@ def composer_timm(
     network: nn.Module = timm.create_model(
         model_name,
         pretrained=pretrained,
-        num_classes=num_classes,
+        num_classes=whole_number("num_classes", num_classes, minimum=1),
         drop_rate=drop_rate,
         drop_path_rate=drop_path_rate,
         drop_block_rate=drop_block_rate,

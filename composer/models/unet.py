@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from composer._text import whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models._segmentation import SegmentationLoss
 from composer.models.classifier import ComposerClassifier
@@ -72,7 +73,7 @@ class ResidualUNet(nn.Module):
         widths: Channels at full resolution, at half of it, and so on; two or more.
 
     Raises:
-        ValueError: There are fewer than two widths.
+        ValueError: There are fewer than two widths, or a number is less than 1.
 
     >>> network = ResidualUNet(in_channels=1, num_outputs=4, widths=(8, 16, 16))
     >>> network(torch.zeros(2, 1, 21, 30)).shape
@@ -87,6 +88,9 @@ class ResidualUNet(nn.Module):
         super().__init__()
         if len(widths) < 2:
             raise ValueError(f"widths must be two or more, such as (32, 64, 128), but got {widths!r}.")
+        widths = [whole_number("widths", width, minimum=1) for width in widths]
+        in_channels = whole_number("in_channels", in_channels, minimum=1)
+        num_outputs = whole_number("num_outputs", num_outputs, minimum=1)
         self.first = ResidualBlock(in_channels, widths[0])
         self.down = nn.ModuleList(ResidualBlock(outer, inner, stride=2) for outer, inner in pairwise(widths))
         upwards = list(pairwise(reversed(widths)))
@@ -149,7 +153,7 @@ def composer_unet(
         initializers: Initializers to apply in order.
 
     Raises:
-        ValueError: An initializer is unknown, or there are fewer than two widths.
+        ValueError: An initializer is unknown, there are fewer than two widths, or a number is less than 1.
 
     >>> model = composer_unet(num_classes=3, in_channels=1, widths=(8, 16, 32))
     >>> batch = (torch.zeros(2, 1, 32, 32), torch.zeros(2, 32, 32, dtype=torch.long))
@@ -159,6 +163,7 @@ def composer_unet(
 
     Papers: https://arxiv.org/abs/1505.04597, https://arxiv.org/abs/1809.10486
     """
+    num_classes = whole_number("num_classes", num_classes, minimum=1)
     network = ResidualUNet(in_channels, num_classes + 1, widths)
     initialize(network, initializers)
     loss = SegmentationLoss(cross_entropy_weight=1.0, dice_weight=1.0, with_background=False)

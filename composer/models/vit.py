@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from composer._lazy import import_extra
-from composer._text import in_unit_interval, one_of
+from composer._text import in_unit_interval, one_of, whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize
@@ -45,7 +45,8 @@ def composer_vit(
         initializers: Initializers to apply in order.
 
     Raises:
-        ValueError: A name is unknown, the patches do not tile the image, or a probability is not in [0, 1].
+        ValueError: A name is unknown, the patches do not tile the image, a probability is not in [0, 1], or there is
+            no class or channel.
         MissingConditionalImportError: timm is not installed.
 
     >>> model = composer_vit("vit_tiny_patch16", num_classes=10, image_size=32)
@@ -55,6 +56,7 @@ def composer_vit(
     Papers: https://arxiv.org/abs/2010.11929, https://arxiv.org/abs/2012.12877 (small and tiny, Touvron et al. 2020)
     """
     patch, width, depth, heads = _NAMES[one_of("model_name", model_name, _NAMES)]
+    image_size = whole_number("image_size", image_size)
     if image_size < patch or image_size % patch:
         raise ValueError(
             f"image_size must be a multiple of the patch size, {patch} in {model_name}, but got {image_size!r}."
@@ -64,8 +66,8 @@ def composer_vit(
     network = transformers.VisionTransformer(
         img_size=image_size,
         patch_size=patch,
-        in_chans=channels,
-        num_classes=num_classes,
+        in_chans=whole_number("channels", channels, minimum=1),
+        num_classes=whole_number("num_classes", num_classes, minimum=1),
         embed_dim=width,
         depth=depth,
         num_heads=heads,
@@ -94,7 +96,7 @@ def vit_small_patch16(
         embedding_dropout: Probability of dropout after the position embeddings are added.
 
     Raises:
-        ValueError: The patches do not tile the image, or a probability is not in [0, 1].
+        ValueError: The patches do not tile the image, a probability is not in [0, 1], or there is no class or channel.
         MissingConditionalImportError: timm is not installed.
 
     >>> vit_small_patch16(num_classes=10, image_size=32).num_classes

@@ -141,6 +141,10 @@ class FSDPConfig:
             self.activation_checkpointing = _count("activation_checkpointing", self.activation_checkpointing)
         for name in ("backward_prefetch_limit", "forward_prefetch_limit"):
             setattr(self, name, _count(name, getattr(self, name)))
+        self.data_parallel_shard_degree = _degree("data_parallel_shard_degree", self.data_parallel_shard_degree)
+        if self.data_parallel_replicate_degree is not None:
+            degree = self.data_parallel_replicate_degree
+            self.data_parallel_replicate_degree = _degree("data_parallel_replicate_degree", degree)
         if isinstance(self.mixed_precision, str):
             named = self.mixed_precision.upper()
             self.mixed_precision = one_of("fsdp: mixed_precision", named, ("DEFAULT", "PURE", "FULL"))
@@ -378,3 +382,11 @@ def _count(name: str, value: Any, section: str = "fsdp") -> int:
     if number is None:
         raise ValueError(f"{section}: {name} must be an integer; got {value!r}.")
     return positive(f"{section}: {name}", number)
+
+
+def _degree(name: str, value: Any) -> int:
+    """Return a number of ranks, or -1 for all remaining ones."""
+    number = as_integer(value)
+    if number is None or (number < 1 and number != -1):
+        raise ValueError(f"fsdp: {name} must be a positive integer, or -1 for all remaining ranks; got {value!r}.")
+    return number

@@ -102,9 +102,6 @@ def _data_degrees(config: FSDPConfig, left: int) -> tuple[int, int]:
             shard = math.gcd(left, dist.get_local_world_size())
             return left // shard, shard
     replicate = 1 if replicate is None else replicate
-    for name, degree in (("replicate", replicate), ("shard", shard)):
-        if degree != -1 and degree < 1:
-            raise ValueError(f"fsdp: data_parallel_{name}_degree must be positive, or -1 for all; got {degree}.")
     if replicate == shard == -1:
         raise ValueError("fsdp: only one of data_parallel_replicate_degree and data_parallel_shard_degree may be -1.")
     given = (replicate, shard)

@@ -51,7 +51,10 @@ def test_degrees(monkeypatch, world, nodes, tensor, fsdp, expected):
         (2, {"data_parallel_shard_degree": 8}, "must be 4, the world size / tensor_parallel_degree"),
         (1, {"data_parallel_shard_degree": 3, "data_parallel_replicate_degree": -1}, "must be 8"),
         (1, {"data_parallel_replicate_degree": -1}, "only one of"),
-        (1, {"data_parallel_shard_degree": 0}, "must be positive, or -1"),
+        (1, {"data_parallel_shard_degree": 0}, "must be a positive integer, or -1"),
+        (1, {"data_parallel_shard_degree": 2.5}, "must be a positive integer, or -1 .*got 2.5"),
+        (1, {"data_parallel_replicate_degree": "2"}, "must be a positive integer, or -1 .*got '2'"),
+        (1, {"data_parallel_replicate_degree": True}, "must be a positive integer, or -1 .*got True"),
     ],
 )
 def test_invalid_degrees(monkeypatch, tensor, fsdp, words):
