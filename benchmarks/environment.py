@@ -174,6 +174,15 @@ def describe(device: str = "cpu") -> dict[str, Any]:
     return description
 
 
+def resident_peak() -> float:
+    """Most bytes of this program in memory, as Linux counts them.
+
+    ``getrusage`` begins with the peak of the process that starts it, which measures other things before.
+    """
+    _, _, rest = Path("/proc/self/status").read_text().partition("VmHWM:")
+    return float(int(rest.split(maxsplit=1)[0]) * 1024)
+
+
 def has(module: str) -> bool:
     """Tell whether a module can be imported here."""
     return importlib.util.find_spec(module) is not None

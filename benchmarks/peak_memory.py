@@ -84,7 +84,7 @@ def peak(name: str, setting: str, steps: int, image: int, batch_size: int, width
         return {"tensors": float(allocations.whole.peak)}
     before = _resident()
     run(width, image)
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    process = environment.resident_peak() - before
     gc.collect()
     with Allocations(device) as allocations:
         run(width, image)

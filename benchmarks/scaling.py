@@ -6,7 +6,6 @@ import argparse
 import gc
 import itertools
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -129,7 +128,7 @@ def time_loops(strategy: str, loops: tuple[str, ...], width: int, depth: int, ba
         {"raw": train_raw, "composer": train_composer}[loop](network(width, depth), data, strategy)
         times.append(data.seconds)
         gc.collect()
-    return [*times, float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)]
+    return [*times, environment.resident_peak()]
 
 
 def _one_process(rank: int, size: int, folder: str, arguments: tuple[Any, ...]) -> None:

@@ -27,6 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_output_file",
         "_plots",
         "_raw_memory",
+        "_resident_memory",
         "_secrets",
         "_string_lists",
         "_text",

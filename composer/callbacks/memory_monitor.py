@@ -12,6 +12,7 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
+from composer._resident_memory import resident_peak
 from composer._text import did_you_mean, whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
@@ -137,19 +138,13 @@ def _report(device: torch.device, keys: Mapping[str, str] | None) -> dict[str, f
 def _process_memory() -> dict[str, float]:
     """Return the current and peak resident memory of this process, in bytes."""
     with contextlib.suppress(FileNotFoundError):
-        pages = _resident_pages()
-        import resource
-
-        current = pages * resource.getpagesize()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        current = _resident_pages() * os.sysconf("SC_PAGE_SIZE")
         # The kernel updates the peak with a delay.
-        return dict(zip(_HOST, (current, max(current, peak)), strict=True))
+        return dict(zip(_HOST, (current, max(current, resident_peak())), strict=True))
     memory = import_extra("psutil", "system", "MemoryMonitor on the CPU of this system").Process().memory_info()
     peak = getattr(memory, "peak_wset", None)  # Windows
     if peak is None:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on systems without /proc
+        peak = resident_peak()
     return dict(zip(_HOST, (memory.rss, peak), strict=True))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import platform
-import resource
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from torch.utils.data import (
 
 from composer import dist
 from composer._cpus import cpu_quota, usable_cpus
+from composer._resident_memory import resident_peak
 from composer._version import __version__
 from composer.callbacks import CheckpointSaver
 from composer.core.data_spec import DataSpec
@@ -63,7 +62,6 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     numbers = sum(p.numel() for p in parameters)
     doubles = sum(p.numel() for p in parameters if p.dtype == torch.float64)
     savers = [one for one in state.callbacks if isinstance(one, CheckpointSaver)]
-    sizes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "composer": __version__,
         "torch": torch.__version__,
@@ -73,7 +71,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "ranks": dist.get_world_size(),
         "cores": max(1, round(min(len(usable_cpus()), cpu_quota() or math.inf))),
         "threads": torch.get_num_threads(),
-        "memory": sizes * (1 if sys.platform == "darwin" else 1024),
+        "memory": resident_peak(),
         "precision": str(getattr(state.precision, "value", state.precision)),
         "parameters": numbers,
         "float64": doubles * 2 > numbers,

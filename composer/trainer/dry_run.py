@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
 import sys
 import time
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, trees
+from composer._resident_memory import resident_peak
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -133,8 +133,7 @@ def _peak_memory(state: State) -> int:
     """Return the peak memory in bytes: of the accelerator, or of the process on the CPU."""
     if state.device.torch_device.type in MEMORY_STATISTICS:
         return torch.accelerator.max_memory_allocated(state.device.torch_device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resident_peak()
 
 
 def _is_accelerated(state: State) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
+
+from composer._resident_memory import resident_peak
 
 __all__ = ["peak_memory", "reset_peak_memory"]
 
@@ -35,8 +35,4 @@ def peak_memory(device: torch.device) -> int:
     if device.type not in ("cpu", "meta"):
         module = torch.get_device_module(device)
         return module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else 0
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resident_peak()
