@@ -6,6 +6,7 @@ g = 1/W * sum_r g_r        Li et al. 2020, https://arxiv.org/abs/2006.15704
 from __future__ import annotations
 
 import gc
+import operator
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _BUCKET_BYTES = 25 * 2**20
 # Maximum number of buckets in flight, each with a copy of its gradients.
 _MAX_IN_FLIGHT = 3
+_IS_TRAINED = operator.attrgetter("requires_grad")
 
 __all__ = ["DDPStrategy", "DDPSyncStrategy", "average_gradients", "ddp_sync_context", "prepare_ddp_module"]
 
@@ -108,11 +110,11 @@ class DDPStrategy(Strategy):
     def begin_batch(self) -> None:
         """Synchronize the buffers, which DDP would do in its next forward pass.
 
-        There, a rank that fails before its forward pass would make the others hang. If there are parameters to train
-        that were frozen, or not in an optimizer, when the model was wrapped, it is wrapped again, since the wrapper
-        does not average their gradients. Their values become those of rank 0.
+        There, a rank that fails before its forward pass would make the others hang. The model is wrapped again if there
+        are parameters to train that were frozen, or not in an optimizer, when it was wrapped, since their gradients are
+        not averaged; their values become those of rank 0. So it is if parameters that were trained are frozen.
         """
-        if self._late():
+        if self._late() or self._has_newly_frozen():
             self._wrap_again()
         if self._buckets is not None:
             self._buckets.sent = 0
@@ -126,6 +128,10 @@ class DDPStrategy(Strategy):
             known = {id(one) for one in self._parameters}
             late += [one for one in added if id(one) not in known and one.requires_grad]
         return late
+
+    def _has_newly_frozen(self) -> bool:
+        """Return whether the last forward pass met parameters that were frozen after the model was wrapped."""
+        return isinstance(self.module, _FixedBuckets) and self.module.has_newly_frozen
 
     def _broadcast_buffers(self) -> None:
         """Broadcast the buffers of rank 0."""
@@ -164,6 +170,8 @@ class DDPStrategy(Strategy):
         Args:
             microbatches: Number of microbatches of the batch that are not complete.
         """
+        if self._has_newly_frozen():
+            return  # gradients are averaged after the backward passes
         if self._buckets is not None and self.sync is DDPSyncStrategy.SINGLE_AUTO_SYNC and self.module is not None:
             # Only the backward pass of the last microbatch all-reduces gradients.
             self._buckets.reduce_remaining(self.module, after=self._buckets.sent if microbatches == 1 else 0)
@@ -208,14 +216,14 @@ class DDPStrategy(Strategy):
             self._buckets.attach(self.module)
 
     def reduce(self) -> None:
-        """Average the gradients with ``FORCED_SYNC``; else those of parameters that are trained since the forward pass.
+        """Average the gradients that the wrapper has not averaged.
 
-        The wrapper, which is made before it, leaves these out.
+        All with ``FORCED_SYNC`` or newly frozen parameters; else those of parameters trained since the forward pass.
         """
         if self._replicas is not None and self._replicas.size == 1:
             return
         parameters = self._late()
-        if self.sync is DDPSyncStrategy.FORCED_SYNC:
+        if self.sync is DDPSyncStrategy.FORCED_SYNC or self._has_newly_frozen():
             known = {id(one) for one in self._parameters}
             parameters = [*self._parameters, *(one for one in parameters if id(one) not in known)]
         average_gradients(parameters, None if self._replicas is None else self._replicas.group)
@@ -260,15 +268,20 @@ class _FixedBuckets(DistributedDataParallel):
 
     Its base class has a single bucket in the first step of a process, and then orders buckets by that step's backward
     pass. The order in which more than two ranks are summed depends on the place in a bucket, so that the first step
-    after resuming would round otherwise than the same step of the uninterrupted run.
+    after resuming would round otherwise than the same step of the uninterrupted run. It averages no gradients anymore
+    once a parameter was frozen (``has_newly_frozen``), for whose gradient its base class would wait.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.has_newly_frozen = False
+        self._trained = [one for one in self.module.parameters() if one.requires_grad]
         self.reducer._push_all_rebuilt_params()
         self.reducer._rebuild_buckets()
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self.require_backward_grad_sync and not all(map(_IS_TRAINED, self._trained)):
+            self.has_newly_frozen, self.require_backward_grad_sync = True, False
         try:
             return super()._pre_forward(*inputs, **kwargs)
         except RuntimeError as error:

@@ -135,6 +135,33 @@ def test_weights_that_are_unfrozen_within_a_step_are_averaged(two_ranks: Ranks) 
     train_unfreezing("plain", Event.BEFORE_FORWARD).check(first, 1e-9)
 
 
+class Toggle(Callback):
+    """Freezes the first layer in every other step, also the last of four."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def run_event(self, event: Event, state: State, logger: Logger) -> None:
+        if event is self.event:
+            next(state.model.children()).requires_grad_(state.timestamp.batch.value % 2 == 0)
+
+
+def train_toggling(setting: str, event: Event, sync: str | None = None) -> Trained:
+    return train(setting, callbacks=[Toggle(event)], ddp_sync_strategy=sync)
+
+
+@pytest.mark.parametrize("event", [Event.BATCH_START, Event.BEFORE_FORWARD])
+@pytest.mark.parametrize(
+    ("setting", "sync"),
+    [("plain", None), ("microbatches", None), ("microbatches", "multi_auto_sync")],
+)
+def test_weights_that_are_frozen_in_training(setting: str, sync: str | None, event: Event, two_ranks: Ranks) -> None:
+    """The wrapper would wait for their gradients, and average none."""
+    first, second = two_ranks.run(train_toggling, setting, event, sync)
+    first.check_exactly(second)
+    train_toggling(setting, event).check(first, 1e-9)
+
+
 class ReplaceLayer(Callback):
     """Replaces the first layer in the third batch, and adds the weights of the new one to the optimizer."""
 
