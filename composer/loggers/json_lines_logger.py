@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["JSONLinesLogger"]
 
+# Kinds of events that training again brings about again.
+_OF_TRAINING = ("evaluation", "nan", "spike")
+
 
 class JSONLinesLogger(RunFileLogger):
     """Writes metrics, hyperparameters, tables, events and traces to a text file with one JSON object per line.
@@ -182,11 +185,13 @@ def _line(record_type: str, values: dict[str, Any]) -> str:
 
 
 def _end_of_events(path: Path, start: int) -> int:
-    """Return the end of the events that follow an offset, in bytes."""
+    """Return the end of the events that follow an offset, in bytes, without those that a resumed run logs again."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
             if not (line.startswith(b'{"kind": "event"') and line.endswith(b"\n")):
+                break
+            if json.loads(line)["event"] in _OF_TRAINING:
                 break
             start += len(line)
     return start

@@ -210,7 +210,8 @@ def test_events_after_a_checkpoint_stay_when_the_run_is_resumed(tmp_path) -> Non
     loop.logger.log_event("checkpoint", "saved ep1.pt")
     loop.logger.log_event("interruption")
     loop.close()
-    for lost, copies in (("", []), ('{"kind": "metrics", "step": 2}\n', ["log.1.jsonl"])):
+    evaluation = '{"kind": "event", "event": "evaluation", "text": "eval"}\n'  # will be repeated
+    for lost, copies in (("", []), (evaluation + '{"kind": "metrics", "step": 2}\n', ["log.1.jsonl"])):
         with path.open("a") as file:
             file.write(lost)
         other = JSONLinesLogger(str(path))
