@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from composer._lazy import import_extra
 from composer._text import first_of
+from composer.models._adapters import maybe_get_underlying_model
 from composer.precision import widest_dtype
 from composer.warnings import ComposerWarning
 
@@ -181,17 +182,31 @@ def forward_arguments(model: nn.Module, batch: Mapping[str, Any], known: frozens
     return arguments
 
 
-def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
+def _are_classes(model: nn.Module, labels: Tensor) -> bool:
+    """Return whether labels are classes, of which a loss can ignore some, rather than the numbers of a regression."""
+    if labels.is_floating_point():
+        return False
+    config = getattr(maybe_get_underlying_model(model), "config", None)
+    num_labels = getattr(config, "num_labels", None)
+    if getattr(config, "problem_type", None) not in ({None, "regression"} if num_labels == 1 else {"regression"}):
+        return True
+    # A language model may have such a configuration too, but its labels are tokens, of which a row has many.
+    return labels.ndim == 0 or labels.numel() != labels.shape[0] * num_labels
+
+
+def weighted_labels(model: nn.Module, batch: Mapping[str, Any], *, check: bool = False) -> Any:
     """Return the labels of a batch, those of weight 0 ignored, for a loss that gives all labels the same weight.
 
     Args:
+        model: The model.
         batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
         check: Whether to check that weights on a device are 0 or 1, which waits for it; on the CPU they always are.
 
     Raises:
         ValueError: A weight is neither 0 nor 1; or there is not one for each label; or the labels are not classes.
 
-    >>> weighted_labels({"labels": torch.tensor([5, 6, 7]), "loss_weights": torch.tensor([1.0, 0.0, 1.0])})
+    >>> batch = {"labels": torch.tensor([5, 6, 7]), "loss_weights": torch.tensor([1.0, 0.0, 1.0])}
+    >>> weighted_labels(nn.Identity(), batch)
     tensor([   5, -100,    7])
     """
     labels, weights = batch.get("labels"), batch.get("loss_weights")
@@ -203,11 +218,11 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
             f"The batch must have one of the 'loss_weights' for each of the 'labels', but their shapes are "
             f"{tuple(weights.shape)} and {tuple(labels.shape)}."
         )
-    if labels.is_floating_point():  # whatever the weights are: to look at them would wait for the device
+    if not _are_classes(model, labels):  # whatever the weights are: to look at them would wait for the device
         raise ValueError(
-            f"The batch has 'loss_weights' and 'labels' of {labels.dtype}, but the loss of transformers models gives "
-            f"all labels the same weight, and can ignore only classes. Leave out 'loss_weights', and samples whose "
-            f"weight is 0, or use a model of your own whose loss uses the weights."
+            f"The batch has 'loss_weights' and 'labels' of {labels.dtype} that are no classes, but the loss of "
+            f"transformers models gives all labels the same weight, and can ignore only classes. Leave out "
+            f"'loss_weights', and samples whose weight is 0, or use a model of your own whose loss uses the weights."
         )
     if (check or weights.is_cpu) and bool(((weights != 0) & (weights != 1)).any()):
         raise ValueError(
@@ -217,10 +232,11 @@ def weighted_labels(batch: Mapping[str, Any], *, check: bool = False) -> Any:
     return labels.long().masked_fill(weights == 0, IGNORED)  # bytes and booleans cannot be -100
 
 
-def metric_labels(batch: Mapping[str, Any], *, takes_weights: bool) -> Any:
+def metric_labels(model: nn.Module, batch: Mapping[str, Any], *, takes_weights: bool) -> Any:
     """Return the labels of a batch for metrics: those of weight 0 are ignored, as in the loss.
 
     Args:
+        model: The model.
         batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
         takes_weights: Whether the model takes the weights, which then may have any shape, and labels any type.
 
@@ -230,27 +246,28 @@ def metric_labels(batch: Mapping[str, Any], *, takes_weights: bool) -> Any:
     labels, weights = batch.get("labels"), batch.get("loss_weights")
     if takes_weights and isinstance(labels, Tensor):
         same = isinstance(weights, Tensor) and weights.shape == labels.shape
-        if not same or labels.is_floating_point():
+        if not same or not _are_classes(model, labels):
             return labels
-    return weighted_labels(batch)
+    return weighted_labels(model, batch)
 
 
-def count_targets(batch: Mapping[str, Any], *, takes_weights: bool, shift: bool) -> Tensor | None:
+def count_targets(model: nn.Module, batch: Mapping[str, Any], *, takes_weights: bool, shift: bool) -> Tensor | None:
     """Return the number of labels over which a loss averages, a 0-d tensor; None if they are not classes.
 
     Args:
+        model: The model.
         batch: A batch, perhaps with ``"labels"`` and ``"loss_weights"``.
         takes_weights: Whether the model takes the weights, and its loss divides by their sum, which is then returned.
         shift: Whether the first label of each row is not predicted.
 
     >>> batch = {"labels": torch.tensor([[5, 6, -100]]), "loss_weights": torch.tensor([[0.0, 0.5, 0.0]])}
-    >>> count_targets(batch, takes_weights=True, shift=True)
+    >>> count_targets(nn.Identity(), batch, takes_weights=True, shift=True)
     tensor(0.5000, dtype=torch.float64)
-    >>> count_targets({"labels": batch["labels"]}, takes_weights=True, shift=True)
+    >>> count_targets(nn.Identity(), {"labels": batch["labels"]}, takes_weights=True, shift=True)
     tensor(1)
     """
-    labels = batch.get("labels") if takes_weights else weighted_labels(batch)
-    if not isinstance(labels, Tensor) or labels.is_floating_point():
+    labels = batch.get("labels") if takes_weights else weighted_labels(model, batch)
+    if not isinstance(labels, Tensor) or not _are_classes(model, labels):
         return None
     weights = batch.get("loss_weights") if takes_weights else None
     counted, dtype = labels != IGNORED, torch.int64

@@ -173,8 +173,8 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         known = self.model_forward_args
         arguments = _transformers.forward_arguments(self.model, batch, known)
         if "loss_weights" in batch and "labels" in arguments and "loss_weights" not in arguments:
+            arguments["labels"] = _transformers.weighted_labels(self.model, batch, check=not self._are_weights_checked)
             arguments |= require_decoder_inputs(self.model, batch, known)
-            arguments["labels"] = _transformers.weighted_labels(batch, check=not self._are_weights_checked)
             self._are_weights_checked = True  # once: it waits for the device
         return self.model(**_transformers.without_cache(self.model, arguments, known))
 
@@ -205,7 +205,8 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
             batch: A mapping; integer ``"labels"`` are counted. If the model takes ``"loss_weights"``, and there is one
                 for each label, their sum is returned.
         """
-        return _transformers.count_targets(batch, takes_weights=self._takes_weights, shift=self.shift_labels)
+        takes_weights = self._takes_weights
+        return _transformers.count_targets(self.model, batch, takes_weights=takes_weights, shift=self.shift_labels)
 
     @property
     def _takes_weights(self) -> bool:
@@ -248,7 +249,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
         Raises:
             ValueError: The batch has no labels.
         """
-        labels: Any = _transformers.metric_labels(batch, takes_weights=self._takes_weights)
+        labels: Any = _transformers.metric_labels(self.model, batch, takes_weights=self._takes_weights)
         if labels is None:
             raise ValueError(f"Metrics need 'labels' in the batch, but it has only {first_of(list(batch))}.")
         if isinstance(labels, Tensor) and labels.ndim > 1 and (self.shift_labels or batch.get("mode") == "icl_task"):

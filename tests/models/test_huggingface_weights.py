@@ -119,6 +119,9 @@ def test_labels_of_rows_are_not_inputs_of_a_decoder() -> None:
     labels, weights = torch.tensor([1, 2]), torch.tensor([1.0, 0.0])
     found = model({"input_ids": ids, "labels": labels, "loss_weights": weights}).loss
     torch.testing.assert_close(found, model({"input_ids": ids[:1], "labels": labels[:1]}).loss)
+    # Nor are those of several classes at a time, which have the shape of sequences.
+    with pytest.raises(ValueError, match=r"'labels' of torch.float32 that are no classes"):
+        model({"input_ids": ids, "labels": torch.ones(2, 3), "loss_weights": torch.ones(2, 3)})
 
 
 @pytest.mark.parametrize("labels", [torch.tensor([1.0, 50.0]), torch.eye(3)[:2]])
@@ -133,6 +136,26 @@ def test_weights_of_labels_that_are_numbers_are_an_error_in_each_batch(labels: T
         with pytest.raises(ValueError, match=r"'labels' of torch.float32.* Leave out 'loss_weights'"):
             model({**batch, "loss_weights": weights})
     assert model(batch).loss.isfinite()
+
+
+@pytest.mark.parametrize(("num_labels", "problem_type"), [(1, None), (1, "regression"), (3, "regression")])
+def test_weights_of_labels_of_a_regression_that_are_integers(num_labels: int, problem_type: str | None) -> None:
+    """The ignored class -100 would be a target like others: an error, and no number is left out of a count."""
+    config = {"num_labels": num_labels, "problem_type": problem_type}
+    model = HuggingFaceModel(tiny.bert("ForSequenceClassification", **config)).eval()
+    labels = torch.tensor([0, 0] if num_labels == 1 else [[1, 50, 3], [2, -100, 4]])
+    batch = {**tiny.texts([8, 8]), "labels": labels}
+    weighted = {**batch, "loss_weights": torch.ones_like(labels)}
+    for use in (model, model.__count_targets__):
+        with pytest.raises(ValueError, match=r"'labels' of torch.int64 that are no classes.* Leave out 'loss_weights'"):
+            use(weighted)
+    assert model.__count_targets__(batch) is None
+
+
+def test_tokens_are_classes_whatever_the_configuration_of_a_language_model_says() -> None:
+    batch, _ = weighted()
+    model, same = (HuggingFaceModel(tiny.gpt2(**more)).eval() for more in ({}, {"num_labels": 1}))
+    assert torch.equal(same(batch).loss, model(batch).loss)
 
 
 def test_weights_that_change_later_are_checked_too() -> None:
