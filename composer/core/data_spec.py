@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, cast
@@ -40,7 +41,9 @@ class DataSpec:
         microbatch_transforms: Applied to each microbatch before its forward pass.
         split_batch: ``(batch, microbatch_size) -> microbatches``, one or more.
         get_num_samples_in_batch: ``(batch) -> int``; other numbers are accepted, also as tensors. The timestamp counts
-            an integer number of samples; the loss weight of a microbatch is the number as returned.
+            an integer number of samples; the loss weight of a microbatch is the number as returned. If the tensors of a
+            batch differ in length, those of this length are split into microbatches, and each microbatch gets all of
+            the others.
         get_num_tokens_in_batch: ``(batch) -> int``, or a mapping with ``"total"`` (int) and ``"loss_generating"``
             (int or tensor, the number of tokens that the loss averages over). The timestamp counts the total. Only with
             ``Trainer(accumulate_train_batch_on_tokens=True)`` is the other entry, or a plain number, the loss weight of
@@ -83,9 +86,12 @@ class DataSpec:
             num_samples = whole_number("num_samples", num_samples)
         self.batch_transforms = device_transforms if batch_transforms is None else batch_transforms
         self.microbatch_transforms = microbatch_transforms
-        self.split_batch = split_batch or split
-        self.join_batches = join_batches or join
         self.get_num_samples_in_batch = get_num_samples_in_batch or self._default_get_num_samples_in_batch
+        own = self.get_num_samples_in_batch
+        count = None if own is count_samples else own
+        self.__split = split if count is None else functools.partial(split, count=count)
+        self.split_batch = split_batch or self.__split
+        self.join_batches = join_batches or (join if count is None else functools.partial(join, count=count))
         self.__count_tokens = get_num_tokens_in_batch
         self.__epoch_iterators: EpochIterators | None = None
         dataset = getattr(dataloader, "dataset", None)
@@ -171,7 +177,7 @@ class DataSpec:
     @property
     def __splits_itself__(self) -> bool:
         """Whether the user defines how batches are split."""
-        return self.split_batch is not split
+        return self.split_batch is not self.__split
 
     def __microbatches__(self, batch: Batch, size: int | None, samples: int) -> Sequence[Batch]:
         """Return the microbatches of a batch, for gradient accumulation.

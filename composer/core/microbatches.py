@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,9 +13,13 @@ from torch import Tensor
 from composer import trees
 from composer._containers import is_mapping, is_sequence, rebuild, with_attributes, with_items
 from composer.core.types import Batch
+from composer.core.user_counts import as_quantity
 from composer.warnings import ComposerWarning
 
 __all__ = ["as_microbatch", "count_samples", "join", "split"]
+
+Count: TypeAlias = Callable[[Batch], Any]
+"""``(batch) -> number of samples``, as users define it."""
 
 
 def count_samples(batch: Batch) -> int:
@@ -57,7 +61,7 @@ def count_samples(batch: Batch) -> int:
     return sizes.pop()
 
 
-def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
+def split(batch: Batch, microbatch_size: int, count: Count | None = None) -> Sequence[Batch]:
     """Split a batch into microbatches along the first dimension of its tensors; the last may be smaller.
 
     Tensors and arrays are split, in mappings, sequences and dataclasses too, which keep their class; but a plain list
@@ -68,6 +72,8 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     Args:
         batch: The batch.
         microbatch_size: Number of samples in a microbatch.
+        count: Returns the number of samples of the batch, if its tensors differ in length: those of this length are
+            split. Without it, or if none has this length, these are the longest.
 
     Raises:
         NotImplementedError: The batch contains nothing to split.
@@ -77,10 +83,12 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     [(tensor([0, 1]), {'y': tensor([0, 1])}), (tensor([2]), {'y': tensor([2])})]
     >>> split({"text": ["a", "b", "c"]}, 2)
     [{'text': ['a', 'b']}, {'text': ['c']}]
+    >>> split({"text": ["a", "b"], "choices": ["x", "y", "z"]}, 1, count=lambda batch: len(batch["text"]))
+    [{'text': ['a'], 'choices': ['x', 'y', 'z']}, {'text': ['b'], 'choices': ['x', 'y', 'z']}]
     """
     if not isinstance(microbatch_size, SupportsIndex) or int(microbatch_size) < 1:
         raise ValueError(f"microbatch_size must be a positive integer; got {microbatch_size!r}.")
-    total, depth = _extent(batch)
+    total, depth = _extent(batch, count)
     parts = _split(batch, int(microbatch_size), total, depth)
     if parts is None:
         raise NotImplementedError(
@@ -91,7 +99,7 @@ def split(batch: Batch, microbatch_size: int) -> Sequence[Batch]:
     return [tuple(part) for part in parts] if type(batch) is list and depth > 0 else parts
 
 
-def join(batches: Sequence[Batch]) -> Batch:
+def join(batches: Sequence[Batch], count: Count | None = None) -> Batch:
     """Join batches along the first dimension of their tensors, the reverse of :func:`split`; the order is kept.
 
     Tensors, arrays and lists with one entry for each sample are concatenated, in mappings, sequences and dataclasses
@@ -104,6 +112,7 @@ def join(batches: Sequence[Batch]) -> Batch:
 
     Args:
         batches: One or more batches of the same structure.
+        count: Returns the number of samples of a batch, as for :func:`split`.
 
     Raises:
         ValueError: They cannot be joined.
@@ -114,7 +123,7 @@ def join(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     if len(batches) == 1:
         return first
-    extents = [_extent(batch) for batch in batches]
+    extents = [_extent(batch, count) for batch in batches]
     totals = [total for total, _ in extents]
     if not all(totals):
         raise _join_error("", "contains neither a tensor nor a list of samples, or lists of different lengths")
@@ -143,20 +152,39 @@ def _rows(leaf: Any) -> int | None:
     return int(shape[0]) if isinstance(shape, tuple) and shape else None
 
 
-def _extent(batch: Batch) -> tuple[int, int]:
+def _extent(batch: Batch, count: Count | None = None) -> tuple[int, int]:
     """Return the number of samples and its depth in the batch: that of the longest tensor at the outermost level.
 
-    Without tensors or arrays, it is the length of the lists of samples; 0 if their lengths differ or there are none.
+    Without tensors or arrays, it is the length of the lists of samples; 0 if their lengths differ or there are none. If
+    lengths differ and ``count`` returns one of them, it is that one.
     """
+    if count is not None and (given := _given_extent(batch, count)):
+        return given
+    for lengths, depth in _rows_by_level(batch):
+        return max(lengths), depth
+    found = list(_lengths_of_lists(batch))
+    return (found[0][0], min(depth for _, depth in found)) if len({length for length, _ in found}) == 1 else (0, 0)
+
+
+def _given_extent(batch: Batch, count: Count) -> tuple[int, int] | None:
+    """Return the number of samples by the user's function and its depth, of tensors first; None if nothing has it."""
+    found = [(length, depth) for lengths, depth in _rows_by_level(batch) for length in lengths]
+    found += _lengths_of_lists(batch)
+    if len({length for length, _ in found}) < 2:
+        return None  # the function need not be called, which may wait for a device
+    samples = as_quantity("get_num_samples_in_batch", count(batch))
+    return next((extent for extent in found if extent[0] == samples), None)
+
+
+def _rows_by_level(batch: Batch) -> Iterator[tuple[list[int], int]]:
+    """Yield the lengths of tensors and arrays in a batch, and their depth, from the outermost level that has any."""
     level, depth = [batch], 0
     while level:
         lengths = [rows for value in level if (rows := _rows(value)) is not None]
         if lengths:
-            return max(lengths), depth
+            yield lengths, depth
         level = [part for value in level for part in _open(value)[0]]
         depth += 1
-    found = list(_lengths_of_lists(batch))
-    return (found[0][0], min(depth for _, depth in found)) if len({length for length, _ in found}) == 1 else (0, 0)
 
 
 def _lengths_of_lists(batch: Batch) -> Iterator[tuple[int, int]]:

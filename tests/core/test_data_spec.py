@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import copy
 import re
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from composer import ComposerModel, Trainer
 from composer.core import DataSpec, ensure_data_spec
+from composer.warnings import ComposerWarning
 from tests.common import Unsized
 from tests.core.test_microbatches import Encoding, rows
 
@@ -112,3 +116,67 @@ class TestSpec:
 
         assert data_spec.DataSpec is DataSpec
         assert data_spec.ensure_data_spec is ensure_data_spec
+
+
+SHARED = {"x": torch.arange(4), "table": torch.arange(10), "inner": {"y": torch.arange(4)}}
+
+
+@pytest.mark.filterwarnings("ignore:A tensor in the batch has 10 rows:composer.warnings.ComposerWarning")
+@pytest.mark.parametrize(
+    "batch",
+    [
+        SHARED,
+        {"table": torch.arange(10), "inner": [torch.arange(4), torch.arange(4)]},
+        {"x": ["a", "b", "c", "d"], "table": torch.arange(10)},
+        {"x": ["a", "b", "c", "d"], "table": list("choices")},
+    ],
+    ids=["fields", "inner", "list", "lists"],
+)
+def test_what_has_the_number_of_samples_of_the_user_is_split(batch: dict[str, Any]) -> None:
+    """The rest, here longer, belongs to the batch: each microbatch gets all of it."""
+    spec = DataSpec([], get_num_samples_in_batch=lambda batch: len(batch["x"] if "x" in batch else batch["inner"][0]))
+    parts = spec.split_batch(batch, 3)
+    assert [spec.get_num_samples_in_batch(part) for part in parts] == [3, 1]
+    assert all(len(part["table"]) == len(batch["table"]) for part in parts)
+    assert str(spec.join_batches(parts)) == str(batch)
+    assert not spec.__splits_itself__
+    assert not copy.deepcopy(spec).__splits_itself__
+
+
+def test_a_number_of_samples_that_nothing_has_does_not_change_how_a_batch_is_split() -> None:
+    """As with sequence packing, where it is that of the documents; it is not asked for if the lengths agree."""
+    calls: list[Any] = []
+    spec = DataSpec([], get_num_samples_in_batch=lambda batch: calls.append(batch) or 2.5)
+    assert [len(part["x"]) for part in spec.split_batch({"x": torch.arange(4), "y": torch.arange(4)}, 2)] == [2, 2]
+    assert calls == []
+    with pytest.warns(ComposerWarning, match="has 2 rows, but there are 4 samples"):
+        assert [len(part["x"]) for part in spec.split_batch({"x": torch.arange(4), "y": torch.arange(2)}, 2)] == [2, 2]
+    assert len(calls) == 1
+
+
+@pytest.mark.filterwarnings("ignore:A tensor in the batch has 10 rows:composer.warnings.ComposerWarning")
+def test_microbatches_with_a_longer_shared_tensor_train_like_the_full_batch() -> None:
+    class Model(ComposerModel):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(3, 3).double()
+
+        def forward(self, batch: Any) -> Any:
+            return self.layer(batch["x"]) @ batch["table"].mean(0)
+
+        def loss(self, outputs: Any, batch: Any) -> Any:
+            return outputs.square().mean()
+
+    def trained(size: int | None) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        shapes = {"x": (4, 3), "table": (10, 3)}
+        batch = {name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()}
+        model = Model()
+        data = DataSpec([batch], get_num_samples_in_batch=lambda batch: len(batch["x"]))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        arguments: dict[str, Any] = {"optimizers": optimizer, "device_train_microbatch_size": size}
+        Trainer(model=model, train_dataloader=data, max_duration="1ba", progress_bar=False, **arguments).fit()
+        return model.layer.weight
+
+    torch.testing.assert_close(trained(3), trained(None))
