@@ -66,6 +66,28 @@ class MetricTarget:
         """
         return reaches(value, self.value, self.mode)
 
+    def check_direction(self, larger_is_better: bool | None) -> None:
+        """Check that the target asks for better values of the metric, not for worse ones.
+
+        Args:
+            larger_is_better: Whether larger values of the metric are better; None if unknown, where any target is fine.
+
+        Raises:
+            ValueError: The target is in the other direction.
+
+        >>> MetricTarget.parse("Accuracy<=0.9").check_direction(True)
+        Traceback (most recent call last):
+        ...
+        ValueError: target='Accuracy<=0.9': larger values of Accuracy are better. Write Accuracy>=0.9.
+        """
+        if larger_is_better in (None, self.mode == "max"):
+            return
+        given, relation, better = (">=", "<=", "smaller") if self.mode == "max" else ("<=", ">=", "larger")
+        raise ValueError(
+            f"target={f'{self.metric}{given}{self.value:g}'!r}: {better} values of {self.metric} are better. Write "
+            f"{self.metric}{relation}{self.value:g}."
+        )
+
     @property
     def condition(self) -> str:
         """The target without the metric: ">= 0.96"."""

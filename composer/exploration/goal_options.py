@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from composer.core.metric_direction import require_direction
 from composer.core.metric_names import MetricName, find_metric
+from composer.core.metric_target import MetricTarget
 from composer.exploration.durations import as_seconds
 from composer.exploration.goal import Goal, as_share
 
@@ -79,15 +80,9 @@ class GoalOptions:
         Goal(metric='eval/MulticlassAccuracy', maximize=True, target=None, seconds=600.0)
         """
         if self.target is not None:
-            goal = Goal.parse(self.target)
-            _, maximize = _chosen(metrics, goal.metric)
-            if maximize not in (None, goal.maximize):
-                better, relation = ("larger", ">=") if maximize else ("smaller", "<=")
-                raise ValueError(
-                    f"target={self.target!r}: {better} values of {goal.metric} are better. Write "
-                    f"{goal.metric}{relation}{goal.target:g}."
-                )
-            return goal
+            target = MetricTarget.parse(self.target)
+            target.check_direction(_chosen(metrics, target.metric)[1])
+            return Goal.parse(self.target)
         name = self.metric
         if name is None:
             if len(metrics) > 1:

@@ -155,8 +155,8 @@ def compare_runs(
         FileNotFoundError: A run does not exist, or has no log.
         MissingConditionalImportError: Groups have several runs, and SciPy is not installed.
         TypeError: A run has another type, or a group is a run rather than a list of runs.
-        ValueError: There are fewer than two runs, one is given twice, or has no metrics or not this metric; or an
-            argument is not valid.
+        ValueError: There are fewer than two runs, one is given twice, or has no metrics or not this metric; the target
+            asks for worse values of its metric; or an argument is not valid.
 
     >>> print(composer.compare_runs("runs/adamw", "runs/muon", target="eval/loss<=3.3"))  # doctest: +SKIP
     """
@@ -166,7 +166,10 @@ def compare_runs(
     name = choose_metric(every, metric if metric is not None or goal is None else goal.metric)
     if goal is not None and choose_metric(every, goal.metric) != name:
         raise ValueError(f"metric={metric!r} and target={target!r} name different metrics. Give one of them.")
-    larger = direction(name) if goal is None else goal.mode == "max"
+    larger = direction(name)
+    if goal is not None:
+        goal.check_direction(larger)
+        larger = goal.mode == "max"
     rows = list(_rows(found, every, name, larger, goal))
     front, dominated = pareto_front(found, name, larger)
     return RunComparison(

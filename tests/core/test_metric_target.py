@@ -32,3 +32,21 @@ def test_a_metric_in_float32_reaches_what_it_equals() -> None:
     assert target.is_reached(0.949999988079071)
     assert not target.is_reached(0.94999)
     assert target.condition == ">= 0.95"
+
+
+@pytest.mark.parametrize(
+    ("text", "larger_is_better", "remedy"),
+    [
+        ("accuracy<=0.9", True, r"larger values of accuracy are better. Write accuracy>=0.9."),
+        ("loss >= 0.4", False, r"target='loss>=0.4': smaller values of loss are better. Write loss<=0.4."),
+    ],
+)
+def test_a_target_in_the_wrong_direction(text: str, larger_is_better: bool, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        MetricTarget.parse(text).check_direction(larger_is_better)
+
+
+def test_the_right_direction_and_an_unknown_one() -> None:
+    MetricTarget.parse("accuracy>=0.9").check_direction(True)
+    MetricTarget.parse("spread>=0.9").check_direction(None)
+    MetricTarget.parse("spread<=0.9").check_direction(None)

@@ -56,6 +56,11 @@ def test_groups_of_seeds() -> None:
     assert same.better(same.differences[0]) is None
 
 
+def test_a_target_in_the_wrong_direction_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"larger values of Accuracy are better. Write Accuracy>=0.95."):
+        compare_runs(*both(1, 2), target="Accuracy<=0.95")
+
+
 def test_the_order_of_the_groups_only_changes_signs() -> None:
     runs = both(1, 2, 3)
     one, two = (
