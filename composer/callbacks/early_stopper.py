@@ -36,7 +36,8 @@ class EarlyStopper(Callback):
     never an improvement: it uses up patience, and if the first value is NaN, any number improves on it. The metric is
     checked after each evaluation of its data; training metrics at the end of each epoch, or of each batch if
     ``patience`` is in batches, which then synchronizes with the device in each batch. Checkpoints contain the best
-    value and its time, so a resumed run stops where the uninterrupted one does.
+    value and its time, so a resumed run stops where the uninterrupted one does; with a training metric and a checkpoint
+    in the middle of an epoch, only with ``Trainer(save_metrics=True)``, since the metric else covers the rest of it.
 
     Args:
         monitor: Name of the metric: "eval/MulticlassAccuracy", or as it is logged, "metrics/eval/MulticlassAccuracy",
