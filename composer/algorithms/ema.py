@@ -137,6 +137,7 @@ class EMA(Algorithm):
         self._is_shared = False
         # Pairs of weights and averages, cached so that a step need not collect them.
         self._pairs: Pairs | None = None
+        self._num_optimized = 0
 
     @property
     def ema_weights_active(self) -> bool:
@@ -194,16 +195,19 @@ class EMA(Algorithm):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Restore the trained weights, on the device."""
         self._swap_out(state.model)
-        self._refresh_pairs(state.model)
+        self._pair_all(state)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Pair the averages with weights of layers that were replaced."""
         self._refresh_pairs(state.model)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Restore the trained weights, also after an evaluation that failed."""
+        """Restore the trained weights, also after an evaluation that failed; pair those that an optimizer got since."""
         if self._training is not None:
             self._swap_out(state.model)
+        # Not at the next epoch: a run that resumes before it pairs all weights that there are.
+        if _num_optimized(state) != self._num_optimized:
+            self._pair_all(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the averages if the interval is in batches."""
@@ -269,6 +273,10 @@ class EMA(Algorithm):
         """Return whether averaging starts now."""
         return self.ema_start.value <= 0 or state.progress(self.ema_start.unit) >= self.ema_start.value
 
+    def _pair_all(self, state: State) -> None:
+        self._refresh_pairs(state.model)
+        self._num_optimized = _num_optimized(state)
+
     def _refresh_pairs(self, model: nn.Module) -> None:
         if self.ema_started:
             self._pair(model)
@@ -296,6 +304,11 @@ class EMA(Algorithm):
 
     def _is_trained(self, model: nn.Module) -> bool:
         return self._pairs is not None and self._pairs.are_of(weights_of(model))
+
+
+def _num_optimized(state: State) -> int:
+    """Return the number of weights that the optimizers have."""
+    return sum(len(group["params"]) for optimizer in state.optimizers for group in optimizer.param_groups)
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:
