@@ -16,7 +16,7 @@ from composer.dist.dtensor import local_tensors
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Pairs", "average_of", "shared_weights", "weights_of"]
+__all__ = ["Pairs", "average_of", "num_optimized", "shared_weights", "weights_of"]
 
 
 class Pairs:
@@ -91,3 +91,8 @@ def shared_weights(state: State) -> AbstractContextManager[None]:
     """
     replicas = state.replicas
     return nullcontext() if replicas is None or replicas.count == 1 else replicas.evaluation_weights()
+
+
+def num_optimized(state: State) -> int:
+    """Return the number of weights that the optimizers have; if it changes, averages must be paired again."""
+    return sum(len(group["params"]) for optimizer in state.optimizers for group in optimizer.param_groups)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 
 from composer._text import in_unit_interval
-from composer.algorithms._weight_averaging import Pairs, average_of, shared_weights, weights_of
+from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized, shared_weights, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -206,7 +206,7 @@ class EMA(Algorithm):
         if self._training is not None:
             self._swap_out(state.model)
         # Not at the next epoch: a run that resumes before it pairs all weights that there are.
-        if _num_optimized(state) != self._num_optimized:
+        if num_optimized(state) != self._num_optimized:
             self._pair_all(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
@@ -275,7 +275,7 @@ class EMA(Algorithm):
 
     def _pair_all(self, state: State) -> None:
         self._refresh_pairs(state.model)
-        self._num_optimized = _num_optimized(state)
+        self._num_optimized = num_optimized(state)
 
     def _refresh_pairs(self, model: nn.Module) -> None:
         if self.ema_started:
@@ -304,11 +304,6 @@ class EMA(Algorithm):
 
     def _is_trained(self, model: nn.Module) -> bool:
         return self._pairs is not None and self._pairs.are_of(weights_of(model))
-
-
-def _num_optimized(state: State) -> int:
-    """Return the number of weights that the optimizers have."""
-    return sum(len(group["params"]) for optimizer in state.optimizers for group in optimizer.param_groups)
 
 
 def _interval(argument: str, time: str | Time | int) -> Time:

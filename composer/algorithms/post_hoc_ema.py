@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer._text import whole_number
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
-from composer.algorithms._weight_averaging import Pairs, average_of, shared_weights, weights_of
+from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized, shared_weights, weights_of
 from composer.checkpoint import file_format
 from composer.checkpoint.sharded_tensors import shard_like
 from composer.core.algorithm import Algorithm
@@ -202,6 +202,7 @@ class PostHocEMA(Algorithm):
         self._averages: list[dict[str, Tensor]] = [{} for _ in self.lengths]
         # Pairs of weights and averages, cached so that a step need not collect them.
         self._pairs: list[Pairs] = []
+        self._num_optimized = 0
         self._in_memory: list[EMASnapshot] = []
         self._files: list[str] = []
 
@@ -231,11 +232,16 @@ class PostHocEMA(Algorithm):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Pair the weights of the model, now on its device, with their averages."""
-        self._pair(state.model)
+        self._pair_all(state)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Pair the averages with weights of layers that were replaced."""
         self._pair(state.model)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Pair the weights that an optimizer got since; not at the next epoch, as a run may resume before it."""
+        if num_optimized(state) != self._num_optimized:
+            self._pair_all(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the averages, and take snapshots when they are due."""
@@ -285,6 +291,10 @@ class PostHocEMA(Algorithm):
         self._in_memory = [EMASnapshot(**snapshot) for snapshot in state["snapshots"]]
         self._files = list(state["files"])
         self._pairs = []
+
+    def _pair_all(self, state: State) -> None:
+        self._pair(state.model)
+        self._num_optimized = num_optimized(state)
 
     def _pair(self, model: nn.Module) -> None:
         weights = weights_of(model)

@@ -9,13 +9,14 @@ Optima and Better Generalization, Izmailov et al. 2018, https://arxiv.org/abs/18
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer._text import non_negative, one_of, whole_number
-from composer.algorithms._weight_averaging import Pairs, average_of
+from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time
@@ -113,14 +114,18 @@ class SWA(Algorithm):
         self._events = 0
         self._averages: dict[str, Tensor] = {}
         self._pairs: Pairs | None = None
+        self._num_optimized = 0
         # The learning rate of each group when averaging started.
         self._initial_rates: list[float] | None = None
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Pair the parameters with a loaded average, which moves to their device."""
-        self._pairs = None
-        if self._averages:
-            self._pair(state)
+        self._pair_all(state)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Pair the weights that an optimizer got since; not at the next update, as a run may resume before it."""
+        if num_optimized(state) != self._num_optimized:
+            self._pair_all(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Update the average if the interval is in batches; end when it is time."""
@@ -196,6 +201,11 @@ class SWA(Algorithm):
         self._pair(state).average(1 / (self.num_averaged + 1))
         self.num_averaged += 1
 
+    def _pair_all(self, state: State) -> None:
+        self._num_optimized, self._pairs = num_optimized(state), None
+        if self._averages:
+            self._pair(state)
+
     def _pair(self, state: State) -> Pairs:
         """Pair the parameters with their averages."""
         if self._pairs is None:
@@ -206,14 +216,22 @@ class SWA(Algorithm):
 
     def _set_learning_rates(self, state: State) -> None:
         """Override the learning rates that the schedulers have just set for the next step."""
-        for group, initial in zip(_groups(state), self._initial_rates or (), strict=True):
+        for group, initial in self._groups_with_rates(state):
             _set_rate(group, self.rate_at(initial, self.num_averaged))
 
     def _reset_learning_rates(self, state: State) -> None:
         """Return control to the schedulers; without any, restore the initial learning rates."""
-        if self.schedule_swa_lr and self._initial_rates is not None and not state.schedulers:
-            for group, initial in zip(_groups(state), self._initial_rates, strict=True):
+        if self.schedule_swa_lr and not state.schedulers:
+            for group, initial in self._groups_with_rates(state):
                 _set_rate(group, initial)
+
+    def _groups_with_rates(self, state: State) -> Iterator[tuple[dict[str, Any], float]]:
+        """Yield the parameter groups and their learning rates when averaging started, or when they were added."""
+        if self._initial_rates is None:
+            return
+        groups = _groups(state)
+        self._initial_rates += [float(group["lr"]) for group in groups[len(self._initial_rates) :]]
+        yield from zip(groups, self._initial_rates, strict=True)
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:

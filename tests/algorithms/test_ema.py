@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from composer import Callback, Trainer
 from composer.algorithms import EMA, compute_ema
 from composer.algorithms._weight_averaging import weights_of
 from composer.core.replicas import Replicas
 from composer.core.time import Time
 from composer.core.traits import Traits
-from composer.models import ComposerClassifier
 from tests import loop
 from tests.algorithms.cases import Case, make_batches, make_model, same, weights
 
@@ -250,43 +248,6 @@ def test_layers_replaced_later_start_anew():
     tick(engine)
     assert set(algorithm._averages) == {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert torch.equal(algorithm._averages["1.weight"], model[1].weight)
-
-
-def test_layers_added_in_an_epoch_are_averaged_after_resuming_as_without(tmp_path):
-    def train(load_path=None):
-        torch.manual_seed(0)
-        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-        model = ComposerClassifier(nn.Sequential(first, *([second] if load_path else [])), num_classes=4)
-
-        class Add(Callback):
-            def batch_start(self, state, logger):
-                if state.timestamp.batch == 1:
-                    state.model.module.append(second)
-                    state.optimizers[0].add_param_group({"params": second.parameters()})
-
-        data = [(torch.randn(8, 4), torch.arange(8) % 4) for _ in range(6)]
-        ema = EMA(half_life="2ba")
-        trainer = Trainer(
-            model=model,
-            train_dataloader=data,
-            max_duration="1ep",
-            optimizers=torch.optim.SGD(first.parameters(), lr=0.5),
-            algorithms=ema,
-            callbacks=Add(),
-            load_path=load_path,
-            save_folder=str(tmp_path / "saved"),
-            save_interval="3ba",
-            save_overwrite=True,
-            save_filename="{batch}.pt",
-            progress_bar=False,
-        )
-        trainer.fit()
-        return ema.get_ema_model(copy.deepcopy(model)).state_dict()
-
-    whole = train()
-    resumed = train(str(tmp_path / "saved" / "3.pt"))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert "module.1.weight" in whole
 
 
 def test_shared_weights_are_averaged_once():
