@@ -145,7 +145,7 @@ class StepRecorder(DoctorProbe):
         self._periodic = {part: {"count": 0, "seconds": 0.0, "steps": 0} for part in ("evaluation", "saving")}
         self._result: dict[str, Any] = {"periodic": self._periodic}
         self._timer: StepTimer | None = None
-        self._own_savers = 0  # checkpoint savers among the callbacks
+        self._own: dict[str, Any] = {}  # facts that only the arguments show
         self._errors, self._noting = OutputErrors(), contextlib.ExitStack()
         self._noting.enter_context(self._errors.noted())  # from the hyperparameters on
 
@@ -153,7 +153,8 @@ class StepRecorder(DoctorProbe):
         """Return the arguments of the trainer with the timer."""
         restored = super().init(arguments, given)
         self._timer = StepTimer(self._clock, self._ended, fused=fuses_loss(restored.get("compile_config")))
-        self._own_savers = sum(isinstance(one, CheckpointSaver) for one in restored["callbacks"])
+        own_savers = sum(isinstance(one, CheckpointSaver) for one in restored["callbacks"])
+        self._own = {"own_savers": own_savers, "grad_accum": restored.get("grad_accum") is not None}
         restored["callbacks"] = [self._timer, *restored["callbacks"]]
         return restored
 
@@ -183,9 +184,8 @@ class StepRecorder(DoctorProbe):
                 "such as early stopping."
             )
         left_out = [*self._left_out, *sorted(self._errors.refused)]
-        own = {"left_out": left_out, "own_savers": self._own_savers}
         self._result["errors"] = self._errors.to_json()
-        self._result["facts"] = {**facts_of(trainer), **own}
+        self._result["facts"] = {**facts_of(trainer), "left_out": left_out, **self._own}
         self._result["seconds_per_operator"] = seconds_per_operator()
         if dist.get_world_size() > 1:
             results = dist.all_gather_object(self._result)

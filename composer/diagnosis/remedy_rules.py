@@ -54,7 +54,8 @@ def _data(facts: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[Rem
     for number in sorted({0, 1, 2, 4, facts["cores"]}):
         if number != present and number <= max(2, facts["cores"]) and not (number == 0 and share < 0.1):
             changes = [f"train_dataloader.num_workers={number}"]
-            lines = f"DataLoader(..., num_workers={number})"
+            without = "".join(f", {name}={none}" for name, none in data.get("worker_arguments", {}).items())
+            lines = f"DataLoader(..., num_workers=0{without})"
             if number:
                 changes.append("train_dataloader.persistent_workers=True")
                 lines = f"DataLoader(..., num_workers={number}, persistent_workers=True)"
@@ -93,7 +94,8 @@ def _computation(facts: Mapping[str, Any], compute: float, forwards: float) -> I
     """Yield the remedies of the forward and backward pass that change no more than rounding."""
     if facts["convolutions"] and not facts.get("channels_last") and compute > _COMPUTE:
         change = ("algorithms+=ChannelsLast()",)
-        lines = "from composer.algorithms import ChannelsLast\nTrainer(..., algorithms=[ChannelsLast()])"
+        present = "".join(f"{name}(...), " for name in facts.get("algorithms", ()))
+        lines = f"from composer.algorithms import ChannelsLast\nTrainer(..., algorithms=[{present}ChannelsLast()])"
         yield Remedy("channels_last", change, lines=lines)
     yield from _microbatches(facts, compute, forwards)
     if facts["compiled"] or compute <= _COMPUTE:
@@ -112,7 +114,8 @@ def _microbatches(facts: Mapping[str, Any], compute: float, forwards: float) -> 
     def microbatch(size: int | None) -> Remedy:
         name = "microbatch-whole" if size is None else f"microbatch-{size}"
         changes = (f"device_train_microbatch_size={size}", "grad_accum=None")
-        lines = f"Trainer(..., device_train_microbatch_size={size})"
+        old = ", grad_accum=None" if facts.get("grad_accum") else ""  # of the two, only one can be given
+        lines = f"Trainer(..., device_train_microbatch_size={size}{old})"
         return Remedy(name, changes, lines=lines, exact=exact, group="microbatch")
 
     if forwards > 1 and present:
@@ -126,10 +129,15 @@ def _microbatches(facts: Mapping[str, Any], compute: float, forwards: float) -> 
 def _precision(facts: Mapping[str, Any], compute: float) -> Iterator[Remedy]:
     """Yield the remedies that change numbers, which are reported separately."""
     if facts["float64"]:
+        present = facts.get("batch_transforms")
+        before = ""
+        if present is not None:
+            remark = "" if present else "  # the function that is there"
+            before = f"    batch = {present or 'batch_transforms'}(batch){remark}\n"
         lines = (
             "from composer import DataSpec, trees\n"
             "model.float()\n"
-            "def to_float32(batch):\n"
+            f"def to_float32(batch):\n{before}"
             "    return trees.map_tensors(lambda t: t.float() if t.is_floating_point() else t, batch)\n"
             "DataSpec(..., batch_transforms=to_float32)"
         )

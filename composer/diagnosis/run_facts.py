@@ -40,6 +40,8 @@ __all__ = ["facts_of", "interval_of"]
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 # How often a callback or logger logs, in batches.
 _INTERVALS = ("batch_log_interval", "flush_interval")
+# Arguments of a loader that require workers, and what they are without.
+_WITHOUT_WORKERS = {"persistent_workers": False, "prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
 
 
 def facts_of(trainer: Trainer) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "convolutions": any(isinstance(module, _CONVOLUTIONS) for module in state.model.modules()),
         "channels_last": any(type(a).__name__ == "ChannelsLast" for a in state.algorithms)
         or any(_is_channels_last(p) for p in parameters),
+        "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
         "compiled": is_compiled(run),
         "anomaly": torch.is_anomaly_enabled(),
         "microbatch": state.device_train_microbatch_size,
@@ -97,6 +100,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "savers": len(savers),
         "saves_in_background": all(saver.asynchronous for saver in savers),
         "optimizers": [_optimizer(one) for one in state.optimizers],
+        "batch_transforms": _transform(state.train_phase.loader),
         "data": _data(state.train_phase.loader),
     }
 
@@ -165,6 +169,15 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
     }
 
 
+def _transform(spec: Any) -> str | None:
+    """Return the name of the function that transforms batches, empty if it has none; None without a function."""
+    transform = getattr(spec, "batch_transforms", None)
+    if transform is None:
+        return None
+    name: str = getattr(transform, "__name__", "")
+    return name if name.isidentifier() else ""
+
+
 def _data(spec: Any) -> dict[str, Any]:
     loader = spec.dataloader if isinstance(spec, DataSpec) else getattr(spec, "dataloader", spec)
     facts: dict[str, Any] = {"loader": type(loader).__name__, "is_loader": type(loader) is DataLoader}
@@ -180,6 +193,9 @@ def _data(spec: Any) -> dict[str, Any]:
         "dataset": type(dataset).__name__,
         "iterable": isinstance(dataset, IterableDataset),
         "workers": loader.num_workers,
+        "worker_arguments": {
+            name: none for name, none in _WITHOUT_WORKERS.items() if getattr(loader, name, none) != none
+        },
         "persistent": loader.persistent_workers,
         "prefetch": loader.prefetch_factor,
         "pinned": loader.pin_memory,

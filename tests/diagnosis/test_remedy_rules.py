@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,7 @@ from torch import nn
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 from composer import Trainer
+from composer.algorithms import LabelSmoothing
 from composer.callbacks import CheckpointSaver, OptimizerMonitor
 from composer.core.logger import LoggerDestination
 from composer.loggers import CSVLogger
@@ -107,6 +110,10 @@ class Block(nn.Module):
         self.inner = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
     def forward(self, x):
         return self.inner(x)
+
+def scaled(batch):
+    seen.append("scaled")
+    return batch
 
 class Mine(LoggerDestination):
     def log_metrics(self, metrics, step=None):
@@ -139,11 +146,23 @@ OBJECTS = {
 }
 
 
-def pasted(remedy: Remedy) -> str:
-    """The program with the lines of a remedy, as a user would write them: ``...`` stands for what is there."""
+def extended(call: str, given: Mapping[str, str], added: str) -> str:
+    """A call with arguments, and lines of a remedy: ``...`` stands for what is there, and names are replaced."""
+    new: Any = ast.parse(f"call({added})", mode="eval").body
+    arguments = {**given, **{each.arg: ast.unparse(each.value) for each in new.keywords}}
+    if "num_workers" in arguments:
+        call = call.replace(", num_workers=WORKERS", "")
+    texts = [f"{name}={text.replace('LabelSmoothing(...)', 'LabelSmoothing(0.1)')}" for name, text in arguments.items()]
+    return f"{call.removesuffix(')')}, {', '.join(texts)})".replace("(, ", "(")
+
+
+def pasted(remedy: Remedy, given: Mapping[str, Mapping[str, str]]) -> str:
+    """The program with more arguments, and with the lines of a remedy, as a user would write them."""
     *before, last = remedy.lines.splitlines()
     program = PROGRAM
     name = last.partition("(")[0]
+    for other in given.keys() & OBJECTS.keys() - {name}:
+        program = program.replace(OBJECTS[other], extended(OBJECTS[other], given[other], ""))
     if last.startswith("if step"):
         program = program.replace("        seen.append", f"        {last}\n        seen.append")
     elif name == "DataSpec":
@@ -152,9 +171,8 @@ def pasted(remedy: Remedy) -> str:
         program = program.replace(OBJECTS["DataLoader"], f"loader = {last}")
     elif name in OBJECTS:
         added = last.removeprefix(f"{name}(").removeprefix("..., ").removesuffix(")")
-        old = OBJECTS[name].replace(", num_workers=WORKERS", "") if "num_workers" in added else OBJECTS[name]
         assert program.count(OBJECTS[name]) == 1
-        program = program.replace(OBJECTS[name], f"{old.removesuffix(')')}, {added})".replace("(, ", "("))
+        program = program.replace(OBJECTS[name], extended(OBJECTS[name], given.get(name, {}), added))
     else:
         before.append(last)
     program = program.replace("# before the objects", "\n".join(before))
@@ -187,8 +205,33 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("remedy", CASES, ids=lambda remedy: remedy.name)
-def test_the_lines_work_when_they_are_pasted(remedy: Remedy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+OLD = {"Trainer": {"grad_accum": "4"}}
+WORKERS = {"DataLoader": {"num_workers": "1", "persistent_workers": "True", "prefetch_factor": "4", "timeout": "90"}}
+WITHOUT = {"persistent_workers": False, "prefetch_factor": None, "timeout": 0}
+DATA_OF_WORKERS = {**DATA, "workers": 1, "persistent": True, "prefetch": 4, "worker_arguments": WITHOUT}
+# With arguments that the lines contradict, or must keep.
+GIVEN = [
+    *((one, OLD) for one in found(COMPUTE, ["microbatch"], forwards=8, microbatch=2, grad_accum=True)),
+    *((one, WORKERS) for one in found({"data": 1.0}, ["workers"], cores=2, data=DATA_OF_WORKERS)),
+    *(
+        (one, {"Trainer": {"algorithms": "[LabelSmoothing(0.1)]"}})
+        for one in found(COMPUTE, ["channels_last"], convolutions=True, algorithms=["LabelSmoothing"])
+    ),
+    *(
+        (one, {"DataSpec": {"batch_transforms": "scaled"}})
+        for one in found(COMPUTE, ["float32"], float64=True, batch_transforms="scaled")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "given"),
+    [*((remedy, {}) for remedy in CASES), *GIVEN],
+    ids=lambda each: each.name if isinstance(each, Remedy) else "-".join(each),
+)
+def test_the_lines_work_when_they_are_pasted(
+    remedy: Remedy, given: Mapping[str, Mapping[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     compiled: list[str] = []
     if remedy.group == "compile":  # compiling takes long; what is compiled shows all the same
@@ -197,9 +240,13 @@ def test_the_lines_work_when_they_are_pasted(remedy: Remedy, tmp_path: Path, mon
     before = torch.get_float32_matmul_precision()
     names: dict[str, Any] = {"__name__": "train"}
     try:
-        exec(compile(pasted(remedy), "train.py", "exec"), names)
+        exec(compile(pasted(remedy, given), "train.py", "exec"), names)
         assert names["trainer"].state.timestamp.batch == 3
         check(remedy, names, compiled)
+        if "DataSpec" in given:
+            assert "scaled" in names["seen"]
+        if "algorithms" in given.get("Trainer", {}):
+            assert type(names["trainer"].state.algorithms[0]).__name__ == "LabelSmoothing"
     finally:
         torch.set_float32_matmul_precision(before)
         if "trainer" in names:
@@ -212,13 +259,13 @@ def check(remedy: Remedy, names: dict[str, Any], compiled: list[str]) -> None:
     destinations = [type(one).__name__ for one in trainer.logger.destinations]
     name, _, about = remedy.name.partition("-")
     done = {
-        "workers": lambda: (loader.num_workers, loader.persistent_workers) == (int(about), True),
+        "workers": lambda: (loader.num_workers, loader.persistent_workers) == (int(about), about != "0"),
         "persistent": lambda: loader.persistent_workers,
         "prefetch": lambda: loader.prefetch_factor == 8,
         "tensor_loader": lambda: type(loader).__name__ == "TensorLoader",
         "fused": lambda: names["optimizer"].param_groups[0]["fused"],
         "foreach": lambda: names["optimizer"].param_groups[0]["foreach"],
-        "channels_last": lambda: [type(one).__name__ for one in trainer.state.algorithms] == ["ChannelsLast"],
+        "channels_last": lambda: type(trainer.state.algorithms[-1]).__name__ == "ChannelsLast",
         "microbatch": lambda: trainer.state.device_train_microbatch_size == (4 if about == "4" else BATCH),
         "float32": lambda: {p.dtype for p in trainer.state.model.parameters()} == {torch.float32},
         "bf16": lambda: trainer.state.precision == "amp_bf16",
@@ -247,3 +294,8 @@ def test_the_other_implementation_of_an_optimizer_is_switched_off(name: str, oth
     given = {"name": "AdamW", "module": "torch.optim", "tensors": 2, "accepts": ["foreach", "fused"], other: True}
     lines = [one.lines for one in found(COMPUTE, [name], optimizers=[given])]
     assert lines == ([f"AdamW(..., {other}=False, {name}=True)"] if name == "fused" else [])
+
+
+def test_a_function_without_a_name_is_called_by_that_of_its_argument() -> None:
+    lines = [one.lines for one in found(COMPUTE, ["float32"], float64=True, batch_transforms="")]
+    assert "    batch = batch_transforms(batch)  # the function that is there\n" in lines[0]

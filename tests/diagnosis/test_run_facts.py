@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from composer import Trainer
+from composer import DataSpec, Trainer
+from composer.algorithms import LabelSmoothing
 from composer.callbacks import OptimizerMonitor
 from composer.core.logger import LoggerDestination
 from composer.diagnosis.run_facts import facts_of
@@ -52,6 +53,9 @@ def facts(net: nn.Module | None = None, optimizer: Any = torch.optim.AdamW, **ar
 def test_data() -> None:
     data = facts()["data"]
     assert (data["batches"], data["batch_size"], data["tensors"], data["shuffled"]) == (4, 4, True, False)
+    assert data["worker_arguments"] == {}
+    of_workers = facts(train_dataloader=DataLoader(ROWS, 4, num_workers=1, timeout=90))["data"]["worker_arguments"]
+    assert of_workers == {"prefetch_factor": None, "timeout": 0}
     data = facts(train_dataloader=DataLoader(Stream(), 4))["data"]
     assert (data["batches"], data["iterable"], data["tensors"]) == (None, True, False)
     batches = [(torch.randn(2, 4), torch.zeros(2, dtype=torch.long))]
@@ -84,3 +88,15 @@ def test_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "OptimizerMonitor": ("batch_log_interval", 10),
     }
     assert (found["savers"], found["saves_in_background"]) == (1, False)
+
+
+def test_what_lines_to_write_must_keep() -> None:
+    assert facts()["algorithms"] == []
+    assert facts(algorithms=[LabelSmoothing()])["algorithms"] == ["LabelSmoothing"]
+
+    def same(batch: Any) -> Any:
+        return batch
+
+    for transform, name in ((None, None), (same, "same"), (lambda batch: batch, "")):
+        data = DataSpec(DataLoader(ROWS, 4), batch_transforms=transform)
+        assert facts(train_dataloader=data)["batch_transforms"] == name
