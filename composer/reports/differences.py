@@ -31,7 +31,8 @@ class _PValues:
     Attributes:
         permutation: That of a permutation test, which assumes no distribution.
         least: The smallest that this test can give with so few runs.
-        student: That of Student's t-test; None if its spread would be that of times which were cut off.
+        student: That of Student's t-test; None if its spread would be that of times which were cut off, or there is
+            none, as the values are all the same.
         test: What this t-test is called.
     """
 
@@ -54,7 +55,8 @@ class Difference:
             repetitions.
         note: What limits it, such as that there is one run on a side.
         verdict_p_value: The p-value that decides whether it is more than noise: ``p_value``, or if the groups have too
-            few runs for a permutation test to reach 5 %, that of Student's t-test, adjusted likewise.
+            few runs for a permutation test to reach 5 %, that of Student's t-test, adjusted likewise; without a spread
+            within the groups there is no such test, and it is ``p_value``.
         verdict_test: The test that ``verdict_p_value`` is of, such as "Welch's test"; empty without one.
         more_reached: How many more runs of the group than of the first reached the target.
 
@@ -72,10 +74,16 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1 if the whole interval is above that of no difference, -1 if below, 0 if neither or without an interval."""
-        if self.estimate is not None and self.estimate.has_interval:
-            return (self.estimate.low > 0) - (self.estimate.high < 0)
-        if self.estimate is None and self.ratio is not None:
+        """1 if the whole interval is above that of no difference, -1 if below, 0 if neither.
+
+        Without an interval it is 0; but where runs do not differ within groups, the value itself counts, as the
+        permutation test takes it.
+        """
+        if self.estimate is not None:
+            is_known = self.estimate.has_interval or self.verdict_test != PERMUTATION
+            low, high = (self.estimate.low, self.estimate.high) if is_known else (self.estimate.value,) * 2
+            return (low > 0) - (high < 0)
+        if self.ratio is not None:
             return (self.ratio.low > 1) - (self.ratio.high < 1)
         return 0
 
@@ -290,11 +298,11 @@ def _unpaired(
     if len(sides[0]) < len(before) or len(sides[1]) < len(after):
         return Difference(None, note=missing), None
     found = mean_difference(sides[0], sides[1])
-    if found.welch_p_value is None:
-        return Difference(found.difference, found.ratio, note="no interval: that takes 2 runs on each side"), None
+    if min(len(before), len(after)) == 1:
+        return Difference(found.difference, found.ratio, note=found.limitation), None
     least = 2 / math.comb(len(before) + len(after), len(before))
     p_values = _PValues(found.permutation_p_value, least, found.welch_p_value, "Welch's test")
-    return Difference(found.difference, found.ratio), p_values
+    return Difference(found.difference, found.ratio, note=found.limitation), p_values
 
 
 def _adjusted(*differences: tuple[Difference, _PValues | None]) -> list[Difference]:

@@ -162,8 +162,10 @@ def bca_ends(value: float, resampled: Floats, influences: Floats) -> tuple[float
     below = float(np.mean(gaps < -tie) + np.mean(np.abs(gaps) <= tie) / 2)
     # At the edge the bias would be infinite; no more can be known from a finite number of samples.
     bias = _NORMAL.inv_cdf(min(max(below, 0.5 / len(gaps)), 1 - 0.5 / len(gaps)))
-    square = float(np.sum(influences**2))
-    acceleration = float(np.sum(influences**3)) / (6 * square**1.5) if square > 0 else 0.0
+    largest = float(np.max(np.abs(influences)))
+    relative = influences / largest if largest > 0 else influences  # of values such as 1e300 the cubes are finite then
+    square = float(np.sum(relative**2))
+    acceleration = float(np.sum(relative**3)) / (6 * square**1.5) if square > 0 else 0.0
     levels: list[float] = []
     for z in (-_Z, _Z):
         shifted = bias + z

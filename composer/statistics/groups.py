@@ -25,6 +25,8 @@ _Z = NormalDist().inv_cdf(0.975)
 # The most ways of choosing a group that are enumerated, and the number of random ones if there are more.
 _EXACT_CHOICES = 20_000
 _RANDOM = 19_999
+# Values that differ by less, relative to the largest, are the same but for rounding.
+_TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class MeanDifference:
         num_before: Number of runs of the first group.
         num_after: Number of runs of the second.
         difference: ``after - before``.
-        ratio: ``after / before``, None if a value is not positive.
-        welch_p_value: Two-sided p-value of Welch's test of the means; None for medians and for a single run.
+        ratio: ``after / before``, None if a value is not positive, or the ratio is no finite number.
+        welch_p_value: Two-sided p-value of Welch's test of the means; None for medians, for a single run, and if the
+            values of each group are all the same.
         permutation_p_value: Two-sided p-value of a permutation test.
 
     >>> print(mean_difference([0.90, 0.91, 0.92], [0.94, 0.95, 0.96]))
@@ -60,9 +63,19 @@ class MeanDifference:
         """The difference with its interval and p-value, or that there is no interval."""
         runs = f"{self.num_before} and {self.num_after} runs"
         value, low, high = self.difference.value, self.difference.low, self.difference.high
-        if not self.difference.has_interval:
-            return f"{value:+.4g} (no interval: that takes 2 runs on each side), {runs}"
-        return f"{value:+.4g} [{low:.4g}, {high:.4g}], p = {self.permutation_p_value:.2g}, {runs}"
+        if min(self.num_before, self.num_after) == 1:
+            return f"{value:+.4g} ({self.limitation}), {runs}"
+        interval = f"[{low:.4g}, {high:.4g}]" if self.difference.has_interval else f"({self.limitation})"
+        return f"{value:+.4g} {interval}, p = {self.permutation_p_value:.2g}, {runs}"
+
+    @property
+    def limitation(self) -> str:
+        """Why there is no interval; empty if there is one."""
+        if self.difference.has_interval:
+            return ""
+        if min(self.num_before, self.num_after) == 1:
+            return "no interval: that takes 2 runs on each side"
+        return "no interval: the values of each group are all the same"
 
 
 def mean_difference(
@@ -79,7 +92,8 @@ def mean_difference(
         t(df) * sqrt((s1^2 / n1 + s2^2 / n2) / (s1^2 (n1 - 1) / n1^2 + s2^2 (n2 - 1) / n2^2)) / 1.96
 
     with Welch's degrees of freedom df; for the ratio, of the logarithm. A single run on a side has no interval: nothing
-    is known of how far another seed would be.
+    is known of how far another seed would be. Nor have groups whose values are all the same, as the accuracies of two
+    runs on a few samples may be by chance; the permutation test still holds for these.
 
     The permutation test assumes the same spread in groups of different sizes: if 3 runs have three times the standard
     deviation of 12 others, it rejects 28 % of groups with equal means at 5 %, and Welch's test 7 %. Of equal sizes, 5
@@ -107,28 +121,29 @@ def mean_difference(
     at_least("resamples", resamples, 2)
     one, two = (np.sort(finite(name, values)) for name, values in (("before", before), ("after", after)))
     first, second = _statistic(one, statistic), _statistic(two, statistic)
-    positive = bool(one[0] > 0 and two[0] > 0)
+    positive = bool(one[0] > 0 and two[0] > 0) and 0 < second / first < math.inf
     difference = Estimate(second - first, -math.inf, math.inf)
     ratio = Ratio(second / first, 0.0, math.inf) if positive else None
-    if min(len(one), len(two)) > 1:
+    is_spread = min(len(one), len(two)) > 1 and not (_is_constant(one) and _is_constant(two))
+    if is_spread:
         samples = resample(one, statistic, resamples, seed), resample(two, statistic, resamples, seed + 1)
         difference = _interval(one, two, statistic, samples, logarithm=False)
         if positive:
             logarithm = _interval(one, two, statistic, samples, logarithm=True)
             ratio = Ratio(*(math.exp(min(end, 700.0)) for end in (logarithm.value, logarithm.low, logarithm.high)))
-    welch = _welch(one, two) if statistic == "mean" and min(len(one), len(two)) > 1 else None
+    welch = _welch(one, two) if statistic == "mean" and is_spread else None
     permutation = _permutation(one, two, statistic, seed)
     return MeanDifference(first, second, len(one), len(two), difference, ratio, welch, permutation)
 
 
-def student_p_value(values: Sequence[float]) -> float:
+def student_p_value(values: Sequence[float]) -> float | None:
     """Return the two-sided p-value of Student's t-test that the mean is zero, such as that of differences of pairs.
 
     Args:
         values: The values.
 
     Returns:
-        The p-value; 1 for a single value, 0 if all are the same and not zero.
+        The p-value; None without a spread: of a single value, or if all are the same.
 
     Raises:
         TypeError: A value is not a number.
@@ -141,10 +156,15 @@ def student_p_value(values: Sequence[float]) -> float:
     """
     ordered = finite("values", values)
     number, mean = len(ordered), float(np.mean(ordered))
-    error = float(np.std(ordered, ddof=1)) / math.sqrt(number) if number > 1 else math.inf
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return 1.0 if number == 1 else 2 * float(special().stdtr(number - 1, -abs(mean) / error))
+    if _is_constant(np.sort(ordered)):
+        return None
+    error = float(np.std(ordered, ddof=1)) / math.sqrt(number)
+    return 2 * float(special().stdtr(number - 1, -abs(mean) / error))
+
+
+def _is_constant(ordered: Floats) -> bool:
+    """Return whether sorted values are all the same, but for rounding."""
+    return bool(ordered[-1] - ordered[0] <= _TIE * np.max(np.abs(ordered)))
 
 
 def _statistic(values: Floats, statistic: str) -> float:
@@ -162,7 +182,7 @@ def _interval(one: Floats, two: Floats, statistic: str, samples: tuple[Floats, F
     ends = bca_ends(value, scaled(samples[1]) - scaled(samples[0]), influences)
     # The deviation of the logarithm is that of the value relative to it.
     relative = (one / first, two / second) if logarithm else (one, two)
-    return stretched(value, ends, _widening(_squared_errors(*relative), (len(one), len(two))))
+    return stretched(value, ends, _widening(_squared_errors(*_scaled(*relative)), (len(one), len(two))))
 
 
 def _left_out(values: Floats, statistic: str) -> Floats:
@@ -176,6 +196,12 @@ def _influences(left_out: Floats) -> Floats:
     return (number - 1) / number * (np.mean(left_out) - left_out)
 
 
+def _scaled(one: Floats, two: Floats) -> tuple[Floats, Floats]:
+    """The values relative to the largest, so that their squares are finite."""
+    largest = max(float(np.max(np.abs(values))) for values in (one, two))
+    return one / largest, two / largest
+
+
 def _squared_errors(one: Floats, two: Floats) -> list[float]:
     """The squared standard error of the mean of each group."""
     return [float(np.var(values, ddof=1)) / len(values) for values in (one, two)]
@@ -184,8 +210,6 @@ def _squared_errors(one: Floats, two: Floats) -> list[float]:
 def _widening(variances: Sequence[float], numbers: tuple[int, int]) -> float:
     """The factor by which the interval of small groups is stretched."""
     total = sum(variances)
-    if total == 0:
-        return 1.0
     shrunk = sum(variance * (number - 1) / number for variance, number in zip(variances, numbers, strict=True))
     return float(special().stdtrit(_freedom(variances, numbers), 0.975)) * math.sqrt(total / shrunk) / _Z
 
@@ -198,10 +222,9 @@ def _freedom(variances: Sequence[float], numbers: tuple[int, int]) -> float:
 
 def _welch(one: Floats, two: Floats) -> float:
     """The two-sided p-value of Welch's test."""
+    one, two = _scaled(one, two)
     variances = _squared_errors(one, two)
     gap = abs(float(np.mean(two) - np.mean(one)))
-    if sum(variances) == 0:
-        return 1.0 if gap == 0 else 0.0
     freedom = _freedom(variances, (len(one), len(two)))
     return 2 * float(special().stdtr(freedom, -gap / math.sqrt(sum(variances))))
 
@@ -217,7 +240,7 @@ def _permutation(one: Floats, two: Floats, statistic: str, seed: int) -> float:
             for orders in _orders(len(together), size, seed)
         ]
     )
-    tie = 1e-12 * float(np.max(np.abs(together)))
+    tie = _TIE * float(np.max(np.abs(together)))
     return float(np.mean(gaps >= gaps[0] - tie))
 
 

@@ -171,6 +171,23 @@ def test_errors(arguments: dict[str, Any], message: str) -> None:
         compare_runs(groups={"x": "y"})  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(("number", "better"), [(2, None), (3, None), (4, True)])
+def test_a_verdict_of_groups_without_spread_is_that_of_the_permutations(number: int, better: bool | None) -> None:
+    found = row("accuracy", "", True, [[286 / 297] * number, [287 / 297] * number])
+    difference = found.differences[0]
+    assert found.better(difference) is better
+    assert difference.verdict_p_value == difference.p_value == pytest.approx(2 / math.comb(2 * number, number))
+    assert not difference.has_interval
+    assert difference.note == "no interval: the values of each group are all the same"
+    found = row("accuracy", "", True, [[0.1 + 0.2] * number, [0.3] * number])
+    assert found.better(found.differences[0]) is None
+
+
+def test_numbers_of_which_the_ratio_is_infinite() -> None:
+    found = row("loss", "", False, [[1e-300, 2e-300], [1e300, 2e300]])
+    json.dumps(found.to_json(["a", "b"]), allow_nan=False)
+
+
 def hostile() -> list[History]:
     runs = both(1, 2, 3, **{f"depth {HOSTILE}": HOSTILE})
     for run in runs:

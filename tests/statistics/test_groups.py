@@ -98,9 +98,33 @@ def test_random_permutations_agree_with_all_of_them(monkeypatch: pytest.MonkeyPa
 
 def test_equal_groups() -> None:
     found = mean_difference([1.0, 1.0], [1.0, 1.0])
-    assert (found.difference.low, found.difference.high) == (0.0, 0.0)
-    assert (found.welch_p_value, found.permutation_p_value) == (1.0, 1.0)
-    assert mean_difference([1.0, 1.0], [2.0, 2.0]).welch_p_value == 0.0
+    assert not found.difference.has_interval
+    assert (found.welch_p_value, found.permutation_p_value) == (None, 1.0)
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_groups_without_spread_have_only_a_permutation_test(statistic: str) -> None:
+    # One of 297 samples more is right, in both runs.
+    found = mean_difference([286 / 297] * 2, [287 / 297] * 2, statistic)
+    assert not found.difference.has_interval
+    assert found.ratio is not None
+    assert (found.ratio.low, found.ratio.high) == (0.0, math.inf)
+    assert (found.welch_p_value, found.permutation_p_value) == (None, pytest.approx(1 / 3))
+    assert str(found) == ("+0.003367 (no interval: the values of each group are all the same), p = 0.33, 2 and 2 runs")
+    rounded = mean_difference([0.1 + 0.2] * 3, [0.3] * 3, statistic)
+    assert (rounded.welch_p_value, rounded.permutation_p_value) == (None, 1.0)
+    # Of one group with a spread there is an interval.
+    assert mean_difference([1.0, 1.0], [2.0, 2.5], statistic).difference.has_interval
+
+
+def test_the_largest_and_the_smallest_numbers() -> None:
+    found = mean_difference([1e-300, 2e-300], [1e300, 2e300])
+    usual = mean_difference([0.0, 0.0], [1.0, 2.0])
+    assert found.difference.low == pytest.approx(1e300 * usual.difference.low)
+    assert found.welch_p_value == pytest.approx(usual.welch_p_value)
+    assert found.ratio is None  # no finite number
+    assert mean_difference([1e300], [1e-300]).ratio is None
+    assert mean_difference([1e300, 2e300], [1e300, 3e300]).ratio is not None
 
 
 @pytest.mark.parametrize(
@@ -125,4 +149,4 @@ def test_the_test_of_student_is_that_of_scipy(values: list[float]) -> None:
 
 
 def test_the_test_of_student_of_few_values() -> None:
-    assert [student_p_value(values) for values in ([3.0], [0.0, 0.0], [0.5, 0.5])] == [1, 1, 0]
+    assert [student_p_value(values) for values in ([3.0], [0.0, 0.0], [0.1, 0.1, 0.1])] == [None] * 3
