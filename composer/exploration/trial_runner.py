@@ -130,7 +130,7 @@ class TrialRunner:
         trial = self._trial(request, last)
         if last is not None and not (self._study.knows(trial) or self._has_checkpoint(run)):
             last, trial = None, self._trial(request, None)
-            run.trials.clear()
+            run.begin_again()
         record = self._study.run([*run.trials, trial])[trial.name]
         if last is not None and record.is_completed:
             # What went on is not needed again. Its clock and record stay.
@@ -203,6 +203,12 @@ class _Run:
     def last(self) -> Mapping[str, Any]:
         """The result of the last trial."""
         return self.records[-1].result
+
+    def begin_again(self) -> None:
+        """Forget what was trained, whose clock the new beginning does not go on with. Its cost stays."""
+        self.trials.clear()
+        self.records.clear()
+        self.evaluations.clear()
 
     def add(self, record: Record, clock: Clock) -> None:
         """Add the record of a further trial."""

@@ -54,12 +54,17 @@ def test_a_longer_request_goes_on_and_records_are_used_again(
 
 def test_a_run_whose_checkpoint_is_lost_begins_again(tmp_path: Path, server: ForkServer) -> None:
     one = runner(tmp_path, server)
-    one.train([Request(BASELINE, 0, seconds=0.001)])
+    before = one.train([Request(BASELINE, 0, seconds=0.001)])[0]
     for path in tmp_path.glob(f"study/*/{CHECKPOINT_FILE}"):
         path.unlink()
     found = one.train([Request(BASELINE, 0)])[0]
     assert isinstance(found, Trajectory)
     assert found.is_complete
+    # The evaluation at the stop is of another clock, on which it may be later than those that follow.
+    whole = runner(tmp_path / "elsewhere", server, program(tmp_path)).train([Request(BASELINE, 0)])[0]
+    assert len(values(before).keys() - values(whole).keys()) == 1
+    assert values(found) == values(whole)
+    assert found.cost == one.spent > before.cost > 0
 
 
 def test_failures_have_their_reason_and_are_not_run_again(
