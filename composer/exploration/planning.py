@@ -190,8 +190,8 @@ def baseline_runs(runner: BudgetedRunner, num_runs: int = 3) -> list[Trajectory]
         num_runs: The number of runs; fewer if the budget ends before, but at least two.
 
     Raises:
-        BaselineError: A run fails, or does not reach the target, or is evaluated less than twice. The first run alone
-            shows that, so that no more time is lost.
+        BaselineError: A run fails, or does not reach the target, or is evaluated less than twice, or a metric that
+            counts after a time is not finite then. The first run alone shows that, so that no more time is lost.
 
     >>> from composer.exploration.trajectory import Evaluation
     >>> class Simulation:  # learns as 1 - exp(-t)
@@ -232,7 +232,7 @@ def final_quality(runner: BudgetedRunner, num_runs: int = 3) -> float:
         num_runs: The number of runs; fewer if the budget ends before, but at least two.
 
     Raises:
-        BaselineError: A run fails, or was never evaluated.
+        BaselineError: A run fails, or was never evaluated, or its last value of the metric is not finite.
 
     >>> from composer.exploration.trajectory import Evaluation
     >>> class Simulation:
@@ -254,6 +254,7 @@ def final_quality(runner: BudgetedRunner, num_runs: int = 3) -> float:
             raise BaselineError(f"The program fails as it is: {printable(outcome.error)}")
         if outcome.last is None:
             raise BaselineError("The baseline was never evaluated: pass a shorter eval_interval to the Trainer.")
+        _check_last(runner.goal, outcome)
         found.append(outcome.last)
         seconds = outcome.seconds
     return fmean(found)
@@ -280,9 +281,22 @@ def _check(goal: Goal, runs: Sequence[Trajectory]) -> None:
             f"The baseline was evaluated {plural(len(last.evaluations), 'time')} in {last.seconds:.3g} s, and at least "
             "2 values are needed: pass a shorter eval_interval to the Trainer."
         )
-    if goal.target is None or time_to_target(last, goal) is not None:
+    if goal.target is None:
+        _check_last(goal, last)
+        return
+    if time_to_target(last, goal) is not None:
         return
     raise BaselineError(missed_target(goal, runs))
+
+
+def _check_last(goal: Goal, run: Trajectory) -> None:
+    """Raise an error if the last value of the metric is not finite."""
+    if run.last is not None and not math.isfinite(run.last):
+        raise BaselineError(
+            f"{printable(goal.metric)} of the baseline is {run.last} at its last evaluation, after "
+            f"{run.evaluations[-1].seconds:.3g} s of training, so that no method can be compared with it: choose "
+            "another metric, or find out why it is not finite."
+        )
 
 
 def make_plan(

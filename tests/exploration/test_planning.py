@@ -8,7 +8,7 @@ import pytest
 
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.goal import Goal
-from composer.exploration.planning import BaselineError, Plan, baseline_runs, make_plan
+from composer.exploration.planning import BaselineError, Plan, baseline_runs, final_quality, make_plan
 from composer.exploration.runner import Failure, Request
 from composer.exploration.trajectory import Evaluation, Trajectory
 from composer.exploration.variant import BASELINE
@@ -111,6 +111,21 @@ def test_a_metric_that_is_never_finite_is_said_to_be_so() -> None:
 
     with pytest.raises(BaselineError, match="finite in 0 of 2 evaluations"):
         planned(Nan())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_finite_in_the_end_is_said_to_be_so(value: float) -> None:
+    class Late(Simulation):
+        def train(self, requests: Sequence[Request]) -> list[Trajectory | Failure]:
+            curve = [Evaluation(float(n), n, 32 * n, value if n > 5 else 0.5) for n in range(1, 8)]
+            return [Trajectory(tuple(curve), 7.0, 7, cost=7.0) for _ in requests]
+
+    said = rf"accuracy of the baseline is {value} at its last evaluation, after 7 s"
+    late = Late(goal=Goal("accuracy", maximize=True, seconds=60.0))
+    with pytest.raises(BaselineError, match=said):
+        planned(late)
+    with pytest.raises(BaselineError, match=said):
+        final_quality(BudgetedRunner(late, Goal("accuracy", maximize=True, seconds=math.inf)))
 
 
 def test_a_goal_of_quality_has_a_spread_of_quality() -> None:
