@@ -20,7 +20,7 @@ from torch import Tensor
 from composer import trees
 from composer._device_copies import copied_to
 from composer._lazy import import_extra
-from composer._text import positive, whole_number
+from composer._text import non_negative, positive, whole_number
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms.utils._batched import Plan, apply_plan, as_bytes, sample_plan
@@ -59,7 +59,7 @@ def augmix_image(
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
-        TypeError: ``img`` is neither an image nor None.
+        TypeError: ``img`` is neither an image nor None, or a number is none.
         ValueError: An argument is out of range.
 
     >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
@@ -100,6 +100,7 @@ class AugmentAndMixTransform(ImageTransform):
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
+        TypeError: A number is none.
         ValueError: An argument is out of range.
 
     >>> from PIL import Image
@@ -171,7 +172,7 @@ class AugMix(ImageAugmentation):
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: At the start of training, the training data is not a :class:`torch.utils.data.DataLoader`, or its
-            dataset does not accept a transform.
+            dataset does not accept a transform; or a number is none.
         ValueError: An argument is out of range.
 
     >>> AugMix(severity=3, width=2).on_device
@@ -218,7 +219,7 @@ class AugMix(ImageAugmentation):
 
 
 def _check(severity: float, alpha: float) -> None:
-    if not 0 <= severity <= 10:
+    if not non_negative("severity", severity) <= 10:
         raise ValueError(f"severity must be from 0 to 10, but got {severity!r}.")
     positive("alpha", alpha)
 

@@ -13,7 +13,7 @@ from composer.core.callback import Callback
 from composer.core.eval_mode import model_eval_mode
 from composer.core.event import Event
 from composer.core.interval import create_interval_scheduler
-from composer.core.time import Time
+from composer.core.time import Time, TimeUnit, ensure_time
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -38,8 +38,8 @@ class Generate(Callback):
         **generate_kwargs: Arguments of the model's ``generate``, such as ``max_new_tokens=64`` or ``do_sample=True``.
 
     Raises:
-        ValueError: ``prompts`` is empty, or ``batch_size`` is not positive; when the trainer is created, also if the
-            model has no ``generate`` method or no tokenizer.
+        ValueError: ``prompts`` is empty, or ``interval`` or ``batch_size`` is not positive; when the trainer is
+            created, also if the model has no ``generate`` method or no tokenizer.
         TypeError: A prompt is not a string.
 
     >>> Generate("The meaning of life is", interval="500ba", max_new_tokens=32).prompts
@@ -62,6 +62,8 @@ class Generate(Callback):
                 raise TypeError(f"prompts must be strings; got {prompt!r}.")
         self.batch_size = len(self.prompts) if batch_size is None else whole_number("batch_size", batch_size, minimum=1)
         self.generate_kwargs = generate_kwargs
+        if not ensure_time(interval, TimeUnit.EPOCH, "interval").value > 0:
+            raise ValueError(f"interval must be positive, such as '500ba'; got {interval!r}.")
         self.check_interval = create_interval_scheduler(interval)
 
     def init(self, state: "State", logger: "Logger") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import final
 
-from composer._text import positive
+from composer._text import non_negative, positive
 from composer.core.time import Time, TimeUnit
 from composer.optim import schedule_curves
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over
@@ -144,14 +144,14 @@ class ConstantScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``t_max`` is negative.
+        ValueError: ``t_max`` or ``alpha`` is negative.
 
     >>> ConstantScheduler(0.5, t_max="2ba").preview("4ba")
     [0.5, 0.5, 1.0, 1.0, 1.0]
     """
 
     def __init__(self, alpha: float = 1.0, t_max: str | Time = "1dur") -> None:
-        self.alpha = alpha
+        self.alpha = non_negative("alpha", alpha)
         self.t_max = as_time("t_max", t_max)
 
     def __plan__(self, horizon: Horizon) -> Plan:
@@ -173,15 +173,15 @@ class LinearScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``t_max`` is negative.
+        ValueError: ``t_max``, ``alpha_i`` or ``alpha_f`` is negative.
 
     >>> LinearScheduler().preview("4ba")
     [1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
     def __init__(self, alpha_i: float = 1.0, alpha_f: float = 0.0, t_max: str | Time = "1dur") -> None:
-        self.alpha_i = alpha_i
-        self.alpha_f = alpha_f
+        self.alpha_i = non_negative("alpha_i", alpha_i)
+        self.alpha_f = non_negative("alpha_f", alpha_f)
         self.t_max = as_time("t_max", t_max)
 
     def __plan__(self, horizon: Horizon) -> Plan:
@@ -229,7 +229,7 @@ class CosineAnnealingScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``t_max`` is negative.
+        ValueError: ``t_max`` or ``alpha_f`` is negative.
 
     >>> [round(value, 3) for value in CosineAnnealingScheduler().preview("4ba")]
     [1.0, 0.854, 0.5, 0.146, 0.0]
@@ -239,7 +239,7 @@ class CosineAnnealingScheduler(ComposerScheduler):
 
     def __init__(self, t_max: str | Time = "1dur", alpha_f: float = 0.0) -> None:
         self.t_max = as_time("t_max", t_max)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
@@ -257,7 +257,8 @@ class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``t_0`` is zero, or ``t_mult`` is not positive; when the run begins: a period would have length 0.
+        ValueError: ``t_0`` is zero, ``t_mult`` not positive, or ``alpha_f`` negative; when the run begins: a period
+            would have length 0.
 
     >>> schedule = CosineAnnealingWarmRestartsScheduler("2ba", t_mult=2)
     >>> [round(value, 3) for value in schedule.preview("6ba")]
@@ -269,7 +270,7 @@ class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
     def __init__(self, t_0: str | Time, t_mult: float = 1.0, alpha_f: float = 0.0) -> None:
         self.t_0 = as_time("t_0", t_0, allow_zero=False)
         self.t_mult = positive("t_mult", t_mult)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
@@ -293,7 +294,7 @@ class PolynomialScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``power`` is not positive, or ``t_max`` is negative.
+        ValueError: ``power`` is not positive, or ``t_max`` or ``alpha_f`` is negative.
 
     >>> PolynomialScheduler(power=2).preview("4ba")
     [1.0, 0.5625, 0.25, 0.0625, 0.0]
@@ -302,7 +303,7 @@ class PolynomialScheduler(ComposerScheduler):
     def __init__(self, power: float, t_max: str | Time = "1dur", alpha_f: float = 0.0) -> None:
         self.power = positive("power", power)
         self.t_max = as_time("t_max", t_max)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""

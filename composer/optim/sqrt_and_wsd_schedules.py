@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, final
 
-from composer._text import one_of
+from composer._text import non_negative, one_of
 from composer.core.time import Time
 from composer.optim import schedule_curves
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over, rising
@@ -36,7 +36,7 @@ class OneMinusSqrtScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: ``t_max`` is negative.
+        ValueError: ``t_max`` or ``alpha_f`` is negative.
 
     >>> [round(value, 3) for value in OneMinusSqrtScheduler().preview("4ba")]
     [1.0, 0.5, 0.293, 0.134, 0.0]
@@ -46,7 +46,7 @@ class OneMinusSqrtScheduler(ComposerScheduler):
 
     def __init__(self, t_max: str | Time = "1dur", alpha_f: float = 0.0) -> None:
         self.t_max = as_time("t_max", t_max)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
 
     def __plan__(self, horizon: Horizon) -> Plan:
         """Return the multiplier as a function of the timestamp."""
@@ -126,8 +126,8 @@ class WarmupStableDecayScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A time is negative, or ``decay`` is unknown; when the run begins: warm-up or decay is counted in a
-            different unit than ``t_max``.
+        ValueError: A time or multiplier is negative, or ``decay`` is unknown; when the run begins: warm-up or
+            decay is counted in a different unit than ``t_max``.
 
     Warns:
         ComposerWarning: When the run begins: warm-up and decay together are longer than ``t_max``. The decay then
@@ -152,7 +152,7 @@ class WarmupStableDecayScheduler(ComposerScheduler):
         self.t_warmup = as_time("t_warmup", t_warmup)
         self.t_decay = as_time("t_decay", t_decay)
         self.decay = one_of("decay", decay, tuple(_COOLDOWNS))
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, final
 
-from composer._text import in_unit_interval, positive
+from composer._text import in_unit_interval, non_negative, positive
 from composer.core.time import Time
 from composer.optim import schedule_curves
 from composer.optim.basic_schedules import as_milestones, multi_step
@@ -134,8 +134,8 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
-            ``t_max`` is less than the run.
+        ValueError: A time or multiplier is negative; when the run begins: ``t_warmup`` is in a different unit than
+            ``t_max``, or ``t_max`` is less than the run.
 
     >>> ConstantWithWarmupScheduler("2ba").preview("4ba")
     [0.0, 0.5, 1.0, 1.0, 1.0]
@@ -145,7 +145,7 @@ class ConstantWithWarmupScheduler(ComposerScheduler):
         self, t_warmup: str | Time, alpha: float = 1.0, t_max: str | Time = "1dur", scale_warmup: bool = False
     ) -> None:
         self.t_warmup = as_time("t_warmup", t_warmup)
-        self.alpha = alpha
+        self.alpha = non_negative("alpha", alpha)
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 
@@ -171,8 +171,8 @@ class LinearWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
-            ``t_max`` is less than the run.
+        ValueError: A time or multiplier is negative; when the run begins: ``t_warmup`` is in a different unit than
+            ``t_max``, or ``t_max`` is less than the run.
 
     >>> LinearWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
@@ -187,8 +187,8 @@ class LinearWithWarmupScheduler(ComposerScheduler):
         scale_warmup: bool = False,
     ) -> None:
         self.t_warmup = as_time("t_warmup", t_warmup)
-        self.alpha_i = alpha_i
-        self.alpha_f = alpha_f
+        self.alpha_i = non_negative("alpha_i", alpha_i)
+        self.alpha_f = non_negative("alpha_f", alpha_f)
         self.t_max = as_time("t_max", t_max)
         self.scale_warmup = scale_warmup
 
@@ -214,8 +214,8 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A time is negative; when the run begins: ``t_warmup`` is in a different unit than ``t_max``, or
-            ``t_max`` is less than the run.
+        ValueError: A time or multiplier is negative; when the run begins: ``t_warmup`` is in a different unit than
+            ``t_max``, or ``t_max`` is less than the run.
 
     >>> [round(value, 3) for value in CosineAnnealingWithWarmupScheduler("2ba").preview("6ba")]
     [0.0, 0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
@@ -229,7 +229,7 @@ class CosineAnnealingWithWarmupScheduler(ComposerScheduler):
     ) -> None:
         self.t_warmup = as_time("t_warmup", t_warmup)
         self.t_max = as_time("t_max", t_max)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
         self.scale_warmup = scale_warmup
 
     def __plan__(self, horizon: Horizon) -> Plan:
@@ -255,8 +255,8 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A time is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is in another
-            unit than ``t_max``, or ``t_max`` is less than the run.
+        ValueError: A time or multiplier is negative, or ``power`` is not positive; when the run begins: ``t_warmup`` is
+            in another unit than ``t_max``, or ``t_max`` is less than the run.
 
     >>> PolynomialWithWarmupScheduler("2ba").preview("6ba")
     [0.0, 0.5, 1.0, 0.5625, 0.25, 0.0625, 0.0]
@@ -273,7 +273,7 @@ class PolynomialWithWarmupScheduler(ComposerScheduler):
         self.t_warmup = as_time("t_warmup", t_warmup)
         self.power = positive("power", power)
         self.t_max = as_time("t_max", t_max)
-        self.alpha_f = alpha_f
+        self.alpha_f = non_negative("alpha_f", alpha_f)
         self.scale_warmup = scale_warmup
 
     def __plan__(self, horizon: Horizon) -> Plan:

@@ -178,6 +178,9 @@ def test_wrong_arguments():
         for severity in (-1, 10.5):
             with pytest.raises(ValueError, match="severity"):
                 make(severity=severity)
+        for severity in (True, "3"):
+            with pytest.raises(TypeError, match="severity must be a number"):
+                make(severity=severity)
         with pytest.raises(ValueError, match="width"):
             make(width=0)
         with pytest.raises(ValueError, match="alpha"):

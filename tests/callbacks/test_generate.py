@@ -183,6 +183,7 @@ def test_refuses_a_model_that_cannot_generate(missing, message) -> None:
         ({"prompts": [], "interval": 1}, ValueError, "prompts is empty"),
         ({"prompts": ["a", 3], "interval": 1}, TypeError, "prompts must be strings"),
         ({"prompts": "a", "interval": 1, "batch_size": 0}, ValueError, "batch_size"),
+        *(({"prompts": "a", "interval": wrong}, ValueError, "interval must be positive") for wrong in (0, -1, "-1ba")),
         ({"prompts": "a", "interval": "never"}, ValueError, "interval='never'"),
     ],
 )

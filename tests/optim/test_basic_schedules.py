@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 
 import pytest
 from torch.optim import lr_scheduler as theirs
 
 from composer.optim.scheduler import (
     ConstantScheduler,
+    ConstantWithWarmupScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
+    CosineAnnealingWithWarmupScheduler,
     ExponentialScheduler,
     LinearScheduler,
+    LinearWithWarmupScheduler,
     MultiStepScheduler,
+    OneMinusSqrtScheduler,
     PolynomialScheduler,
+    PolynomialWithWarmupScheduler,
     StepScheduler,
+    WarmupStableDecayScheduler,
 )
 from tests.optim.schedules import rates, sgd, state_of
 
@@ -112,6 +119,35 @@ WRONG = {
 def test_wrong_values(message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         WRONG[message]()
+
+
+MULTIPLIERS = [
+    (make, name)
+    for make, names in (
+        (ConstantScheduler, ["alpha"]),
+        (partial(ConstantWithWarmupScheduler, "1ba"), ["alpha"]),
+        (LinearScheduler, ["alpha_i", "alpha_f"]),
+        (partial(LinearWithWarmupScheduler, "1ba"), ["alpha_i", "alpha_f"]),
+        (CosineAnnealingScheduler, ["alpha_f"]),
+        (partial(CosineAnnealingWithWarmupScheduler, "1ba"), ["alpha_f"]),
+        (partial(CosineAnnealingWarmRestartsScheduler, "1ba"), ["alpha_f"]),
+        (partial(PolynomialScheduler, 2), ["alpha_f"]),
+        (partial(PolynomialWithWarmupScheduler, "1ba"), ["alpha_f"]),
+        (OneMinusSqrtScheduler, ["alpha_f"]),
+        (partial(WarmupStableDecayScheduler, "1ba"), ["alpha_f"]),
+    )
+    for name in names
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(math.nan, ValueError), (-1, ValueError), ("0.1", TypeError), (True, TypeError)]
+)
+def test_multipliers_that_are_not_numbers_from_zero_on(value, error) -> None:
+    for make, name in MULTIPLIERS:
+        with pytest.raises(error, match=f"^{name} must be "):
+            make(**{name: value})
+        assert getattr(make(**{name: 0}), name) == 0
 
 
 def test_shrinking_restarts_are_refused_before_the_run_comes_to_them() -> None:

@@ -139,8 +139,12 @@ def test_times_that_cannot_be_converted(schedule, duration, remedy) -> None:
 
 
 def test_several_in_one_figure() -> None:
+    class Unknown(ComposerScheduler):
+        def __plan__(self, horizon):
+            return lambda now: math.nan
+
     figure = optim.LinearScheduler().plot("10ba")
-    assert optim.ConstantScheduler(math.nan).plot("10ba", ax=figure.axes[0], label="$b$") is figure
+    assert Unknown().plot("10ba", ax=figure.axes[0], label="$b$") is figure
     legend = figure.axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["LinearScheduler", r"\$b\$"]
 
