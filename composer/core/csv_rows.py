@@ -9,10 +9,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["TIME_COLUMNS", "column_of", "complete_rows", "csv_rows", "is_torn", "metric_of"]
+__all__ = ["COUNTERS", "TIME_COLUMNS", "column_of", "complete_rows", "csv_rows", "is_torn", "metric_of"]
 
 # The columns of every row of a log of metrics; those of the metrics follow.
 TIME_COLUMNS: Final = ("step", "epoch", "seconds")
+# The counters that the trainer logs with each batch and epoch: the times of every value.
+COUNTERS: Final = frozenset(
+    f"time/{name}"
+    for name in ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+)
 _PREFIX: Final = "metrics/"
 _TAKEN: Final = re.compile(f"(?:{_PREFIX})*(?:{'|'.join(TIME_COLUMNS)})")
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from composer.core.array_axes import ArrayAxes
+from composer.core.csv_rows import COUNTERS
 from composer.core.run_event import RunEvent
 from composer.history.downsample import downsample
 from composer.history.history import History, LoggedArray, LoggedTable
@@ -18,11 +19,6 @@ from composer.history.series import TIMES, Series
 
 __all__ = ["HistoryBuilder"]
 
-# The counters that the trainer logs with each batch are the times of every value.
-_COUNTERS: Final = frozenset(
-    f"time/{name}"
-    for name in ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-)
 # How JSON logs write what JSON lacks.
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -106,7 +102,7 @@ class HistoryBuilder:
         if seconds == seconds:  # not NaN
             self._seconds = seconds
         for name, value in values.items():
-            if name in _COUNTERS:
+            if name in COUNTERS:
                 continue
             number = value if type(value) is float else _number(value)
             if number is None:

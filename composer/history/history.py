@@ -279,7 +279,8 @@ class History(Mapping[str, Series]):
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the metrics as a table of pandas: a row for each step, a column for each metric and unit of time.
 
-        A step has several rows if a metric was logged more than once in it. Cells without a value are NaN.
+        A step has several rows if a metric was logged more than once in it, or an epoch ended. Cells without a value
+        are NaN.
 
         Raises:
             MissingConditionalImportError: pandas is not installed.
@@ -297,9 +298,9 @@ class History(Mapping[str, Series]):
         names = _columns(self.series)
         values = pd.concat([part["value"].rename(name) for name, part in zip(names, parts, strict=True)], axis=1)
         times = pd.concat([part.drop(columns="value") for part in parts])
-        times = times.groupby(level=[0, 1]).first().dropna(axis=1, how="all")
+        times = times.groupby(level=[0, 1, 2]).first().dropna(axis=1, how="all")
         # Without the numbers of the rows of a step, which a metric may be named like.
-        return times.join(values.sort_index()).reset_index(level=1, drop=True).reset_index()
+        return times.join(values.sort_index()).reset_index(level=[1, 2], drop=True).reset_index()
 
 
 def _columns(names: Iterable[str]) -> list[str]:
@@ -316,8 +317,9 @@ def _columns(names: Iterable[str]) -> list[str]:
 
 
 def _keyed(pd: Any, series: Series) -> Any:
-    """Return a series as a table whose index is the step, and the number of the value within the step."""
+    """Return a series as a table whose index is the step, the epoch, and the number of the value within both."""
     times = {unit: array for unit in TIMES if (array := getattr(series, unit)) is not None}
     table = pd.DataFrame({"step": series.step, **times, "value": series.values})
-    table["number"] = table.groupby("step").cumcount()
-    return table.set_index(["step", "number"])
+    table["finished"] = -1.0 if series.epoch is None else np.nan_to_num(series.epoch, nan=-1.0)
+    table["number"] = table.groupby(["step", "finished"]).cumcount()
+    return table.set_index(["step", "finished", "number"])

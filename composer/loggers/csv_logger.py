@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from composer.core.csv_rows import TIME_COLUMNS, column_of
+from composer.core.csv_rows import COUNTERS, TIME_COLUMNS, column_of
 from composer.core.time import TimeUnit
 from composer.loggers._run_file_logger import RunFileLogger
 from composer.loggers._table_file import TableFile
@@ -26,8 +26,9 @@ class CSVLogger(RunFileLogger):
     The columns are ``step`` (batches trained), ``epoch``, ``seconds`` (trained) and one per metric, in the order of
     first appearance; a metric with one of these three names becomes ``metrics/step``, and so on, and one called
     ``metrics/step`` becomes ``metrics/metrics/step``; :class:`.History` reads the names that were logged. Metrics
-    logged at one step share a row, unless the same metric is logged twice: no value is lost. Cells of metrics that were
-    not logged are empty. Numbers are written so that reading them returns the same number.
+    logged at one step share a row, unless the same metric is logged twice, or others before and after the end of an
+    epoch: no value is lost. Cells of metrics that were not logged are empty. Numbers are written so that reading them
+    returns the same number.
 
     An existing file of an earlier run with the same name is moved to ``name.1.csv``. A resumed run continues its file
     from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.csv`` first.
@@ -102,10 +103,12 @@ class CSVLogger(RunFileLogger):
         return {"rows": 0 if self._table is None else self._table.num_rows, "last": last}
 
     def _add(self, now: dict[str, str], cells: dict[str, str]) -> None:
-        """Add cells to the last row if they belong to the same step, or else as a new row."""
+        """Add cells to the last row if they belong to the same step and epoch, or else as a new row."""
         last = self._rows[-1] if self._rows else {}
-        if last.get("step") == now["step"] and last.keys().isdisjoint(cells):
-            last.update(cells)
+        is_same = last.get("step") == now["step"] and last.keys().isdisjoint(cells)
+        # The trainer counts each batch before its epoch ends: these numbers, which say what they count, need no row.
+        if is_same and (last["epoch"] == now["epoch"] or last.keys() - now.keys() <= COUNTERS):
+            last.update(cells, epoch=now["epoch"])
         else:
             self._rows.append(now | cells)
         self._changed = True

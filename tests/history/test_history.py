@@ -66,3 +66,15 @@ def test_a_table_of_pandas() -> None:
     table = History("odd", named).to_dataframe()
     assert list(table.columns) == ["step", "number", "metrics/step", "metrics/metrics/step"]
     assert table["number"].tolist() == [1.0, 2.0]
+
+
+def test_the_epochs_of_a_table_of_pandas_do_not_go_back() -> None:
+    """A metric that is logged twice in a step shares rows only with what was logged in the same epoch."""
+    pytest.importorskip("pandas")
+    score = Series("score", np.array([3]), np.array([0.5]), epoch=np.array([1.0]))
+    rate = Series("rate", np.array([2, 3, 3, 4]), np.arange(4.0), epoch=np.array([0.0, 0.0, 0.0, 1.0]))
+    table = History("night", {"score": score, "rate": rate}).to_dataframe()
+    assert table["step"].tolist() == [2, 3, 3, 3, 4]
+    assert table["epoch"].tolist() == [0, 0, 0, 1, 1]
+    np.testing.assert_equal(table["rate"].to_numpy(), [0, 1, 2, np.nan, 3])
+    np.testing.assert_equal(table["score"].to_numpy(), [np.nan, np.nan, np.nan, 0.5, np.nan])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer import dist
-from composer.core import Logger, State
+from composer.core import Callback, Logger, State
 from composer.core.timestamp import Timestamp
 from composer.history import History
 from composer.loggers import CSVLogger
@@ -36,6 +36,33 @@ def test_one_row_per_step(tmp_path) -> None:
     np.testing.assert_array_equal(losses, np.float32(1) / np.arange(1, 9, dtype=np.float32))
     assert [row["metrics/eval/Accuracy"] for row in rows] == [""] * 4 + ["0.5"] + [""] * 3 + ["0.5"]
     assert [row["epoch"] for row in rows] == list("000011112")
+
+
+def test_each_value_has_its_epoch_when_it_is_read_again(tmp_path) -> None:
+    """Of a step that ends an epoch, the batch is counted before, and its evaluation and the next loss come after."""
+    at_the_end = {"batch_end": {"rate": 0.5}, "epoch_end": {"score": 1.0}}
+
+    class Logs(Callback):
+        def batch_end(self, state, logger) -> None:
+            if rates:
+                logger.log_metrics(at_the_end["batch_end"])
+
+        def epoch_end(self, state, logger) -> None:
+            logger.log_metrics(at_the_end["epoch_end"])
+
+    for rates in (False, True):
+        path = tmp_path / f"{rates}.csv"
+        data = regression_data(3, 4)
+        with trainer_of(data=data, max_duration="3ep", loggers=[CSVLogger(str(path))], callbacks=[Logs()]) as trainer:
+            trainer.fit()
+            live = trainer.history
+        found = History.read(path)
+        for name in live:
+            assert found[name].step.tolist() == live[name].step.tolist()
+            assert found[name].over("epoch").tolist() == live[name].over("epoch").tolist(), name
+        assert found["score"].over("epoch").tolist() == [1, 2, 3]
+        # A row of its own only if there is something in both epochs.
+        assert len(rows_of(path)) == 10 + (3 if rates else 0)
 
 
 def test_columns_grow_and_no_row_is_lost(tmp_path) -> None:
