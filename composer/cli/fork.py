@@ -125,7 +125,6 @@ def _fork(given: argparse.Namespace) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     """Raise if an option has a value that cannot work, before anything is trained."""
-    from composer.core.time import TimeUnit, ensure_time
     from composer.trainer.argument_types import check_arguments
     from composer.trials.assignments import Assignment, trainer_arguments
 
@@ -143,8 +142,6 @@ def _check(given: argparse.Namespace) -> None:
             raise ValueError(f"--set {text}: Trainer has no argument {name!r}.{did_you_mean(name, arguments)}")
         if assignment.operator == "=" and not rest:
             check_arguments({name: assignment.value})
-        if assignment.path == "max_duration" and assignment.value is not None:
-            ensure_time(assignment.value, TimeUnit.EPOCH, "max_duration")
 
 
 def choose_name(given: argparse.Namespace, facts: CheckpointFacts) -> tuple[str, str, bool]:

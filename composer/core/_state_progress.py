@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from composer.core._state_data import StateData
-from composer.core.time import Time, TimeUnit
+from composer.core.time import COUNTED_UNITS, Time, TimeUnit, ensure_time
 
-__all__ = ["StateProgress"]
+__all__ = ["StateProgress", "as_duration"]
+
+
+def as_duration(argument: str, duration: int | str | Time) -> Time:
+    """Check and return when training ends.
+
+    Args:
+        argument: Name of the argument, for errors.
+        duration: Epochs, a time string or a time.
+
+    Raises:
+        TypeError: It is no time.
+        ValueError: It is negative, no valid time, or a fraction.
+
+    >>> as_duration("max_duration", "10ba")
+    Time(10, TimeUnit.BATCH)
+    """
+    time = ensure_time(duration, TimeUnit.EPOCH, argument, COUNTED_UNITS)
+    if time.value < 0:
+        raise ValueError(f"{argument} must not be negative; got {str(time)!r}.")
+    return time
 
 
 class StateProgress(StateData):

@@ -13,14 +13,14 @@ from torch import nn
 
 from composer import trees
 from composer.core._state_names import StateNames
-from composer.core._state_progress import StateProgress
+from composer.core._state_progress import StateProgress, as_duration
 from composer.core._state_saved import StateSaved
 from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data_spec import DataSpec
 from composer.core.evaluator import Evaluator
 from composer.core.name_placeholders import check_run_name
 from composer.core.stop_reason import Stop, caller_of_stop
-from composer.core.time import COUNTED_UNITS, Time, TimeUnit, ensure_time
+from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.core.watched_list import WatchedList
@@ -193,11 +193,7 @@ class State(StateProgress, StateNames, StateSaved):
 
     @max_duration.setter
     def max_duration(self, duration: int | str | Time | None) -> None:
-        if duration is not None:
-            duration = ensure_time(duration, TimeUnit.EPOCH, "max_duration", COUNTED_UNITS)
-            if duration.value < 0:
-                raise ValueError(f"max_duration must not be negative; got {str(duration)!r}.")
-        self._max_duration = duration
+        self._max_duration = None if duration is None else as_duration("max_duration", duration)
         if self.is_fitting:
             # A duration that is already reached stops the run as stop_training does; a longer one revokes the stop.
             self.stop = (self.stop or Stop(caller_of_stop(self), "max_duration was set")) if self.finished else None

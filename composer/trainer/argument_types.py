@@ -11,6 +11,7 @@ from typing import Any, Final, SupportsFloat, cast
 import torch
 
 from composer._text import as_integer, did_you_mean, one_of, whole_number
+from composer.core._state_progress import as_duration
 from composer.core.time import TimeUnit, ensure_time
 from composer.parallel.config import FSDPConfig
 from composer.rng import MAX_SEED
@@ -193,6 +194,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "console_stream": _stream,
     "dist_timeout": _positive,
     "fsdp_config": _or_none(_fsdp),
+    "max_duration": _or_none(as_duration),
     "load_exclude_algorithms": _or_none(_names),
     "num_batches": _count,
     "python_log_level": _or_none(_text),

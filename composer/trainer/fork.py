@@ -259,16 +259,22 @@ def _exactly_at(source: str, at: int) -> CheckpointFacts:
     found = history.before
     if found is not None and found.batch == at:
         return found
+    if found is not None and found.is_end:
+        raise ValueError(
+            f"{mask_text(source)!r} has no batch {at}: the run ends at batch {found.batch}. To train longer, fork it "
+            f"there with a larger max_duration."
+        )
     nearest = found or history.after
     parts = [f"{mask_text(source)!r} has no complete checkpoint at batch {at}."]
     if nearest is not None:
         parts.append(f"The nearest is at batch {nearest.batch}.")
     if history.problems:
         parts.append(history.problems)
-    parts.append(
-        f"Make one with a trainer that has the arguments of the run: trainer.checkpoint_at({at}, 'state.pt', run=...); "
-        f"or use the command composer fork, which trains the steps in between."
+    make = (
+        f"Make one with a trainer that has the arguments of the run: trainer.checkpoint_at({at}, 'state.pt', run=...)"
     )
+    # The command forks from batch 1 on.
+    parts.append(f"{make}; or use the command composer fork, which trains the steps in between." if at else f"{make}.")
     raise ValueError(" ".join(parts))
 
 
@@ -286,6 +292,11 @@ def _edit(content: dict[str, Any], state: State, changes: Sequence[str]) -> list
     for name in ("optimizers", "schedulers"):
         if name in changes:
             saved.pop(name, None)
+    if "optimizers" in changes:
+        # The values that schedules multiply are those of the new optimizers, which may have other groups.
+        for schedule in as_named(saved.get("schedulers", {})).values():
+            for name in ("base_lrs", "_last_lr"):
+                schedule.pop(name, None)
     if "seed" in changes:
         saved["rank_zero_seed"], content["rng"] = state.rank_zero_seed, None
     saved.pop("forked_from", None)
@@ -307,7 +318,7 @@ def _restore_settings(state: State, changes: Sequence[str], made: list[list[dict
             for number, group in enumerate(made[index]):
                 if match["name"] in group:
                     _set_hyperparameter(state, optimizer, number, match["name"], _initial(group, match["name"]))
-    if "schedulers" in changes:
+    if "schedulers" in changes or "optimizers" in changes:
         for scheduler in state.schedulers:
             if isinstance(scheduler, CompiledSchedule):
                 scheduler.multiplier = None  # of the start of the run; is set when training begins

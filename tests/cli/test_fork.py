@@ -151,6 +151,7 @@ def start_here(ranks: int, words) -> None:
         ),
         (["out", "--at", "13", "--set", "train_dataloader.batchsize=2"], "Did you mean 'batch_size'"),
         (["out", "--at", "15", "--set", "max_duration=abc"], "'abc'"),
+        (["out", "--at", "15", "--set", "max_duration=-5ba"], "max_duration must not be negative; got '-5ba'"),
         (["out", "--at", "19"], "not part of the run, which ends at batch 18"),
         (["out", "--at", "15", "--set", "lr"], "has the form NAME=VALUE"),
         (["out", "--at", "15", "--folder", "out/fork"], "in the folder of the run that it forks"),

@@ -266,18 +266,20 @@ def test_the_batch_size_keeps_the_position_in_the_data(tmp_path):
     assert len(again.samples) == 5
 
 
-def test_optimizers_that_start_fresh(tmp_path):
-    with made(tmp_path / "run") as run:
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_optimizers_that_start_fresh(tmp_path, num_groups):
+    """A schedule goes on with their values."""
+    with made(tmp_path / "run", schedulers=LinearScheduler()) as run:
         run.fit()
-    model = Net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    given = {"save_folder": str(tmp_path / "fork"), "run_name": "fork", "progress_bar": False, "max_duration": "3ep"}
-    data = DataLoader(Numbered(), batch_size=4, shuffle=True)
-    with Trainer(model=model, train_dataloader=data, optimizers=optimizer, **given) as run:
+    model, again = Net(), Seen()
+    groups = [{"params": list(model.parameters())[number::num_groups]} for number in range(num_groups)]
+    optimizer = torch.optim.AdamW(groups, lr=0.2)
+    with made(tmp_path / "fork", again, model=model, optimizers=optimizer, schedulers=LinearScheduler()) as run:
         run.fork(15, tmp_path / "run", changes=["optimizers"])
         run.fit()
         assert run.state.timestamp.batch == 18
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
+    assert again.rates == pytest.approx({step: 0.2 * (1 - step / 18) for step in range(15, 18)})
 
 
 def test_a_setting_that_is_not_named_is_told(tmp_path):
@@ -292,6 +294,8 @@ def test_a_setting_that_is_not_named_is_told(tmp_path):
     ("at", "changes", "more", "message"),
     [
         (12, [], {}, r"no complete checkpoint at batch 12. The nearest is at batch 10.*checkpoint_at\(12"),
+        (0, [], {}, r"no complete checkpoint at batch 0.*checkpoint_at\(0, 'state.pt', run=\.\.\.\)\.\s"),
+        (19, [], {}, r"has no batch 19: the run ends at batch 18. .* fork it there with a larger max_duration"),
         (10, ["optimizers.lrr"], {}, "'optimizers.lrr' is not a hyperparameter.*'lr'"),
         (10, ["optimisers.lr"], {}, "Trainer has no argument 'optimisers'.*'optimizers'"),
         (10, ["optimizers.lr=0.1"], {}, "Give the value to the Trainer"),
