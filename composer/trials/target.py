@@ -38,7 +38,7 @@ class Target:
             ``package.module:function``) or "pickle" (a pickled function). A function returns a trainer that is not
             fitted yet, and takes no arguments.
         name: The path, name or pickle.
-        arguments: Command-line arguments of a script or module.
+        arguments: Command-line arguments of a script or module; for a function those that it finds in ``sys.argv``.
         fit: Which call of ``fit`` of the program is meant, from 1. The calls before it are shortened like it.
 
     Raises:
@@ -120,7 +120,8 @@ class Target:
     def from_function(cls, function: Callable[[], Any], fit: int = 1) -> Target:
         """Return the target of a function that returns a trainer.
 
-        Functions of importable modules are imported again; others, as those of a notebook, are pickled.
+        Functions of importable modules are imported again; others, as those of a notebook, are pickled. They find the
+        command-line arguments of the script that runs now.
 
         Args:
             function: Takes no arguments, and returns a :class:`.Trainer` that is not fitted yet.
@@ -140,9 +141,9 @@ class Target:
                 f"called again in other processes; got {function!r}."
             )
         if _is_importable(function):
-            return cls("function", f"{function.__module__}:{function.__qualname__}", fit=fit)
+            return cls("function", f"{function.__module__}:{function.__qualname__}", _own_arguments(), fit)
         pickler = import_extra("cloudpickle", "trials", "A function that cannot be imported by other processes")
-        return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), fit=fit)
+        return cls("pickle", base64.b64encode(pickler.dumps(function)).decode(), _own_arguments(), fit)
 
     def check_exists(self) -> None:
         """Raise if the script or module does not exist.
@@ -199,6 +200,7 @@ class Target:
             sys.path.insert(0, "")
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
         else:
+            sys.argv[1:] = self.arguments
             trainer = self._function()()
             if not callable(getattr(trainer, "fit", None)):
                 raise TypeError(
@@ -228,6 +230,11 @@ def _run_script(path: str) -> None:
         exec(code, module.__dict__)
     finally:
         sys.modules["__main__"] = main
+
+
+def _own_arguments() -> tuple[str, ...]:
+    """Return the command-line arguments of the script that this process runs; those of a notebook's kernel are none."""
+    return tuple(sys.argv[1:]) if hasattr(sys.modules["__main__"], "__file__") else ()
 
 
 def _is_importable(function: Callable[[], Any]) -> bool:

@@ -25,6 +25,11 @@ def make_trainer() -> Trainer:
 def make_nothing() -> None: ...
 
 
+def make_by_arguments() -> Trainer:
+    assert sys.argv[1:] == ["--lr", "0.1"], sys.argv
+    return make_trainer()
+
+
 @forks
 def test_a_script_finds_what_it_finds_with_python(
     tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +123,22 @@ def test_functions(tmp_path: Path, server: ForkServer, monkeypatch: pytest.Monke
     assert (
         record.error == "TypeError: make_trainer must return a Trainer which is not fitted yet; it returned NoneType."
     )
+
+
+@forks
+def test_functions_find_the_arguments_of_the_script(
+    tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cloudpickle")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.1"])
+    targets = [Target.from_function(make_by_arguments), Target.from_function(lambda: make_by_arguments())]
+    for target in targets:
+        record = run(tmp_path, target, server)
+        assert record.is_completed, record.error
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.2"])
+    assert Target.from_function(make_by_arguments).fingerprint != targets[0].fingerprint
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    assert Target.from_function(make_by_arguments).arguments == (), "those of a notebook's kernel"
 
 
 def test_a_function_of_main_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
