@@ -27,12 +27,13 @@ class RecompileMonitor(Callback):
     (``compile_config={"regional": True}``) have the class of the block in their names, such as ``Block_0``. Where the
     graph breaks, a model is several functions.
 
-    Logs ``compile/compilations`` and ``compile/recompilations``, numbers since training began in this process, and
-    ``compile/seconds``, the time of all of them including backward passes, in the steps in which they change. The
-    reason of a recompilation is a line on the console, in Python's ``logging`` and in the summary of the run. If there
-    were several versions before, it is the guard of one of them, the version that torch tried first; another guard may
-    have failed in the version that was meant to fit, and ``TORCH_LOGS=recompiles`` prints those of all. Torch keeps
-    records of 64 compilations: of more in one step, the last ones are counted.
+    Logs ``compile/compilations`` and ``compile/recompilations``, numbers of the training and the evaluations of this
+    trainer in this process, and ``compile/seconds``, the time of all of them including backward passes, in the steps in
+    which they change. What was compiled before, as for an earlier trainer, is not counted. The reason of a
+    recompilation is a line on the console, in Python's ``logging`` and in the summary of the run. If there were several
+    versions before, it is the guard of one of them, the version that torch tried first; another guard may have failed
+    in the version that was meant to fit, and ``TORCH_LOGS=recompiles`` prints those of all. Torch keeps records of 64
+    compilations: of more in one step, the last ones are counted.
 
     Attributes:
         compilations: Number of compilations.
@@ -49,7 +50,11 @@ class RecompileMonitor(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Leave out what was compiled before."""
-        self._last = next(reversed(_compilations()), None)
+        self._leave_out()
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """Leave out what was compiled before; the steps have reported what they compiled."""
+        self._leave_out()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Report what the step has compiled."""
@@ -58,6 +63,9 @@ class RecompileMonitor(Callback):
     def eval_end(self, state: State, logger: Logger) -> None:
         """Report what the evaluation has compiled."""
         self._report(logger)
+
+    def _leave_out(self) -> None:
+        self._last = next(reversed(_compilations()), None)
 
     def _report(self, logger: Logger) -> None:
         noted = _compilations()

@@ -79,6 +79,21 @@ def test_earlier_compilations_are_not_counted() -> None:
     assert not set(NAMES) & run.names
 
 
+@pytest.mark.parametrize("before", ["eval", "eval_batches_before_fit"])
+def test_earlier_compilations_are_not_counted_by_an_evaluation_before_training(before: str) -> None:
+    for _ in range(2):
+        run_with(model=blocks(), compile_config=EAGER).trainer.fit()
+    monitor = RecompileMonitor()
+    more: Any = {"eval_batches_before_fit": 1} if before == "eval_batches_before_fit" else {}
+    run = run_with(monitor, model=blocks(), compile_config=EAGER, eval_dataloader=labeled_data(), **more)
+    if before == "eval":
+        run.trainer.eval()
+        assert monitor.compilations == 1
+    run.trainer.fit()
+    # The forward pass for the evaluation, and forward and loss for training.
+    assert (monitor.compilations, monitor.recompilations) == (2, 0)
+
+
 def test_backward_passes_are_no_compilations() -> None:
     monitor = RecompileMonitor()
     run_with(monitor, model=blocks(), compile_config={"backend": "aot_eager", "regional": True}).trainer.fit()
