@@ -18,11 +18,11 @@ from composer.trainer.dynamic_dims import DynamicDims, dynamic_dims, is_compiled
 from composer.trainer.regional_compilation import compile_blocks
 from composer.trainer.run import Run
 
-__all__ = ["compile_model", "fuses_loss", "is_compiled", "torch_arguments"]
+__all__ = ["compile_model", "fuses_loss", "is_compiled", "torch_arguments", "undo_compilation"]
 
 
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
-    """Compile the model in place, so that its type and parameter names do not change.
+    """Compile the model in place, so that its type and parameter names do not change; see :func:`undo_compilation`.
 
     The forward pass alone is compiled for evaluation, prediction and steps in which an algorithm acts between forward
     and loss; other steps run forward and loss as one graph. With ``regional``, only repeated blocks are compiled, see
@@ -36,6 +36,33 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
     Raises:
         ValueError: ``regional`` is True, and the model has no repeated blocks.
     """
+    before = {module: _compiled_call(module) for module in run.state.model.modules()}
+    _compile(run, config, wrapper)
+    run.compiled = [
+        (module, own, earlier) for module, earlier in before.items() if (own := _compiled_call(module)) is not earlier
+    ]
+
+
+def undo_compilation(run: Run) -> None:
+    """Let the model run as before :func:`compile_model`: eagerly, unless the user has compiled it or parts of it.
+
+    What was compiled since, as for another trainer of this model, stays.
+
+    Args:
+        run: The run.
+    """
+    for module, own, earlier in run.compiled:
+        if _compiled_call(module) is own:
+            module._compiled_call_impl = earlier
+    run.compiled = []
+
+
+def _compiled_call(module: nn.Module) -> Any:
+    """Return what a call of a module runs if it is compiled; None if it is not."""
+    return module._compiled_call_impl  # pyright: ignore[reportPrivateUsage]
+
+
+def _compile(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None or config is not None or is_compiled(run):
         # Blocks get marks of their own.
@@ -118,7 +145,7 @@ def is_compiled(run: Run) -> bool:
         run: The run.
     """
     modules = run.state.model.modules()
-    return run.forward_and_loss is not None or any(module._compiled_call_impl is not None for module in modules)  # pyright: ignore[reportPrivateUsage]
+    return run.forward_and_loss is not None or any(_compiled_call(module) is not None for module in modules)
 
 
 def _has_cuda_graphs(config: dict[str, Any]) -> bool:

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torch.nn import Module
+
 from composer.checkpoint.load import ResumeInfo
 from composer.core.engine import Engine
 from composer.core.logger import Logger
@@ -66,6 +68,7 @@ class Run:
         autocast: Creates the autocast context of a forward pass, or None if none is needed.
         float8: How linear layers are converted to float8 (``amp_fp8``), or None if they are not.
         forward_and_loss: Forward and loss as one compiled function ``batch, detached -> (outputs, loss)``, if compiled.
+        compiled: The modules that the trainer has compiled: module, what its call runs, and what it ran before.
         dynamic_dims: Marks the sizes that are dynamic in a compiled model.
         reuses_outputs: Whether each call of a compiled function overwrites the outputs of the previous call, as CUDA
             graphs do.
@@ -112,6 +115,7 @@ class Run:
     autocast: Callable[[], AbstractContextManager[Any]] | None = None
     float8: Float8Settings | None = None
     forward_and_loss: Callable[[Batch, bool], tuple[Any, Any]] | None = None
+    compiled: list[tuple[Module, Any, Any]] = field(default_factory=list[tuple[Module, Any, Any]])
     dynamic_dims: DynamicDims = field(default_factory=DynamicDims)
     reuses_outputs: bool = False
     owned_gradients: OwnedMemory = field(default_factory=OwnedMemory)

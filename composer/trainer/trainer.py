@@ -58,7 +58,7 @@ from composer.trainer.autoresume import resume_newest
 from composer.trainer.batch_loading import check_epochs_end
 from composer.trainer.blame import blame
 from composer.trainer.blame_report import Blame
-from composer.trainer.compilation import compile_model, fuses_loss
+from composer.trainer.compilation import compile_model, fuses_loss, undo_compilation
 from composer.trainer.dry_run import dry_run as run_dry
 from composer.trainer.evaluate import evaluate, set_eval_metrics
 from composer.trainer.extract_hparams import describe
@@ -951,10 +951,11 @@ class Trainer(TrainerNames):
         return html_of_run(self._run)
 
     def close(self) -> None:
-        """Close callbacks and loggers, and release the data; further calls have no effect."""
+        """Close callbacks and loggers, release the data, and undo ``compile_config``; further calls have no effect."""
         self.engine.close()
         self.state.train_phase.iterator = None
         self._run.strategy.close()
+        undo_compilation(self._run)
         model = cast(ComposerModel, self.state.model)
         if model.logger is self.logger:  # the reference would keep the data alive
             model.logger = None
