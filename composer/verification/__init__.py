@@ -5,7 +5,7 @@ The modules, in reading order:
 - ``verify``: the checks, the trials of each, and the report.
 - ``_recorder``: what a trial does: trains a few steps and writes down what happens.
 - ``_watch``, ``module_watch``: the callback and the hooks that see each stage of a step.
-- ``exact_mode``: float64 without randomness, for runs that split the batch in different ways.
+- ``exact_mode``, ``_float64``: float64 without randomness, for runs that split the batch in different ways.
 - ``digests``, ``snapshot``: fingerprints of tensors, batches and the attributes of objects.
 - ``_data_facts``, ``code_facts``, ``objects``: what is known of the data and of the user's code and objects.
 - ``compare``: the first difference of two trials, and how far their tensors deviate.

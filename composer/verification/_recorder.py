@@ -26,6 +26,7 @@ from composer.trainer.short_names import instances
 from composer.trials.probe import Finished, Probe
 from composer.verification import _checkpoints, code_facts, exact_mode
 from composer.verification._exchange import Exchange
+from composer.verification._float64 import InFloat64
 from composer.verification._watch import Watch
 from composer.verification.compare import STEPS_FILE, TENSORS_FILE
 from composer.verification.neutral import neutral_setting, set_neutral, why_not_neutral
@@ -156,6 +157,7 @@ class Recorder(Probe):
         self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
         arguments["callbacks"] = [*callbacks, *([Exchange()] if self._exchange else []), self._watch]
         if self._exact is not None:
+            arguments["callbacks"].append(InFloat64())
             arguments = self._exact.arguments(arguments)
         return self._with_data(arguments)
 

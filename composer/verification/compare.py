@@ -34,6 +34,9 @@ TENSORS_FILE = "tensors.pt"
 
 # In float64 rounding is about 1e-16 an operation; models that compute parts in float32 are off by 1e-7.
 TOLERANCE = 1e-6
+# Differences that are smaller relative to all tensors together, and gradients that are, count as rounding: the true
+# gradient of a bias of keys is zero, and what is computed of it has no digit that is right.
+ROUNDING = 1e-8
 # Optimizers such as Adam divide by small numbers, which enlarges the rounding.
 UPDATE_TOLERANCE = 1e-4
 
@@ -204,7 +207,8 @@ class Deviation:
     Args:
         name: The first tensor beyond the tolerance.
         relative: The largest norm of a difference, relative to the norm of the expected tensor.
-        factor: The number by which all tensors are multiplied, if that explains the difference; else None.
+        factor: The number by which all tensors are multiplied, if that explains the difference; else None, also if it
+            is 1 but for the tolerance.
 
     >>> print(deviation({"w": torch.ones(2)}, {"w": 2 * torch.ones(2)}))
     w (relative difference 1)
@@ -223,8 +227,8 @@ def deviation(
 ) -> Deviation | None:
     """Return how named tensors deviate, or None if none is beyond the tolerance.
 
-    The deviation of a tensor is ``|b - a| / max(|a|, 1e-6 * s)``, with the norm s of all expected tensors together, so
-    that tensors which are zero but for rounding count as zero.
+    The deviation of a tensor is ``|b - a| / max(|a|, 1e-8 * s)``, with the norm s of all expected tensors together, and
+    a difference of no more than ``1e-8 * s`` counts as rounding: so do tensors that are zero but for rounding.
 
     Args:
         expected: The tensors of one trial.
@@ -242,7 +246,10 @@ def deviation(
         if b is None or b.shape != a.shape:
             return Deviation(name, float("inf"), None)
         a, b = a.double(), b.double()
-        relative = float((b - a).norm()) / max(float(a.norm()), 1e-6 * scale, 1e-300)
+        difference = float((b - a).norm())
+        relative = difference / max(float(a.norm()), ROUNDING * scale, 1e-300)
+        if difference <= ROUNDING * scale:
+            relative = min(relative, tolerance)
         if not relative <= tolerance:  # also if it is NaN
             first = first or name
         largest = max(largest, relative) if relative == relative else float("inf")
@@ -252,14 +259,15 @@ def deviation(
     if not first:
         return None
     same = bool(ratios) and all(abs(ratio - ratios[0]) <= 1e-4 * abs(ratios[0]) for ratio in ratios)
-    return Deviation(first, largest, ratios[0] if same and ratios[0] != 0 else None)
+    scaled = same and ratios[0] != 0 and abs(ratios[0] - 1) > tolerance
+    return Deviation(first, largest, ratios[0] if scaled else None)
 
 
 def updates(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return how much training changed each parameter since the first recorded step.
 
-    Elements whose first gradient is zero but for rounding are left out: optimizers such as Adam and Lion make steps of
-    full size of them, in the direction of the rounding.
+    Elements whose first gradient is zero but for rounding, relative to the largest of all parameters, are left out:
+    optimizers such as Adam and Lion make steps of full size of them, in the direction of the rounding.
 
     Args:
         tensors: The tensors that a trial in exact mode recorded.
@@ -269,9 +277,11 @@ def updates(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     {'w': tensor([1., 1.])}
     """
     first: Mapping[str, Any] = tensors["first"]
+    gradients: Mapping[str, Tensor] = first["gradients"]
+    largest = max((float(gradient.abs().max()) for gradient in gradients.values() if gradient.numel()), default=0.0)
     found: dict[str, Tensor] = {}
     for name, value in tensors["parameters"].items():
-        gradient = first["gradients"].get(name)
-        counts = 1.0 if gradient is None else gradient.abs() > 1e-8 * gradient.abs().max()
+        gradient = gradients.get(name)
+        counts = 1.0 if gradient is None else gradient.abs() > ROUNDING * largest
         found[name] = (value - first["before"][name]) * counts
     return found

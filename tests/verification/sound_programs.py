@@ -12,9 +12,47 @@ from torch.utils.data import DataLoader
 
 from composer import Algorithm, Callback, ComposerModel, Trainer, dist
 from composer.core import Event
-from tests.verification.parts import BATCH, FEATURES, Classifier, build, loader, network, rows
+from tests.verification.parts import BATCH, CLASSES, FEATURES, Classifier, build, loader, network, rows
 
-__all__ = ["divides_batch_size", "generator_of_noise", "same_size_on_ranks", "teacher_in_callback", "unused_generator"]
+__all__ = [
+    "attends_in_float32",
+    "divides_batch_size",
+    "generator_of_noise",
+    "same_size_on_ranks",
+    "teacher_in_callback",
+    "unused_generator",
+]
+
+
+class Attention(nn.Module):
+    """Attends to the features, with a softmax in float32; the true gradient of the bias of its keys is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(1, 4) for _ in range(3))
+        self.head = nn.Linear(4 * FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        key, query, value = (layer(x[..., None]) for layer in (self.key, self.query, self.value))
+        weights = (query @ key.transpose(1, 2)).float().softmax(-1).to(value.dtype)
+        return self.head((weights @ value).flatten(1)).float()
+
+
+class SignedSGD(torch.optim.SGD):
+    """Makes steps of full size in the direction of each gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+        return loss
+
+
+def attends_in_float32() -> Trainer:
+    """The attention computes in float32, and the optimizer makes something of the sign of rounding."""
+    return build(lambda: Classifier(Attention()), optimizer=lambda parameters: SignedSGD(parameters, 1e-3))
 
 
 def divides_batch_size() -> Trainer:

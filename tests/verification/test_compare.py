@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer.trials import Record
-from composer.verification.compare import STAGES, TENSORS_FILE, TOLERANCE, Runs, deviation, first_difference
+from composer.verification.compare import STAGES, TENSORS_FILE, TOLERANCE, Runs, deviation, first_difference, updates
 
 STEP = {
     "step": 0,
@@ -61,6 +61,31 @@ def test_tensors_that_are_zero_but_for_rounding_do_not_count() -> None:
     expected = {**tensors(), "zero": torch.full((5,), 1e-15, dtype=torch.float64)}
     assert deviation(expected, {**expected, "zero": -expected["zero"]}) is None
     assert deviation(expected, {**expected, "zero": torch.ones(5)}).name == "zero"
+
+
+def test_rounding_of_float32_in_a_tensor_that_is_zero_but_for_it_does_not_count() -> None:
+    expected = {**tensors(), "bias": torch.full((5,), 5e-10, dtype=torch.float64)}
+    assert deviation(expected, {**expected, "bias": -expected["bias"]}) is None
+
+
+def test_small_tensors_that_are_not_rounding_count() -> None:
+    expected = {**tensors(), "small": torch.full((5,), 1e-6, dtype=torch.float64)}
+    found = deviation(expected, {**expected, "small": 2 * expected["small"]})
+    assert (found.name, found.relative) == ("small", pytest.approx(1.0))
+
+
+def test_a_factor_of_one_explains_no_deviation() -> None:
+    expected = {**tensors(), "zero": torch.zeros(5, dtype=torch.float64)}
+    found = deviation(expected, {**expected, "zero": torch.full((5,), 1e-7, dtype=torch.float64)})
+    assert (found.name, found.factor) == ("zero", None)
+
+
+def test_updates_of_parameters_whose_gradient_is_rounding_are_left_out() -> None:
+    gradients = {"weight": torch.tensor([1.0, 0.0]), "bias": torch.tensor([3e-17, -2e-17])}
+    before = {name: torch.zeros(2) for name in gradients}
+    signs = {name: gradient.sign() for name, gradient in gradients.items()}
+    found = updates({"first": {"gradients": gradients, "before": before}, "parameters": signs})
+    assert {name: value.tolist() for name, value in found.items()} == {"weight": [1.0, 0.0], "bias": [0.0, 0.0]}
 
 
 @pytest.mark.parametrize("found", [{"a": torch.ones(5)}, {"a": torch.ones(5), "b": torch.ones(4)}])

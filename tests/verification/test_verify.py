@@ -98,6 +98,7 @@ def test_sound_trainers_are_not_reported(number: int, server: ForkServer) -> Non
 @pytest.mark.parametrize(
     ("name", "checks"),
     [
+        ("attends_in_float32", ["microbatch", "ddp", "compile"]),
         ("divides_batch_size", ["ddp", "resume_ranks"]),
         ("teacher_in_callback", ["callbacks", "ddp"]),
         ("generator_of_noise", ["microbatch"]),
