@@ -27,6 +27,8 @@ __all__ = ["after", "before", "ignored_labels", "names", "rows", "token_function
 _TIME = 1.0
 _ROWS = 4096
 _MAX_INDICES = 1_000_000
+# The largest share of an epoch that a mistake in the bounds of a sampler repeats.
+_MISTAKES = 0.1
 
 
 def rows(spec: DataSpec, batch: Any) -> tuple[Sequence[Any], list[tuple[str, str]]]:
@@ -166,6 +168,8 @@ def before(state: State) -> dict[str, Any]:
     first = _fetched(dataset, None)
     changed = [name for name, value in _stored(dataset).items() if stored.get(name) != value]
     own = first != _fetched(dataset, len(first))
+    if not own:
+        changed = []  # a cache that is filled, or a count of fetches
     return {
         "first": first,
         "own random numbers": own,
@@ -229,8 +233,8 @@ def _fetched(dataset: Any, count: int | None, seed: int = 0) -> list[str]:
     return found
 
 
-def _order(state: State) -> list[str]:
-    """Return what is wrong with the indices that a custom sampler yields in an epoch."""
+def _order(state: State) -> list[tuple[str, str, str]]:
+    """Return what is wrong with the indices that a custom sampler yields in an epoch: causes, names and summaries."""
     loader = getattr(state.train_phase.loader, "dataloader", None)
     dataset = getattr(loader, "dataset", None)
     custom = [
@@ -245,17 +249,33 @@ def _order(state: State) -> list[str]:
         return []
     sampler: Any = custom[0]
     with rng.preserve_rng_state():
-        entries = list(itertools.islice(iter(sampler), len(dataset) + 1))
-    indices = [index for entry in entries for index in (entry if isinstance(entry, list | tuple) else [entry])]
-    counted = Counter(indices)
-    repeated = [index for index, times in counted.items() if times > 1]
+        length, counted = _epoch(sampler, len(dataset))
+        again = _epoch(sampler, len(dataset))[1]
+    repeated = {index for index, times in counted.items() if times > 1}
     missing = len(dataset) - len(counted)
-    name = name_of(sampler)
-    found: list[str] = []
+    name, more = name_of(sampler), f"{plural(len(repeated), 'sample')} more than once in an epoch"
+    if _draws(counted, again):
+        return [("drawn_with_repeats", name, f"{name} draws {more}, others in the next")]
     # A sampler of another length over- or undersamples on purpose.
-    if repeated and isinstance(sampler, Sized) and len(sampler) in (len(dataset), len(entries)) and missing:
-        again = plural(len(repeated), "sample")
-        found.append(f"{name} yields {again} more than once in an epoch, and {missing} never")
-    elif missing and isinstance(sampler, BatchSampler) and not sampler.drop_last:
-        found.append(f"{name} never yields {missing} of {len(dataset)} samples in an epoch")
-    return found
+    if repeated and isinstance(sampler, Sized) and len(sampler) in (len(dataset), length) and missing:
+        return [("repeated_samples", name, f"{name} yields {more}, and {missing} never")]
+    if missing and isinstance(sampler, BatchSampler) and not sampler.drop_last:
+        return [("lost_samples", name, f"{name} never yields {missing} of {len(dataset)} samples in an epoch")]
+    return []
+
+
+def _epoch(sampler: Any, most: int) -> tuple[int, Counter[Any]]:
+    """Return how many entries a sampler yields in an epoch, up to one more than ``most``, and how often each index."""
+    entries = list(itertools.islice(iter(sampler), most + 1))
+    return len(entries), Counter(
+        index for entry in entries for index in (entry if isinstance(entry, list | tuple) else [entry])
+    )
+
+
+def _draws(one: Counter[Any], other: Counter[Any]) -> bool:
+    """Return whether a sampler draws at random with repeats, judged by the times of indices in two epochs.
+
+    A mistake in the bounds repeats a few samples, or the same ones in each epoch.
+    """
+    repeats = min(each.total() - len(each) for each in (one, other))
+    return one != other and repeats > _MISTAKES * one.total()

@@ -147,11 +147,10 @@ def _changed_by_logging(steps: Mapping[str, Any], facts: Mapping[str, Any]) -> l
 def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
     """Judge the order of the samples, and whether training or a fetch modifies the data."""
     names = ", ".join(facts["data_names"])
-    for problem in data["order"]:
-        cause = "repeated_samples" if "more than once" in problem else "lost_samples"
-        name = problem.split()[0]
-        advice = f"Yield every index once in an epoch from __iter__ of {name}, or use DataLoader(shuffle=True)."
-        return Finding("data", "failed", problem, cause, name, advice=advice)
+    for cause, name, problem in data["order"]:
+        if cause != "drawn_with_repeats":
+            advice = f"Yield every index once in an epoch from __iter__ of {name}, or use DataLoader(shuffle=True)."
+            return Finding("data", "failed", problem, cause, name, advice=advice)
     if data["changed by a fetch"]:
         held = ", ".join(data["changed by a fetch"])
         evidence = (f"fetching a sample changes {held} of the data set",)
@@ -163,6 +162,8 @@ def _judge_data(data: Mapping[str, Any], facts: Mapping[str, Any]) -> Finding:
         summary = f"{len(data['modified'])} of {data['rows']} samples have changed in training, such as {rows}"
         evidence = tuple(f"{name} has in-place operations" for name in facts["in_place"])
         return Finding("data", "failed", summary, "dataset_modified", names or "the data", "", evidence)
+    for cause, name, problem in data["order"]:
+        return Finding("data", "expected", problem, cause, name)
     if not data["rows"]:
         return Finding("data", "skipped", "the data has no samples by index")
     return Finding("data", "passed", f"{data['rows']} samples are the same before and after training")

@@ -106,6 +106,11 @@ CAUSES: dict[str, Cause] = {
         "iterable data sets by rank and by torch.utils.data.get_worker_info().",
         "the data",
     ),
+    "drawn_with_repeats": Cause(
+        "Samples are drawn at random with repeats, some more than once in an epoch and others never, by {name}",
+        "",
+        "the sampler",
+    ),
     "order_of_workers": Cause(
         "The workers of an iterable data set take turns, so that the order depends on their number: {name}",
         "Keep num_workers fixed if runs must be equal.",
