@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from composer._secrets.masking import mask_text
+from composer._secrets.masking import mask_text, mask_values
 from composer._text import did_you_mean
 from composer.core.run_files import is_file_in
 from composer.history._csv_table import is_csv_table, read_csv_table, shared_rows
@@ -90,7 +91,17 @@ def read_history(path: Path) -> History:
     history.files = (file,)
     for copy, newer in zip(copies, [[*copies[number + 1 :], file] for number in range(len(copies))], strict=True):
         _add_replaced(history, form, copy, newer)
+    _mask(history)
     return history
+
+
+def _mask(history: History) -> None:
+    """Mask secrets as loggers do, of logs that they did not write: of earlier versions, or edited."""
+    history.hyperparameters = mask_values(history.hyperparameters)
+    history.environment = mask_values(history.environment)
+    history.events = [
+        replace(event, text=mask_text(event.text), details=mask_values(dict(event.details))) for event in history.events
+    ]
 
 
 def _find(folder: Path) -> Path:

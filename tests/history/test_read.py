@@ -328,3 +328,30 @@ def test_files_have_what_the_history_of_the_run_has(tmp_path: Path) -> None:
         for name, series in live.series.items():
             np.testing.assert_array_equal(read[name].values, series.values, err_msg=f"{name} in {path}")
         assert read.arrays["eye"].values.tolist() == live.arrays["eye"].values.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_secrets_that_no_logger_has_masked_are_masked(tmp_path: Path, form: str) -> None:
+    if form == "jsonl":
+        lines: list[Any] = [
+            {"kind": "hyperparameters", "values": {"password": "hunter2", "db": [{"api_key": "hunter2"}], "lr": 0.1}},
+            {"kind": "environment", "values": {"versions": {"torch": "2.9"}, "hf_token": "hunter2"}},
+            {
+                "kind": "event",
+                "event": "error",
+                "step": 1,
+                "text": "s3://me:hunter2@host",
+                "details": {"token": "hunter2"},
+            },
+            {"kind": "metrics", "step": 1, "epoch": 0, "seconds": 1.0, "values": {"loss": 1.0}},
+        ]
+        (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    else:
+        (tmp_path / "metrics.csv").write_text("step,epoch,seconds,loss\n1,0,1.0,1.0\n")
+        texts = ["password: hunter2", "db: {'api_key': 'hunter2'}", "lr: 0.1"]
+        (tmp_path / "logs.txt").write_text("".join(f"[hyperparameter]: {text}\n" for text in texts))
+    history = History.read(tmp_path)
+    assert history.hyperparameters["password"] == "***"
+    assert float(history.hyperparameters["lr"]) == 0.1
+    assert "hunter2" not in repr([history.hyperparameters, history.environment, history.events])
+    assert len(history.events) == (form == "jsonl")
