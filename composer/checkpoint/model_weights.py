@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from composer.checkpoint.sharded_reader import TensorMetadata
 from composer.warnings import ComposerWarning
 
 __all__ = ["check_shapes", "load_weights"]
+
+# What torch.compile(module) puts before the names of the module's weights.
+_COMPILED = "_orig_mod."
 
 
 def check_shapes(model: nn.Module, saved: Mapping[str, Any]) -> None:
@@ -83,11 +86,23 @@ def load_weights(
         ]
     )
     if strict:
-        raise RuntimeError(
-            f"{_begin(model)}: {differences}. Load into the same model, or use load_strict_model_weights=False to "
-            f"load only the weights that both have."
+        remedy = _remedy_of_wrapped(missing, unexpected) or (
+            "Load into the same model, or use load_strict_model_weights=False to load only the weights that both have."
         )
+        raise RuntimeError(f"{_begin(model)}: {differences}. {remedy}")
     warnings.warn(f"Not all weights were loaded: {differences}.", ComposerWarning, stacklevel=4)
+
+
+def _remedy_of_wrapped(missing: Sequence[str], unexpected: Sequence[str]) -> str:
+    """Return what to do if the names differ by the prefix of torch.compile only; empty if they differ otherwise."""
+    plain = [{name.replace(_COMPILED, "") for name in names} for names in (missing, unexpected)]
+    if plain[0] != plain[1]:
+        return ""
+    return (
+        f"The names differ by {_COMPILED!r}, which torch.compile(part) adds to those of the part. Load into "
+        "a model with the same parts wrapped; or do not wrap parts, but compile with Trainer(compile_config={}) or "
+        "part.compile(), which keep the names."
+    )
 
 
 def _begin(model: nn.Module) -> str:
