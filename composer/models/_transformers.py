@@ -187,7 +187,7 @@ def _are_classes(model: nn.Module, labels: Tensor) -> bool:
     if labels.is_floating_point():
         return False
     config = getattr(maybe_get_underlying_model(model), "config", None)
-    num_labels = getattr(config, "num_labels", None)
+    num_labels: Any = getattr(config, "num_labels", None)
     if getattr(config, "problem_type", None) not in ({None, "regression"} if num_labels == 1 else {"regression"}):
         return True
     # A language model may have such a configuration too, but its labels are tokens, of which a row has many.

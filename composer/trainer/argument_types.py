@@ -166,7 +166,7 @@ def _failure(name: str, value: Any) -> None:
     one_of(name, value, ("raise", "warn"))
 
 
-def _or_none(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+def _or_none(check: Callable[[str, Any], object]) -> Callable[[str, Any], object]:
     return lambda name, value: None if value is None else check(name, value)
 
 

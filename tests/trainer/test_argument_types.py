@@ -32,7 +32,7 @@ TAKEN = {
 }  # fmt: skip
 ELSEWHERE = {
     "algorithms", "algorithm_passes", "callbacks", "ddp_sync_strategy", "device", "device_train_microbatch_size",
-    "eval_batches_before_fit", "eval_dataloader", "grad_accum", "load_object_store", "loggers", "max_duration", "model",
+    "eval_batches_before_fit", "eval_dataloader", "grad_accum", "load_object_store", "loggers", "model",
     "on_logger_error", "optimizers", "overfit_batches", "parallelism_config", "precision", "profiler",
     "scale_schedule_ratio", "schedulers", "train_dataloader",
 }  # fmt: skip
