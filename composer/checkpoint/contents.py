@@ -167,10 +167,27 @@ def _set_timestamp(state: State, saved: Any) -> None:
     timestamp.load_state_dict(saved["Timestamp"])
     state.timestamp, state.train_phase.extra_batches = timestamp, 0
     state.train_phase.evaluated_at = {}
+    state.train_phase.evaluation_event = state.train_phase.loaded_previous = None
 
 
 def _set_stage(state: State, saved: Any) -> None:
     state.train_phase.evaluation_event = saved
+
+
+def _get_previous(state: State) -> dict[str, Any] | None:
+    """Return the timestamp before the last step if an evaluation of this step is to follow, whose intervals ask for it.
+
+    Others ask only after a step, which sets it.
+    """
+    if state.train_phase.evaluation_event is None or state.previous_timestamp is None:
+        return None
+    return {"Timestamp": timestamp_state(state.previous_timestamp)}
+
+
+def _set_previous(state: State, saved: Any) -> None:
+    previous = Timestamp()
+    previous.load_state_dict(saved["Timestamp"])
+    state.train_phase.loaded_previous = previous
 
 
 def _get_metrics(state: State) -> dict[str, Any]:
@@ -290,6 +307,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("timestamp", _get_timestamp, _set_timestamp),
     StateEntry("dataset_state", get_data_position, set_data_position),
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
+    StateEntry("previous_timestamp", _get_previous, _set_previous),
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),
     StateEntry("replicas", _get_replicas, _set_replicas),  # once the states of the first replica are restored

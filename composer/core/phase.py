@@ -47,8 +47,9 @@ class Phase:
         iterator: The iterator of the current epoch, if any.
         repeated: The batches that every epoch repeats, with ``overfit_batches``.
         epoch_iterators: Creates the iterators.
-        evaluation_event: The event of the current evaluation, after which training continues; None outside of
-            evaluations.
+        evaluation_event: The event of the current evaluation, or of that which follows if any is due, after which
+            training continues; None otherwise.
+        loaded_previous: The timestamp before the last step of the loaded checkpoint, if an evaluation is to follow.
         evaluated_at: Number of batches trained when each evaluator last completed, by label.
         makes_up_evaluation: Whether this ``fit`` runs only the evaluation at the end, which an earlier one did not
             complete.
@@ -78,6 +79,7 @@ class Phase:
     repeated: list[Batch] | None = None
     epoch_iterators: EpochIterators | None = None
     evaluation_event: str | None = None
+    loaded_previous: Timestamp | None = None
     evaluated_at: dict[str, int] = field(default_factory=dict[str, int])
     makes_up_evaluation: bool = False
     resume_position: dict[str, Any] | None = None

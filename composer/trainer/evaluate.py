@@ -67,6 +67,7 @@ def evaluate_if_due(run: Run, event: Event) -> None:
     """
     state, fire = run.state, run.engine.run_event
     if not state.evaluators or not (due := due_evaluators(state, event)):
+        state.train_phase.evaluation_event = None
         return
     state.train_phase.evaluation_event = event.value
     with state.clock.during(Category.EVALUATION):

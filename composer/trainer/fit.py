@@ -86,6 +86,7 @@ def _fit(run: Run) -> None:
             # Only if a logger is due after this batch: computing metrics synchronizes with the device.
             if metrics_are_due(run):
                 log_train_metrics(run, step)
+            phase.evaluation_event = BATCH_END.value  # a callback may save before the evaluation
             fire(BATCH_END)
             free_outputs(state)
             _evaluate_and_save_batch(run)
@@ -110,13 +111,18 @@ def _fit(run: Run) -> None:
 
 
 def _finish_interrupted_evaluation(run: Run) -> None:
-    """Finish the batch, epoch or training whose evaluation was interrupted after the loaded checkpoint or by a signal.
+    """Finish the batch, epoch or training whose evaluation was to come, or was interrupted, in the loaded checkpoint.
+
+    It may also be that of this process, which a signal or an exception interrupted.
 
     Args:
         run: The run.
     """
     phase = run.state.train_phase
     event, phase.evaluation_event = phase.evaluation_event, None
+    before, phase.loaded_previous = phase.loaded_previous, None
+    if event is not None and before is not None:
+        run.state.previous_timestamp = before  # which intervals were due depends on it
     phase.makes_up_evaluation = event == Event.FIT_END
     if event == Event.EPOCH_END:
         _evaluate_and_save_epoch(run)
@@ -180,6 +186,7 @@ def _end_epoch(run: Run) -> None:
     log_last_train_metrics(run)
     check_tokens(run, in_epoch=True)
     advance_epoch(run)
+    state.train_phase.evaluation_event = Event.EPOCH_END.value
     fire(Event.EPOCH_END)
     _evaluate_and_save_epoch(run)
 
