@@ -60,13 +60,14 @@ def larger_is_better(name: str, metric: Any = None) -> bool | None:
     return _by_name(type(metric).__name__) if named is None and metric is not None and not _known(last) else named
 
 
-def require_direction(name: str, metric: Any, remedy: str) -> bool:
+def require_direction(name: str, metric: Any, remedy: str, argument: str = "monitor") -> bool:
     """Return whether larger values of a metric are better.
 
     Args:
         name: Name of the metric.
         metric: The metric, or None.
         remedy: What to pass if the direction is unknown, such as "comp='less' or comp='greater'".
+        argument: Name of the argument that names the metric, for the message.
 
     Raises:
         ValueError: Neither the metric nor its name indicates so.
@@ -79,8 +80,8 @@ def require_direction(name: str, metric: Any, remedy: str) -> bool:
     found = larger_is_better(name, metric)
     if found is None:
         raise ValueError(
-            f"monitor={name!r}: neither the metric's higher_is_better nor its name indicates whether larger values are "
-            f"better. Pass {remedy}."
+            f"{argument}={name!r}: neither the metric's higher_is_better nor its name indicates whether larger values "
+            f"are better. Pass {remedy}."
         )
     return found
 

@@ -141,4 +141,6 @@ def as_share(share: str) -> float:
 
 def _direction(metric: str, maximize: bool | None) -> bool:
     """Return whether larger values of a metric are better."""
-    return require_direction(metric, None, "METRIC>=VALUE or METRIC<=VALUE") if maximize is None else maximize
+    return (
+        require_direction(metric, None, "maximize=True or maximize=False", "metric") if maximize is None else maximize
+    )

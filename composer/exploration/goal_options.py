@@ -91,7 +91,8 @@ class GoalOptions:
             name = metrics[0][0] if metrics else "metric"
         found, maximize = _chosen(metrics, name)
         if maximize is None:
-            maximize = require_direction(name, None, "a metric whose class has higher_is_better")
+            remedy = "a metric whose class has higher_is_better, or a target such as METRIC>=VALUE"
+            maximize = require_direction(name, None, remedy, "metric")
         if self.quality_at is not None:
             return Goal.quality_at(self.quality_at, name, maximize)
         return Goal(str(found), maximize, seconds=math.inf)

@@ -123,12 +123,35 @@ def _mapping(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a mapping of arguments, or {{}} for the defaults; got {value!r}.")
 
 
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+# The arguments of torch.compile of which torch complains late, without their name, or not at all.
+_COMPILE: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "backend": (
+        "the name of a backend, such as 'inductor', or a function",
+        lambda value: value is None or isinstance(value, str) or callable(value),
+    ),
+    "mode": ("a string such as 'max-autotune'", lambda value: isinstance(value, str | None)),
+    "options": ("a mapping", lambda value: isinstance(value, Mapping | None)),
+    "dynamic": ("True, False or None", lambda value: value is None or _is_switch(value)),
+    "fullgraph": ("True or False", _is_switch),
+    "disable": ("True or False", _is_switch),
+}
+
+
 def _compile(name: str, value: Any) -> None:
     _mapping(name, value)
-    known = [*inspect.signature(torch.compile).parameters, "regional"]
-    for key in cast("Mapping[Any, Any]", value):
+    known = [*(one for one in inspect.signature(torch.compile).parameters if one != "model"), "regional"]
+    for key, given in cast("Mapping[Any, Any]", value).items():
+        if key == "model":
+            raise ValueError(f"{name}: the trainer passes its model to torch.compile itself; leave 'model' out.")
         if key not in known:
             raise ValueError(f"{name}: torch.compile has no argument {key!r}.{did_you_mean(str(key), known)}")
+        expected, is_one = _COMPILE.get(key, ("", lambda _: True))
+        if not is_one(given):
+            raise TypeError(f"{name}: {key} must be {expected}; got {given!r}.")
     regional = cast("Mapping[str, Any]", value).get("regional", False)
     if not isinstance(regional, bool):
         raise ValueError(

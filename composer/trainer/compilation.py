@@ -34,10 +34,14 @@ def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | 
         wrapper: The result of ``torch.compile(model)``, if that was given as the model.
 
     Raises:
-        ValueError: ``regional`` is True, and the model has no repeated blocks.
+        ValueError: ``regional`` is True, and the model has no repeated blocks; or ``torch.compile`` knows no such
+            backend, mode or option.
     """
     before = {module: _compiled_call(module) for module in run.state.model.modules()}
-    _compile(run, config, wrapper)
+    try:
+        _compile(run, config, wrapper)
+    except RuntimeError as error:  # torch.compile knows no such backend, mode or option
+        raise ValueError(f"compile_config={config!r}: {error}") from error
     run.compiled = [
         (module, own, earlier) for module, earlier in before.items() if (own := _compiled_call(module)) is not earlier
     ]

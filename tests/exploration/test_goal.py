@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from composer.exploration.durations import as_seconds
 from composer.exploration.goal import Goal
+from composer.exploration.goal_options import GoalOptions
 
 
 def test_a_target_is_reached_from_its_side() -> None:
@@ -30,8 +31,10 @@ def test_within_is_on_the_worse_side_of_the_final_value(final: float, maximize: 
 def test_the_direction_is_that_of_the_name() -> None:
     assert not Goal.within("10%", "eval/CrossEntropy", 2.0).maximize
     assert Goal.quality_at("90s", "MulticlassAccuracy").seconds == 90
-    with pytest.raises(ValueError, match="Spread"):
+    with pytest.raises(ValueError, match=r"metric='Spread': neither .* Pass maximize=True or maximize=False"):
         Goal.quality_at("90s", "Spread")
+    with pytest.raises(ValueError, match=r"metric='Spread': neither .* or a target such as METRIC>=VALUE"):
+        GoalOptions(within="5%", metric="Spread").goal([("eval/Spread", None)])
 
 
 @pytest.mark.parametrize("share", ["0.5", "100%", "-1%", "half", "%", "nan%"])

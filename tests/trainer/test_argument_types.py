@@ -132,6 +132,13 @@ def test_examples_of_the_messages(tmp_path) -> None:
     assert (
         of(compile_config={"mod": "x"}) == "compile_config: torch.compile has no argument 'mod'. Did you mean 'mode'?"
     )
+    assert of(compile_config={"model": 1}) == (
+        "compile_config: the trainer passes its model to torch.compile itself; leave 'model' out."
+    )
+    assert of(compile_config={"dynamic": "yes"}) == "compile_config: dynamic must be True, False or None; got 'yes'."
+    assert of(compile_config={"backend": 3}).startswith("compile_config: backend must be the name of a backend")
+    for wrong in ({"mode": "fast"}, {"backend": "unheard of"}, {"options": {"fast": 1}}):
+        assert of(compile_config=wrong).startswith(f"compile_config={wrong!r}: ")
     assert of(load_path=pathlib.Path("no/such.pt")).startswith("load_path='no/such.pt': There is no checkpoint")
     (tmp_path / "file").touch()
     assert "save_folder (folder of CheckpointSaver) cannot be created: " in of(save_folder=str(tmp_path / "file" / "x"))
