@@ -54,7 +54,9 @@ def test_json_and_groups_of_ones_own(runs: Path, capsys: Any) -> None:
         ("small", [1, 2, 3], "name"), ("large", [1, 2], "name"), ("lr0.4-seed3", [3], "settings"),
     ]  # fmt: skip
     last = found["measures"][0]["differences"]
-    assert last["large"]["interval"] is not None
+    assert last["large"]["note"] == "no interval: the values of each group are all the same"
+    of_accuracy = next(one for one in found["measures"] if one["measure"] == "eval/Accuracy, last")
+    assert of_accuracy["differences"]["large"]["interval"] is not None
     assert last["lr0.4-seed3"]["interval"] is None
     assert last["lr0.4-seed3"]["note"] == "no interval: that takes 2 runs on each side"
     assert found["settings"] == {"lr": {"small": "0.1", "large": "0.4", "lr0.4-seed3": "0.4"}}
