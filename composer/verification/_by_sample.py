@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from composer.verification.compare import TOLERANCE, deviation
 
-__all__ = ["first_mixing_module", "ignored_samples", "output_gradients_agree"]
+__all__ = ["agreeing_modules", "first_mixing_module", "ignored_samples", "output_gradients_agree"]
 
 
 def first_mixing_module(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
@@ -21,14 +21,28 @@ def first_mixing_module(tensors: Mapping[str, Any], others: Mapping[str, Any]) -
         tensors: The tensors of the first step of the reference.
         others: Those of the other.
     """
+    return next((name for name, agrees in _compared(tensors, others) if not agrees), None)
+
+
+def agreeing_modules(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]:
+    """Return the modules whose outputs can be compared sample for sample, and do not differ.
+
+    Args:
+        tensors: The tensors of the first step of the reference.
+        others: Those of the other.
+    """
+    return {name for name, agrees in _compared(tensors, others) if agrees}
+
+
+def _compared(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield each module whose outputs can be compared sample for sample, and whether they agree."""
     order = _positions(tensors["samples"], others["samples"])
     if order is None:
-        return None
+        return
     for name, calls in tensors["outputs"][0].items():
         found = _in_order(calls, [part for rank in others["outputs"] for part in rank.get(name, [])], order)
-        if found is not None and deviation({"outputs": calls[0]}, {"outputs": found}) is not None:
-            return name
-    return None
+        if found is not None:
+            yield name, deviation({"outputs": calls[0]}, {"outputs": found}) is None
 
 
 def output_gradients_agree(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> bool | None:

@@ -16,9 +16,15 @@ __all__ = ["Exchange", "exchanged"]
 class Exchange(Callback):
     """Exchanges samples between the microbatches of each batch.
 
+    Args:
+        whole: Whether to exchange all samples, so that the microbatches are the same in another order.
+
     >>> Exchange().writes_output
     False
     """
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Exchange samples of the batch.
@@ -26,12 +32,13 @@ class Exchange(Callback):
         Raises:
             RuntimeError: No sample of the first batch can be exchanged.
         """
-        state.batch, count = exchanged(state.train_phase.loader, state.batch, state.microbatch_size or 1)
+        size = state.microbatch_size or 1
+        state.batch, count = exchanged(state.train_phase.loader, state.batch, size, whole=self._whole)
         if count == 0 and state.timestamp.batch.value == 0:
             raise RuntimeError("The first batch has no two microbatches of two samples or more.")
 
 
-def exchanged(spec: DataSpec, batch: Any, size: int) -> tuple[Any, int]:
+def exchanged(spec: DataSpec, batch: Any, size: int, *, whole: bool = False) -> tuple[Any, int]:
     """Return a batch whose microbatches have samples of each other at some places, and how many were exchanged.
 
     Samples keep their place in a microbatch, so that a loss that weights places finds the same ones there. Which places
@@ -41,6 +48,7 @@ def exchanged(spec: DataSpec, batch: Any, size: int) -> tuple[Any, int]:
         spec: The data.
         batch: The batch.
         size: Samples of a microbatch.
+        whole: Whether to exchange the samples at all places.
 
     Raises:
         RuntimeError: The microbatches do not have the samples of the batch.
@@ -61,7 +69,7 @@ def exchanged(spec: DataSpec, batch: Any, size: int) -> tuple[Any, int]:
     count = 0
     for one, other in zip(order[::2], order[1::2], strict=False):
         for at, (a, b) in enumerate(zip(one, other, strict=False)):
-            if at.bit_count() % 2 and rows[a] != rows[b]:
+            if (whole or at.bit_count() % 2) and rows[a] != rows[b]:
                 source[a], source[b] = b, a
                 count += 1
     return spec.join_batches([single[place] for place in source]), count

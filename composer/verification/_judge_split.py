@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
 from composer._text import plural
-from composer.verification._by_sample import first_mixing_module, output_gradients_agree
+from composer.verification._by_sample import agreeing_modules, first_mixing_module, output_gradients_agree
 from composer.verification._not_finite import judge_finite
 from composer.verification._weighted_mean import is_weighted_mean
 from composer.verification.code_facts import samples
@@ -61,7 +61,7 @@ def judge_split(
     loss = loss_ratio(exact, other)
     gradients = deviation(first["gradients"], second["gradients"])
     if mixing is not None:
-        return _of_module(check, step, mixing, facts)
+        return _of_module(check, step, mixing, agreeing_modules(first, second), facts)
     if gradients is None and abs(loss - 1) <= TOLERANCE:
         end = deviation(updates(tensors), updates(others), tolerance=UPDATE_TOLERANCE)
         if end is None:
@@ -78,8 +78,16 @@ def judge_split(
     return _of_gradients(check, step, loss, gradients, first, second, facts)
 
 
-def _of_module(check: str, step: int, name: str, facts: Mapping[str, Any]) -> Finding:
-    """Judge a module whose outputs for a sample differ with the batch that the sample is in."""
+def _of_module(check: str, step: int, name: str, agreeing: Set[str], facts: Mapping[str, Any]) -> Finding:
+    """Judge a module whose outputs for a sample differ with the batch that the sample is in.
+
+    Args:
+        check: Name of the check.
+        step: Number of the step.
+        name: Name of the module.
+        agreeing: The modules whose outputs agree; state of others inside of it, as of a parametrization, may be why.
+        facts: What is known of the run.
+    """
     shown = name or "the model"
     label = f"{shown} ({facts['classes'][name]})" if name in facts["classes"] else shown
     where = f"step {step}, outputs of {shown}"
@@ -92,7 +100,8 @@ def _of_module(check: str, step: int, name: str, facts: Mapping[str, Any]) -> Fi
     if above is not None:
         summary = "modules sample random numbers also in evaluation mode"
         return Finding(check, "expected", summary, "random_in_model", above, where)
-    changed = _changed_in_forward(facts, name)
+    inside = {each for each in facts["classes"] if name in ("", each) or each.startswith(f"{name}.")}
+    changed = _changed_in_forward(facts, {name} | (inside - agreeing))
     summary = "outputs for a sample depend on the rest of the batch"
     cause = "state_per_microbatch" if changed else "samples_interact"
     return Finding(check, "expected", summary, cause, ", ".join(changed) or label, where)
@@ -107,17 +116,21 @@ def _sampling_above(name: str, facts: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _changed_in_forward(facts: Mapping[str, Any], module: str | None = None) -> list[str]:
+def _changed_in_forward(facts: Mapping[str, Any], modules: Set[str] | None = None) -> list[str]:
     """Return the state of modules that a forward pass or the loss changes, but for statistics of batches.
 
     Args:
         facts: What is known of the run.
-        module: Name of the module whose state is meant; None for all.
+        modules: Names of the modules whose state is meant; None for all.
     """
     found: list[str] = []
     for name in facts["changed in forward"]:
         owner = name.partition(": ")[0].removeprefix("module ")
-        if name.startswith("module ") and owner not in facts["statistics_modules"] and module in (None, owner):
+        if (
+            name.startswith("module ")
+            and owner not in facts["statistics_modules"]
+            and (modules is None or owner in modules)
+        ):
             found.append(display(name))
     return shortened(found)
 

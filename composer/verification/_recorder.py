@@ -67,6 +67,7 @@ class Recorder(Probe):
         locate: Whether to compile each module alone, beside the model, to find the one that differs.
         share: Whether to give all ranks the same batches, to find what samples the same on all of them.
         exchange: Whether to exchange samples between microbatches, to find whether the loss compares them.
+        whole: Whether to exchange all of them, to find whether the order of the microbatches matters.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Recorder(Probe):
         locate: bool = False,
         share: bool = False,
         exchange: bool = False,
+        whole: bool = False,
     ) -> None:
         super().__init__(folder)
         self._steps, self._epoch_batches, self._save_at = steps, epoch_batches, save_at
@@ -98,7 +100,8 @@ class Recorder(Probe):
         self._attribute, self._inspect, self._hooks = attribute, inspect, hooks
         self._data, self._compile, self._locate, self._share = data, compile, locate, share
         self._kill, self._resume, self._neutral = kill, resume, neutral
-        self._exchange, self._trainers = exchange, 0
+        self._exchanges = [Exchange(whole=whole)] if exchange else []
+        self._trainers = 0
         self._exact: exact_mode.Neutral | None = None
         self._watch: Watch | None = None
         self._fixed = False
@@ -155,7 +158,7 @@ class Recorder(Probe):
         self._watch.compiled = compiled
         self._watch.neutral = {type(one).__name__: _describe(one) for one in methods}
         self._watch.loggers = [type(logger).__qualname__ for logger in _own_loggers(given["loggers"])]
-        arguments["callbacks"] = [*callbacks, *([Exchange()] if self._exchange else []), self._watch]
+        arguments["callbacks"] = [*callbacks, *self._exchanges, self._watch]
         if self._exact is not None:
             arguments["callbacks"].append(InFloat64())
             arguments = self._exact.arguments(arguments)

@@ -178,9 +178,12 @@ class _Verification:
     def _exchanged(self, findings: Sequence[Finding], facts: Mapping[str, Any]) -> list[Finding]:
         """Return findings that take the loss to compare samples with the result of an exchange between microbatches."""
         half = self._microbatch(max((facts["exact_batch_size"] or facts["batch_size"]) // 2, 1))
-        other = self._trial("exchange", half.changes, half.after, exact=True, exchange=True)
-        found = self._run([self._reference_trial(), self._exact("exact"), half, other])
-        records = found["exact"], found[half.name], found["exchange"]
+        others = [
+            self._trial(name, half.changes, half.after, exact=True, exchange=True, whole=name == "exchange-whole")
+            for name in ("exchange", "exchange-whole")
+        ]
+        found = self._run([self._reference_trial(), self._exact("exact"), half, *others])
+        records = [found[name] for name in ("exact", half.name, "exchange", "exchange-whole")]
         return [judge_exchanged(each, *records) if is_of_comparing_loss(each) else each for each in findings]
 
     def _reference(self) -> Record:

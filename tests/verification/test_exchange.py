@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -69,11 +70,14 @@ def record(folder: Path, loss: Loss, parts: list[Tensor], rows: tuple[Tensor, Te
     outputs = [x[part] @ weight for part in parts]
     losses = [loss(output, y[part], weight) for output, part in zip(outputs, parts, strict=True)]
     total = torch.stack(losses).mean()
+    added = [torch.autograd.grad(each, weight, retain_graph=True)[0] / len(parts) for each in losses]
     gradient, *at_outputs = torch.autograd.grad(total, [weight, *outputs])
     first = {
         "gradients": {"w": gradient},
         "samples": [[int(row) for part in parts for row in part]],
         "output gradients": [at_outputs],
+        "increments": list(torch.stack(added).cumsum(0)),
+        "losses": [float(each.detach()) for each in losses],
         "before": {"w": weight.detach()},
     }
     folder.mkdir()
@@ -87,6 +91,7 @@ def judged(tmp_path: Path, loss: Loss, summary: str = COMPARES) -> Finding:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, D, generator=generator, dtype=torch.float64), torch.arange(ROWS) % CLASSES
     orders = {"exact": [list(range(8))], "half": [[0, 1, 2, 3], [4, 5, 6, 7]], "exchange": [[0, 5, 6, 3], [4, 1, 2, 7]]}
+    orders["whole"] = orders["half"][::-1]
     records = [record(tmp_path / name, loss, list(map(torch.tensor, parts)), rows) for name, parts in orders.items()]
     return judge_exchanged(Finding("ddp", "expected", summary, "samples_interact", "the loss", "step 0"), *records)
 
@@ -142,9 +147,25 @@ def test_state_that_no_microbatch_uses_explains_nothing(tmp_path) -> None:
     assert found.remedy.startswith("Let each term of the loss be a mean")
 
 
+def test_state_that_the_loss_uses_is_named(tmp_path) -> None:
+    calls = itertools.count()
+
+    def ramp(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, y) + (next(calls) % 2 + 1) * 1e-3 * weight.abs().sum()
+
+    _ = next(calls)  # the full batch is the second call
+    found = judged(tmp_path, ramp, DEPENDS_ON_EARLIER)
+    assert (found.status, found.cause) == ("expected", "samples_interact")  # that of the finding
+    assert found.evidence == ("a microbatch has another loss or other gradients if it comes after the other one",)
+
+
+def test_whole_microbatches_are_exchanged() -> None:
+    assert exchanged(DataSpec([]), torch.arange(8), 4, whole=True)[0].tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
+
+
 def test_run_that_fails_leaves_the_finding_and_says_so(tmp_path) -> None:
     finding = Finding("ddp", "expected", COMPARES, "samples_interact", "the loss", "step 0")
-    records = [Record(name, "0f", "failed", 1.0, error="ValueError: no", folder=str(tmp_path)) for name in "abc"]
+    records = [Record(name, "0f", "failed", 1.0, error="ValueError: no", folder=str(tmp_path)) for name in "abcd"]
     found = judge_exchanged(finding, *records)
     assert (found.status, found.cause) == ("expected", "samples_interact")
     assert found.evidence == ("whether an exchange of samples between microbatches matters is unknown: ValueError: no",)

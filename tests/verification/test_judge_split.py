@@ -132,6 +132,24 @@ def test_outputs_of_the_model_itself_are_compared() -> None:
     assert first_mixing_module(first, {**first, "outputs": [{"": [torch.tensor([[1.0], [3.0]])]}]}) == ""
 
 
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("net.weight.0: u", "state_per_microbatch"), ("net.inner: calls", "samples_interact"), ("", "samples_interact")],
+    ids=["of a parametrization", "of a module whose outputs agree", "none"],
+)
+def test_state_inside_of_a_module_may_be_why_its_outputs_differ(state, cause) -> None:
+    rows = torch.tensor([[1.0], [2.0]])
+    first, second = ({**first_step(1.0, []), "output gradients": [[]]} for _ in range(2))
+    first["outputs"] = [{"net.weight.0": [torch.ones(3)], "net.inner": [rows], "net": [rows]}]
+    second["outputs"] = [{"net.weight.0": [torch.ones(3)], "net.inner": [rows], "net": [rows + 1]}]
+    steps = {"steps": [{"step": 4, "loss": {"loss/train/total": (1.0).hex()}}]}
+    classes = {"": "Model", "net": "Linear", "net.weight.0": "Norm", "net.inner": "Linear"}
+    facts = {**FACTS, "classes": classes, "suspects": {}, "random_modules": [], "statistics_modules": []}
+    facts["changed in forward"] = [f"module {state}"] if state else []
+    found = judge_split("microbatch-1", steps, steps, {"first": first}, {"first": second}, facts)
+    assert (found.status, found.cause) == ("expected", cause)
+
+
 def test_each_rank_has_the_gradient_of_its_loss() -> None:
     first = {"samples": [["a", "b"]], "output gradients": [[torch.tensor([[1.0], [2.0]])]]}
     second = {"samples": [["b"], ["a"]], "output gradients": [[torch.tensor([[4.0]])], [torch.tensor([[2.0]])]]}
