@@ -73,7 +73,7 @@ def judged(data: Any) -> Finding:
 @pytest.mark.parametrize(
     ("arguments", "name"), [({"sampler": Balanced()}, "Balanced"), ({"batch_sampler": Groups()}, "Groups")]
 )
-def test_samplers_that_draw_with_repeats_are_expected(arguments, name) -> None:
+def test_samplers_that_draw_with_repeats_are_expected(arguments: dict[str, Any], name: str) -> None:
     found = judged(loader(Rows(), **arguments))
     assert (found.status, found.cause, found.name) == ("expected", "drawn_with_repeats", name)
     assert name in found.explanation
@@ -84,7 +84,7 @@ def test_samplers_that_draw_with_repeats_are_expected(arguments, name) -> None:
     [{"sampler": FirstTwice()}, {"sampler": ShuffledFirstTwice()}],
     ids=["the first twice", "the first of a random order twice"],
 )
-def test_samplers_that_repeat_by_mistake_fail(arguments) -> None:
+def test_samplers_that_repeat_by_mistake_fail(arguments: dict[str, Any]) -> None:
     found = judged(loader(**arguments))
     assert (found.status, found.cause) == ("failed", "repeated_samples")
     assert found.remedy.startswith(f"Yield every index once in an epoch from __iter__ of {found.name}")

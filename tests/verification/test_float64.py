@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ NARROW = torch.tensor([0.1, 0.2], dtype=torch.float32)
         lambda x: F.cross_entropy(x[None], torch.tensor([1]), weight=NARROW),
     ],
 )
-def test_conversions_and_constants_are_float64(convert) -> None:
+def test_conversions_and_constants_are_float64(convert: Callable[[Tensor], Tensor]) -> None:
     with WideFunctions():
         found = convert(WIDE / 3)
     assert found.dtype == torch.float64
@@ -49,7 +50,7 @@ def test_bytes_and_other_integers_are_what_they_were() -> None:
 
 
 @pytest.mark.parametrize("write", [torch.Tensor.add_, torch.Tensor.copy_, lambda a, b: a.__iadd__(b)])
-def test_functions_that_write_do_so_to_the_tensor_that_they_get(write) -> None:
+def test_functions_that_write_do_so_to_the_tensor_that_they_get(write: Callable[[Tensor, Tensor], Tensor]) -> None:
     buffer = torch.zeros(2, dtype=torch.float32)
     with WideFunctions():
         write(buffer, WIDE)
