@@ -13,6 +13,9 @@ from composer import Trainer
 from composer.models import ComposerClassifier
 from tests.common import Regression, regression_data
 
+# Of torch, which traces the second block.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:

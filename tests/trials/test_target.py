@@ -131,6 +131,7 @@ def test_functions_find_the_arguments_of_the_script(
 ) -> None:
     pytest.importorskip("cloudpickle")
     monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.1"])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)  # xdist has no script
     targets = [Target.from_function(make_by_arguments), Target.from_function(lambda: make_by_arguments())]
     for target in targets:
         record = run(tmp_path, target, server)
