@@ -59,7 +59,7 @@ def augmix_image(
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
-        TypeError: ``img`` is neither an image nor None, or a number is none.
+        TypeError: ``img`` is neither an image nor None, or ``severity`` or ``alpha`` is not a number.
         ValueError: An argument is out of range.
 
     >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
@@ -100,7 +100,7 @@ class AugmentAndMixTransform(ImageTransform):
 
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
-        TypeError: A number is none.
+        TypeError: ``severity`` or ``alpha`` is not a number.
         ValueError: An argument is out of range.
 
     >>> from PIL import Image
@@ -172,7 +172,7 @@ class AugMix(ImageAugmentation):
     Raises:
         KeyError: ``augmentation_set`` is an unknown name.
         TypeError: At the start of training, the training data is not a :class:`torch.utils.data.DataLoader`, or its
-            dataset does not accept a transform; or a number is none.
+            dataset does not accept a transform; or ``severity`` or ``alpha`` is not a number.
         ValueError: An argument is out of range.
 
     >>> AugMix(severity=3, width=2).on_device
