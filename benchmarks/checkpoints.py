@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import statistics
@@ -208,9 +209,10 @@ def _in_turns(jobs: dict[str, Callable[[], object]], rounds: int, device: str, f
             _settle(device)
             before = _files(folder)
             begin = time.perf_counter()
-            seconds = job()
+            result = job()
             _synchronize(device)
-            times[name].append(seconds if isinstance(seconds, float) else time.perf_counter() - begin)
+            times[name].append(result if isinstance(result, float) else time.perf_counter() - begin)
+            del result  # of a load, as large as the state
             if name in _WRITERS and not _files(folder) - before:
                 raise RuntimeError(f"{name!r} wrote no file, so its time says nothing.")
     return times
@@ -271,7 +273,8 @@ def _synchronize(device: str) -> None:
 
 
 def _settle(device: str) -> None:
-    """Have what was written before on the disk, so that nobody pays for another."""
+    """Have what was written before on the disk, and trainers of before freed, so that nobody pays for another."""
+    gc.collect()  # they are cycles; a few of 2 GB that wait for a collection need more memory than there is
     os.sync()
     _synchronize(device)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,28 @@ def test_a_job_that_writes_nothing_is_an_error(name, tmp_path: Path) -> None:
         checkpoints._in_turns({name: lambda: None}, 1, "cpu", tmp_path)
     writes = {name: lambda: (tmp_path / "old.pt").write_text("new"), checkpoints.COPY: lambda: None}
     assert len(checkpoints._in_turns(writes, 1, "cpu", tmp_path)[name]) == 2
+
+
+@pytest.mark.parametrize("is_returned", [True, False])
+def test_what_a_job_made_is_freed_before_the_next(is_returned: bool, tmp_path: Path) -> None:
+    """Trainers of 2 GB that were not yet collected, and what a load returned, took all memory of the computer."""
+    made: list[weakref.ref[Any]] = []
+
+    def load() -> object:
+        one = type("Large", (), {})()
+        one.itself = one
+        made.append(weakref.ref(one))
+        return one if is_returned else None
+
+    def last() -> None:
+        assert made[-1]() is None
+
+    gc.disable()
+    try:
+        checkpoints._in_turns({checkpoints.LOAD: load, checkpoints.COPY: last}, 2, "cpu", tmp_path)
+    finally:
+        gc.enable()
+    assert len(made) == 3
 
 
 def test_what_training_loses_is_the_call_and_the_slower_steps(monkeypatch) -> None:
