@@ -137,11 +137,12 @@ def _loss_with_logits(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> in
 
 
 def _matmul(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """OneDNN packs the second matrix of a product in bfloat16, by blocks."""
-    del outputs
+    """OneDNN packs the second matrix of a product in bfloat16, by blocks; or computes a whole result in float32."""
     matrix = max(inputs[-2:], key=Tensor.numel) if len(inputs) > 1 else inputs[0]
     if matrix.dtype is not torch.bfloat16:
         return 0
+    if _lacks_bfloat16():
+        return 4 * outputs[0].shape[-2:].numel() + 128
     size = inputs[-1].shape[-2:].numel() * inputs[-1].itemsize
     return min(size, 2 * _MIB) + 8192
 
@@ -216,6 +217,11 @@ def _has_tiles() -> bool:
     return torch.cpu._is_amx_tile_supported()
 
 
+def _lacks_bfloat16() -> bool:
+    """Return whether the processor has AVX-512 without its instructions for bfloat16."""
+    return torch.cpu._is_avx512_supported() and not torch.cpu._is_avx512_bf16_supported()
+
+
 def _weights(weight: Tensor) -> int:
     """Return the bytes of the weight of a convolution in the layouts of its forward pass, with the scratchpad."""
     if weight.itemsize == 4:
@@ -280,7 +286,7 @@ def _attention(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     packed = 0
     if query.dtype in _HALF:
         thread += 2 * queries * keys + 2 * keys * value.shape[-1]
-        packed = _nbytes(key) + _nbytes(value) if query.dtype is torch.bfloat16 else 0
+        packed = _nbytes(key) + _nbytes(value) if query.dtype is torch.bfloat16 and _has_tiles() else 0
     return torch.get_num_threads() * thread + packed
 
 

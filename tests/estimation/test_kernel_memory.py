@@ -118,6 +118,31 @@ def test_convolutions_in_float32(make: Any, inputs: int, outputs: int, kernel: i
     assert truth - 0.02 * size - 256 * KIB <= expected <= truth + 0.1 * size + 256 * KIB, (truth, expected)
 
 
+def product(rows: int, inner: int, columns: int) -> tuple[Any, tuple[Any, ...]]:
+    return aten.mm.default, (values(rows, inner, dtype=HALF), values(columns, inner, dtype=HALF).t())
+
+
+@pytest.mark.parametrize("rows, inner, columns", [(2048, 128, 512), (256, 1024, 256), (512, 4096, 64)])
+@pytest.mark.parametrize("kind", ["matrices", "batches"])
+def test_products_in_bfloat16(kind: str, rows: int, inner: int, columns: int) -> None:
+    func, args = product(rows, inner, columns)
+    if kind == "batches":
+        func, args = aten.bmm.default, tuple(torch.stack([each] * 4) for each in args)
+    truth, expected = measured(func, args)
+    assert truth <= expected + 9 * KIB  # an upper bound of what a processor packs
+    if torch.cpu._is_avx512_supported() and not torch.cpu._is_avx512_bf16_supported():
+        assert truth == pytest.approx(expected, abs=KIB)
+        assert expected == 4 * rows * columns + 128  # of one batch at a time
+
+
+def test_products_in_bfloat16_by_the_instructions_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = values(2048, 128, dtype=HALF), values(128, 512, dtype=HALF)
+    for has_it, expected in ((False, 4 * 2048 * 512 + 128), (True, 2 * 128 * 512 + 8 * KIB)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_it=has_it: has_it)
+        assert temporary_memory(aten.mm.default, [x, w], [x @ w]) == expected
+
+
 def test_an_operator_without_a_rule_takes_no_memory() -> None:
     x = values(8, 8)
     assert temporary_memory(aten.relu.default, [x], [x.relu()]) == 0
