@@ -32,6 +32,7 @@ from composer.trainer.uneven_data import END, UnevenInputs
 __all__ = [
     "batches",
     "check_epochs_end",
+    "end_epoch_iterator",
     "is_at_end",
     "lend_workers",
     "load",
@@ -118,10 +119,7 @@ def batches(run: Run, *, check_infinite: bool = False) -> Iterator[Batch]:
         yield state.batch
         if watch is not None:
             watch.update(phase.batches_loaded)
-    phase.iterator = None
-    if isinstance(iterator, EpochIterator):
-        iterator.stop()
-        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), phase.batches_loaded
+    end_epoch_iterator(phase)
     if phase.timestamp.batch_in_epoch.value == 0:
         raise ValueError(
             f"train_dataloader yielded no batch in epoch {phase.timestamp.epoch.value}: {spec.dataloader!r}. It is "
@@ -263,6 +261,24 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
         phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
         phase.length = longest_length(len(phase.repeated))
     return itertools.islice(phase.repeated, done, None)
+
+
+def end_epoch_iterator(phase: Phase) -> None:
+    """Stop the iterator of an epoch that has ended, and keep it until the next one begins: it knows the position.
+
+    Args:
+        phase: The training phase, before its timestamp advances to the next epoch.
+
+    >>> from composer.core import TrainerMode
+    >>> phase = Phase(TrainerMode.TRAIN, iterator=EpochIterator("indices", iter([1, 2])))
+    >>> end_epoch_iterator(phase)
+    >>> phase.iterator is None, len(phase.last_epoch)
+    (True, 3)
+    """
+    iterator, phase.iterator = phase.iterator, None
+    if isinstance(iterator, EpochIterator):
+        iterator.stop()
+        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), phase.batches_loaded
 
 
 def replay_first_batch(run: Run) -> None:

@@ -10,7 +10,7 @@ import time
 
 from composer.core.event import BATCH_CHECKPOINT, BATCH_END, BATCH_START, Event
 from composer.optim.compiled_schedule import schedule_added_groups
-from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end, lend_workers
+from composer.trainer.batch_loading import batches, check_epochs_end, end_epoch_iterator, is_at_end, lend_workers
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import reset_failed_step, rewind_batch
 from composer.trainer.fingerprint.start import note_start
@@ -181,7 +181,7 @@ def _end_epoch(run: Run) -> None:
         run: The run.
     """
     state, fire = run.state, run.engine.run_event
-    state.train_phase.iterator = None
+    end_epoch_iterator(state.train_phase)  # if the duration ended with the epoch, its end was not requested
     average_unread_losses(run)
     log_last_train_metrics(run)
     check_tokens(run, in_epoch=True)

@@ -1,0 +1,127 @@
+"""Data with a state of its own goes on from one epoch to the next, in the same process and in a resumed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from composer import Callback, Trainer
+from composer.datasets import Mixture
+from composer.models import ComposerClassifier
+from tests.common import At, weights
+from tests.trainer.test_resume_within_step import SaveIn
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata
+
+BATCH, CLASSES = 2, 3
+EPOCH, STEPS = 3, 12  # batches
+
+
+class Onward:
+    """Each epoch has the next batches of a stream."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.place += 1
+            yield torch.full((BATCH, 4), self.place / STEPS), torch.full((BATCH,), self.place % CLASSES)
+            if self.place % EPOCH == 0:
+                return
+
+    def state_dict(self) -> Any:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.place = state["place"]
+
+
+class Sized(Onward):
+    def __len__(self) -> int:
+        return EPOCH
+
+
+def samples(number: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(number)
+    return TensorDataset(torch.randn(number, 4, generator=generator), torch.arange(number) % CLASSES)
+
+
+def mixture() -> Mixture:
+    sources = {str(number): (DataLoader(samples(number), BATCH, shuffle=True), 0.5) for number in (17, 22)}
+    return Mixture(sources, epoch_length=EPOCH)
+
+
+def torchdata() -> Any:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    torch.manual_seed(0)  # its sampler draws a seed when it is created
+    return loaders.StatefulDataLoader(samples(EPOCH * BATCH), BATCH, shuffle=True)
+
+
+DATA: dict[str, Callable[[], Any]] = {
+    "sized": Sized,
+    "without a length": Onward,
+    "mixture": mixture,
+    "torchdata": torchdata,
+}
+SIZED = [name for name in DATA if name != "without a length"]  # of which a fit in batches ends epochs
+
+
+def trainer_on(data: Any, *callbacks: Callback, **arguments: Any) -> tuple[Trainer, list[Any]]:
+    """A run with dropout, and the list of the samples of its steps."""
+    torch.manual_seed(1)
+    model = ComposerClassifier(nn.Sequential(nn.Dropout(0.3), nn.Linear(4, CLASSES)), num_classes=CLASSES)
+    seen = At("before_forward", lambda state: state.batch[0].tolist())
+    trainer = Trainer(
+        model=model,
+        train_dataloader=data,
+        optimizers=torch.optim.Adam(model.parameters(), lr=0.1),
+        callbacks=[seen, *callbacks],
+        progress_bar=False,
+        seed=3,
+        **{"max_duration": f"{STEPS}ba", **arguments},
+    )
+    return trainer, seen.found
+
+
+def whole_run(name: str, *callbacks: Callback) -> tuple[list[Any], torch.Tensor]:
+    """The samples of each step, and the weights at the end."""
+    trainer, seen = trainer_on(DATA[name](), *callbacks)
+    trainer.fit()
+    assert len(seen) == STEPS
+    return list(seen), weights(trainer)
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("duration", ["3ba", "6ba", "12sp", "2ep"])
+def test_a_fit_that_ends_with_an_epoch(name: str, duration: str, tmp_path: Path) -> None:
+    seen, expected = whole_run(name)
+    first, found = trainer_on(DATA[name](), max_duration=duration)
+    first.fit()
+    done = len(found)
+    first.save_checkpoint(tmp_path / "after.pt")
+    first.fit(duration=f"{STEPS - done}ba")
+    assert found == seen
+    assert torch.equal(weights(first), expected)
+    resumed, rest = trainer_on(DATA[name](), load_path=str(tmp_path / "after.pt"))
+    resumed.fit()
+    assert rest == seen[done:]
+    assert torch.equal(weights(resumed), expected)
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("event", ["epoch_end", "epoch_checkpoint", "fit_end"])
+def test_saved_at_the_end_of_a_fit(name: str, event: str, tmp_path: Path) -> None:
+    seen, expected = whole_run(name)
+    first, _ = trainer_on(DATA[name](), SaveIn(event, tmp_path), max_duration="6ba")
+    first.fit()
+    resumed, rest = trainer_on(DATA[name](), load_path=str(tmp_path / "6.pt"))
+    resumed.fit()
+    assert rest == seen[6:]
+    assert torch.equal(weights(resumed), expected)
