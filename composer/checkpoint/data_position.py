@@ -42,7 +42,11 @@ def get_data_position(state: State) -> dict[str, Any]:
         _warn_in_step(phase, phase.iterator, uncounted)
         position = iterators.position(phase.iterator, done, uncounted=uncounted, sized=sized, everywhere=everywhere)
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
-        position = iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
+        position = (
+            phase.last_epoch
+            if isinstance(phase.last_epoch, dict)
+            else iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
+        )
     found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
     return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
 

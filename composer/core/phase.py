@@ -55,7 +55,8 @@ class Phase:
             complete.
         resume_position: The position in the data from a checkpoint, at which the epoch resumes.
         first_batch_rng: Random states before the first batches, by label; "train" for the training data.
-        last_epoch: The iterator of the last epoch with its numbers of samples and batches, between two epochs.
+        last_epoch: Between two epochs, the iterator of the last one with its numbers of samples and batches; or, if the
+            run resumed there, the position after it from the checkpoint.
         batches_per_step: Number of batches of the loader that are joined to the batch of a step.
         joins_batches: Whether that number changes during the run, so that the number of steps in an epoch is unknown.
         extra_batches: Batches of the loader trained in the current epoch, beyond one per step.
@@ -83,7 +84,7 @@ class Phase:
     evaluated_at: dict[str, int] = field(default_factory=dict[str, int])
     makes_up_evaluation: bool = False
     resume_position: dict[str, Any] | None = None
-    last_epoch: tuple[EpochIterator, int, int] | None = None
+    last_epoch: tuple[EpochIterator, int, int] | dict[str, Any] | None = None
     batches_per_step: int = 1
     joins_batches: bool = False
     extra_batches: int = 0

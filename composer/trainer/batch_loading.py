@@ -303,6 +303,7 @@ def resume_between_epochs(run: Run) -> None:
     saved, phase.resume_position = phase.resume_position, None
     if saved is not None and not run.options.overfit_batches:
         _epoch_iterators(run, phase).restore_after(int(phase.timestamp.epoch) - 1, saved)
+        phase.last_epoch = saved  # for checkpoints until the next epoch begins
 
 
 def lend_workers(run: Run) -> None:

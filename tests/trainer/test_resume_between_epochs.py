@@ -125,3 +125,18 @@ def test_saved_at_the_end_of_a_fit(name: str, event: str, tmp_path: Path) -> Non
     resumed.fit()
     assert rest == seen[6:]
     assert torch.equal(weights(resumed), expected)
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("event", ["epoch_checkpoint", "epoch_start"])
+def test_saved_again_before_the_next_epoch(name: str, event: str, tmp_path: Path) -> None:
+    """The first checkpoint is saved at EPOCH_END, so that EPOCH_CHECKPOINT follows in the resumed run."""
+    seen, expected = whole_run(name, SaveIn("epoch_end", tmp_path, 6))
+    (tmp_path / "again").mkdir()
+    again = SaveIn(event, tmp_path / "again", 6)
+    second, _ = trainer_on(DATA[name](), again, load_path=str(tmp_path / "6.pt"), max_duration="7ba")
+    second.fit()
+    third, rest = trainer_on(DATA[name](), load_path=str(tmp_path / "again" / "6.pt"))
+    third.fit()
+    assert rest == seen[6:]
+    assert torch.equal(weights(third), expected)
