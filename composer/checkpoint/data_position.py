@@ -41,6 +41,8 @@ def get_data_position(state: State) -> dict[str, Any]:
         done, uncounted = int(phase.timestamp.sample_in_epoch), phase.num_fetched if phase.in_step else 0
         _warn_in_step(phase, phase.iterator, uncounted)
         position = iterators.position(phase.iterator, done, uncounted=uncounted, sized=sized, everywhere=everywhere)
+        if _has_begun(phase, phase.iterator, uncounted):
+            position["begun"] = True
     elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
         position = (
             phase.last_epoch
@@ -49,6 +51,15 @@ def get_data_position(state: State) -> dict[str, Any]:
         )
     found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
     return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
+
+
+def _has_begun(phase: Phase, iterator: EpochIterator, uncounted: int) -> bool:
+    """Return whether an epoch resumes from the state of data before its first batch, which does not count yet.
+
+    That state may hold more than a position, as between two epochs. Other data needs none.
+    """
+    is_at_start = phase.timestamp.batch_in_epoch.value == 0
+    return is_at_start and iterator.has_state_dict and (not uncounted or iterator.can_step_back)
 
 
 def _warn_in_step(phase: Phase, iterator: EpochIterator, uncounted: int) -> None:
@@ -101,8 +112,11 @@ def set_data_position(state: State, saved: Any) -> None:
                 one.first_batch_rng[label].load(rng_state)
     position = saved.get("train")
     if phase.timestamp.batch_in_epoch.value == 0:
-        # Either after the previous epoch, or within the first step of this one, whose order was drawn.
-        is_known = isinstance(position, dict) and ("ended" in position or position.get("kind") == "replay")
+        # Either after the previous epoch, or within the first step of this one, whose order was drawn. Without one of
+        # these marks, the state of data may be that after the batch of this step.
+        is_known = isinstance(position, dict) and (
+            position.keys() & {"begun", "ended"} or position.get("kind") == "replay"
+        )
         phase.resume_position = position if is_known else None
     elif isinstance(position, dict) and "kind" in position:
         phase.resume_position = position

@@ -204,12 +204,20 @@ class EpochIterators:
             epoch: Number of that epoch.
             saved: What :meth:`position_after` returned.
         """
-        if saved["kind"] != self.resume_by or (
-            self.is_per_rank and len(saved.get("ranks", [saved])) != self.shard.size
-        ):
-            _log.warning("The training data differs from that of the checkpoint; it starts from the beginning.")
-            return
-        self.begin(epoch, saved["ended"], saved)
+        if self.accepts(saved):
+            self.begin(epoch, saved["ended"], saved)
+
+    def accepts(self, saved: Mapping[str, Any]) -> bool:
+        """Return whether a position at the start of an epoch, or after one, is of this data; log a warning if not.
+
+        Args:
+            saved: What :meth:`position` or :meth:`position_after` returned.
+        """
+        num_ranks = len(saved.get("ranks", [saved]))
+        if saved["kind"] == self.resume_by and not (self.is_per_rank and num_ranks != self.shard.size):
+            return True
+        _log.warning("The training data differs from that of the checkpoint; it starts from the beginning.")
+        return False
 
     def all_gather(self, mine: Mapping[str, Any], *, everywhere: bool = True) -> dict[str, Any]:
         """Gather the positions of all ranks; all ranks must call this.

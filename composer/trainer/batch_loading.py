@@ -248,6 +248,8 @@ def start_epoch_iterator(run: Run) -> Iterator[Batch]:
     epoch, done = int(phase.timestamp.epoch), phase.batches_loaded
     saved = phase.resume_position
     phase.resume_position = phase.last_epoch = None
+    if saved is not None and "begun" in saved and not epoch_iterators.accepts(saved):
+        saved = None
     replay_first_batch(run)
     if (follow := getattr(phase.loader.dataloader, "__follow__", None)) is not None:
         follow(run.state)  # a mixture, whose weights may depend on the progress of the run

@@ -128,7 +128,7 @@ def test_saved_at_the_end_of_a_fit(name: str, event: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("event", ["epoch_checkpoint", "epoch_start"])
+@pytest.mark.parametrize("event", ["epoch_checkpoint", "epoch_start", "before_dataloader"])
 def test_saved_again_before_the_next_epoch(name: str, event: str, tmp_path: Path) -> None:
     """The first checkpoint is saved at EPOCH_END, so that EPOCH_CHECKPOINT follows in the resumed run."""
     seen, expected = whole_run(name, SaveIn("epoch_end", tmp_path, 6))
@@ -140,3 +140,22 @@ def test_saved_again_before_the_next_epoch(name: str, event: str, tmp_path: Path
     third.fit()
     assert rest == seen[6:]
     assert torch.equal(weights(third), expected)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_saved_before_each_step(name: str, tmp_path: Path) -> None:
+    """Also before the first step of an epoch, which has begun."""
+    seen, expected = whole_run(name, SaveIn("before_dataloader", tmp_path))
+    for stop in range(STEPS):
+        resumed, rest = trainer_on(DATA[name](), load_path=str(tmp_path / f"{stop}.pt"))
+        resumed.fit()
+        assert rest == seen[stop:], stop
+        assert torch.equal(weights(resumed), expected), stop
+
+
+def test_other_data_begins_a_begun_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole_run("sized", SaveIn("before_dataloader", tmp_path))
+    resumed, rest = trainer_on(DataLoader(samples(6), BATCH), load_path=str(tmp_path / "6.pt"), max_duration="9ba")
+    resumed.fit()
+    assert rest == [samples(6)[first : first + BATCH][0].tolist() for first in (0, 2, 4)]
+    assert "The training data differs from that of the checkpoint" in caplog.text
