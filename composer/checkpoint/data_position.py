@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from composer import dist
+from composer import dist, rng
 from composer.checkpoint.rank_values import is_gathered_everywhere, values_of_ranks
 from composer.core.epoch_iterator import EpochIterator
 from composer.warnings import ComposerWarning
@@ -35,22 +37,36 @@ def get_data_position(state: State) -> dict[str, Any]:
     True
     """
     phase = state.train_phase
-    position = phase.resume_position if phase.iterator is None else None  # loaded, but training has not resumed yet
+    with _rng_of_training(state):  # finding the position may fetch the next batch
+        position = _position_of(phase)
+    found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
+    return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
+
+
+@contextlib.contextmanager
+def _rng_of_training(state: State) -> Generator[None]:
+    """Use the random state with which training continues, also within an evaluation, which restores it at its end."""
+    if state.rng_before_evaluation is None:
+        yield
+        return
+    with rng.preserve_rng_state():
+        rng.set_local_rng_state(state.rng_before_evaluation)
+        yield
+
+
+def _position_of(phase: Phase) -> dict[str, Any] | None:
+    """Return the position in the training data; None if it is unknown, or the data begins."""
     iterators, sized, everywhere = phase.epoch_iterators, phase.length is not None, is_gathered_everywhere()
     if iterators is not None and isinstance(phase.iterator, EpochIterator):
         done, uncounted = int(phase.timestamp.sample_in_epoch), phase.num_fetched if phase.in_step else 0
         _warn_in_step(phase, phase.iterator, uncounted)
         position = iterators.position(phase.iterator, done, uncounted=uncounted, sized=sized, everywhere=everywhere)
-        if _has_begun(phase, phase.iterator, uncounted):
-            position["begun"] = True
-    elif iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
-        position = (
-            phase.last_epoch
-            if isinstance(phase.last_epoch, dict)
-            else iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
-        )
-    found = {"train": position, "eval": {}, _FIRST_BATCH_RNG: values_of_ranks(_first_batch_rng(state))}
-    return {**found, _EXTRA_BATCHES: phase.extra_batches} if phase.extra_batches else found
+        return {**position, "begun": True} if _has_begun(phase, phase.iterator, uncounted) else position
+    if iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
+        if isinstance(phase.last_epoch, dict):
+            return phase.last_epoch
+        return iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
+    return phase.resume_position if phase.iterator is None else None  # loaded, but training has not resumed yet
 
 
 def _has_begun(phase: Phase, iterator: EpochIterator, uncounted: int) -> bool:

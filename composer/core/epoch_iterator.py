@@ -6,10 +6,11 @@ import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from composer import rng
-from composer.core.first_batch_rng import FirstBatchRNG
+from composer.core.first_batch_rng import FirstBatchRNG, are_same
 from composer.core.types import Batch
 
 __all__ = ["EpochIterator", "counts_samples"]
@@ -50,10 +51,9 @@ class EpochIterator:
         self._stateful = stateful
         self.start = start
         self._position, self._step = position, step
-        # The next batches, last to first, if they were already fetched.
-        self._fetched: list[Batch] = []
-        # The state of the loader or dataset before that batch, if known.
-        self._before: Any = None
+        # Batches to yield again, last to first; those after them come from what was fetched ahead, or the iterator.
+        self._again: list[Batch] = []
+        self._ahead: _Ahead | None = None
 
     def __iter__(self) -> EpochIterator:
         """Return itself."""
@@ -61,7 +61,13 @@ class EpochIterator:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        batch = self._fetched.pop() if self._fetched else next(self._iterator)
+        if self._again:
+            batch = self._again.pop()
+        elif self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            batch = ahead.take()
+        else:
+            batch = next(self._iterator)
         self._position += self._step
         return batch
 
@@ -124,7 +130,7 @@ class EpochIterator:
         Args:
             batches: The last yielded batches.
         """
-        self._fetched, self._before = [*reversed(batches)], None
+        self._again += reversed(batches)
         self._position -= len(batches) * self._step
 
     def continue_with(self, begin: Callable[[], Iterator[Batch]]) -> None:
@@ -133,7 +139,7 @@ class EpochIterator:
         Args:
             begin: Creates that iterator; called with the next request, with the random state preserved.
         """
-        self._fetched = []
+        self._again, self._ahead = [], None
         self._iterator = self._source = _LazyIterator(begin)
 
     def stop(self) -> None:
@@ -148,7 +154,8 @@ class EpochIterator:
             uncounted: Number of yielded batches that are not done. The position is before them, unless the data cannot
                 step back.
             sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched:
-                the ``state_dict`` of data does not distinguish the end of an epoch from the beginning of the next.
+                the ``state_dict`` of data does not distinguish the end of an epoch from the beginning of the next. The
+                random numbers that this uses are taken from the generators when the batch is yielded.
         """
         if self.resume_by == "replay":
             return {"kind": self.resume_by, "rng": self.start}
@@ -168,24 +175,59 @@ class EpochIterator:
         """Return the state of the loader or dataset, before the batch that was fetched ahead, if any."""
         if counts_samples(self._stateful):
             return self._stateful.state_dict(sample, True)
-        behind = uncounted + len(self._fetched)
+        is_ahead = self._ahead is not None and bool(self._ahead.batches)
+        behind = uncounted + len(self._again) + is_ahead
         if behind and hasattr(self._stateful, "__state_before__"):
             return self._stateful.__state_before__(behind)
-        if not self._fetched:
-            return self._stateful.state_dict()
-        if self._before is None:
+        if self._again:
             _log.warning(
                 "The saved position in the training data is after a batch that was not trained because of an "
                 "exception: the earlier position of %s is unknown. A run that resumes from here skips that batch.",
                 type(self._stateful).__name__,
             )
-            return self._stateful.state_dict()
-        return self._before
+        return self._ahead.state if self._ahead is not None and is_ahead else self._stateful.state_dict()
 
     def _is_over(self, before: Any = None) -> bool:
-        if not self._fetched:
-            self._fetched, self._before = list(itertools.islice(self._iterator, 1)), before
-        return not self._fetched
+        if self._again:
+            return False
+        if self._ahead is None:
+            self._ahead = _Ahead.fetch(self._iterator, before)
+        return not self._ahead.batches
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """The next batch, fetched ahead, with the random state that training would have left before and after it.
+
+    Attributes:
+        batches: The batch; empty at the end of the data.
+        state: The state of the loader or dataset before that batch.
+        before: The random state before it; None if fetching used no random numbers.
+        after: The random state after it.
+    """
+
+    batches: list[Batch]
+    state: Any
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+    @classmethod
+    def fetch(cls, iterator: Iterator[Batch], state: Any) -> _Ahead:
+        """Fetch the next batch, and restore the random state."""
+        before = rng.get_local_rng_state()
+        batches, after = list(itertools.islice(iterator, 1)), rng.get_local_rng_state()
+        if are_same(before, after):
+            return cls(batches, state)
+        rng.set_local_rng_state(before)
+        return cls(batches, state, before, after)
+
+    def take(self) -> Batch:
+        """Return the batch, and use the random numbers of fetching it, unless others were used in the meantime."""
+        if self.after is not None and are_same(self.before, rng.get_local_rng_state()):
+            rng.set_local_rng_state(self.after)
+        if not self.batches:
+            raise StopIteration
+        return self.batches[0]
 
 
 class _LazyIterator:

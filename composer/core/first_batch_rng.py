@@ -13,7 +13,7 @@ from composer import rng
 if TYPE_CHECKING:
     from composer.core.types import Batch
 
-__all__ = ["FirstBatchRNG"]
+__all__ = ["FirstBatchRNG", "are_same"]
 
 
 class FirstBatchRNG:
@@ -75,17 +75,29 @@ class FirstBatchRNG:
     def _first(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         before = rng.get_local_rng_state()
         for batch in itertools.islice(batches, 1):
-            if not _are_same(before, rng.get_local_rng_state()):
+            if not are_same(before, rng.get_local_rng_state()):
                 self.state = before
             yield batch
 
 
-def _are_same(one: Any, other: Any) -> bool:
-    """Return whether two random states are equal."""
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two random states are equal.
+
+    Args:
+        one: From :func:`.get_local_rng_state`, or a value in it.
+        other: Likewise.
+
+    >>> before = rng.get_local_rng_state()
+    >>> are_same(before, rng.get_local_rng_state())
+    True
+    >>> _ = torch.rand(1)
+    >>> are_same(before, rng.get_local_rng_state())
+    False
+    """
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
-        return all(_are_same(one[name], other[name]) for name in one)
+        return all(are_same(one[name], other[name]) for name in one)
     if isinstance(one, tuple):
-        return all(map(_are_same, one, other))
+        return all(map(are_same, one, other))
     return one == other
