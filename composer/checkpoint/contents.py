@@ -28,6 +28,7 @@ from composer.warnings import ComposerWarning
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
+    from composer.checkpoint.load import ResumeInfo
     from composer.core.state import State
 
 __all__ = ["STATE_ENTRIES", "StateEntry", "timestamp_state"]
@@ -99,6 +100,9 @@ def _get_each(label: str, present: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _get_schedulers(state: State) -> dict[str, Any]:
+    loaded: ResumeInfo | None = state.loaded
+    if loaded is not None and not state.schedulers:
+        return dict(loaded.schedulers)  # for those that are created when training begins
     return by_name(_get_each("schedulers", state.schedulers))
 
 
@@ -179,9 +183,11 @@ def _get_previous(state: State) -> dict[str, Any] | None:
 
     Others ask only after a step, which sets it.
     """
-    if state.train_phase.evaluation_event is None or state.previous_timestamp is None:
+    loaded = state.train_phase.loaded_previous
+    previous = state.previous_timestamp if loaded is None else loaded
+    if state.train_phase.evaluation_event is None or previous is None:
         return None
-    return {"Timestamp": timestamp_state(state.previous_timestamp)}
+    return {"Timestamp": timestamp_state(previous)}
 
 
 def _set_previous(state: State, saved: Any) -> None:
@@ -239,14 +245,32 @@ def _set_seed(state: State, saved: Any) -> None:
     state.rank_zero_seed = saved
 
 
+def _continued(state: State) -> ResumeInfo | None:
+    """Return the loaded run if its calls of ``fit`` go on (autoresume), until training starts and knows its end."""
+    return state.loaded if state.fit_calls and not state.is_fitting else None
+
+
+def _get_max_duration(state: State) -> str | None:
+    if (loaded := _continued(state)) is not None:
+        return loaded.max_duration
+    return None if state.max_duration is None else str(state.max_duration)
+
+
 def _get_stop_info(state: State) -> dict[str, Any]:
-    stop, planned = state.stop, state.planned_duration
+    stop, planned, loaded = state.stop, state.planned_duration, _continued(state)
+    batch, evaluated_at = state.timestamp.batch.value, state.train_phase.evaluated_at
+    evaluated: dict[str, bool] = {}
+    if loaded is not None:
+        stop, planned = loaded.stop, loaded.planned_duration
+        evaluated = {label: at == batch for label, at in evaluated_at.items()}
+        evaluated |= dict.fromkeys(loaded.unevaluated, False)
+    elif state.evaluators and state.finished:
+        evaluated = {one.label: evaluated_at.get(one.label) == batch for one in state.evaluators}
     found: dict[str, Any] = {} if planned is None else {"planned_duration": str(planned)}
     if state.fit_calls:
         found["fit_calls"] = state.fit_calls
-    if state.evaluators and state.finished:
-        batch, evaluated_at = state.timestamp.batch.value, state.train_phase.evaluated_at
-        found["evaluated"] = {one.label: evaluated_at.get(one.label) == batch for one in state.evaluators}
+    if evaluated:
+        found["evaluated"] = evaluated
     return found if stop is None else {**found, "stopped_by": stop.by, "reason": stop.reason}
 
 
@@ -313,7 +337,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("replicas", _get_replicas, _set_replicas),  # once the states of the first replica are restored
     StateEntry("metrics", _get_metrics, _set_metrics, on_request=True),
     StateEntry("metric_values", get_metric_values, set_metric_values),
-    StateEntry("max_duration", lambda state: None if state.max_duration is None else str(state.max_duration)),
+    StateEntry("max_duration", _get_max_duration),
     StateEntry("ending", _get_stop_info, _set_evaluated),  # run_completion decides whether it still applies
     StateEntry("loss_names", lambda state: dict(state.loss_names) or None, _set_loss_names),
     StateEntry("run_name", lambda state: state.run_name),

@@ -36,6 +36,9 @@ def get_metric_values(state: State) -> dict[str, Any]:
     is_current = state.train_values_batch == int(state.timestamp.batch)
     train = _collect(state.train_values, state.train_metrics) if is_current else {}
     found = {label: _collect(values, state.eval_metrics.get(label, {})) for label, values in state.eval_values.items()}
+    if state.loaded is not None and state.loaded.metric_values:  # of data that fit may set
+        later = state.loaded.metric_values
+        return {"train": train or later.get("train", {}), "eval": {**later.get("eval", {}), **found}}
     return {"train": train, "eval": found}
 
 

@@ -14,7 +14,7 @@ from composer.checkpoint.excluded_weights import exclude_and_record
 from composer.checkpoint.filters import IgnoreKeys
 from composer.checkpoint.folder_conflicts import MANIFEST
 from composer.checkpoint.plain_values import plain
-from composer.checkpoint.rank_values import values_of_ranks
+from composer.checkpoint.rank_values import is_gathered_everywhere, values_of_ranks
 from composer.checkpoint.safetensors_files import check_format, is_safetensors, write_safetensors
 from composer.checkpoint.sharded_tensors import has_sharded_tensors, unshard
 from composer.checkpoint.sharded_writer import files_of_rank, shard_checkpoint, write_sharded
@@ -52,7 +52,7 @@ def collect(
     ['integrations', 'metadata', 'model']
     """
     # First, since finding the position in the data may fetch the next batch.
-    rng_state = None if weights_only else values_of_ranks(state.rng_before_evaluation or rng.get_local_rng_state())
+    rng_state = None if weights_only else _rng_of_ranks(state)
     entries = [entry for entry in STATE_ENTRIES if entry.in_weights_only or not weights_only]
     engine = None if state.checkpoint_folders is None else state.checkpoint_folders.engine
     if engine is not None:
@@ -68,6 +68,13 @@ def collect(
     exclude_and_record(content, ignore_keys)
     # Random states are plain already, and have thousands of numbers.
     return {name: value if name == "rng" else plain(value, (name,)) for name, value in content.items()}
+
+
+def _rng_of_ranks(state: State) -> list[dict[str, Any]]:
+    """Return the random states with which training continues: until it starts, those of a loaded checkpoint."""
+    if state.loaded is not None and state.loaded.rng is not None:
+        return state.loaded.rng if is_gathered_everywhere() or dist.get_global_rank() == 0 else []
+    return values_of_ranks(state.rng_before_evaluation or rng.get_local_rng_state())
 
 
 @timed_as(Category.SAVING)

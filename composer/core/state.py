@@ -80,6 +80,8 @@ class State(StateProgress, StateNames, StateSaved):
         evaluations: Number of evaluations completed in this process.
         previous_timestamp: The timestamp before the last step.
         load_path: Path of the checkpoint that was loaded, or None.
+        loaded: What waits in a loaded checkpoint until training starts, such as the random states; None before and
+            after. Checkpoints that are saved meanwhile have it again.
         forked_from: The run that this one was forked from: its ``run_name`` and ``path``, the ``step`` and the
             ``changes``; None if it was not.
         fingerprint: What the run starts from and checkpoints do not restore, noted when training starts: digests of the
@@ -112,6 +114,7 @@ class State(StateProgress, StateNames, StateSaved):
     """
 
     load_path: str | None = None
+    loaded: Any = None
     forked_from: dict[str, Any] | None = None
     fingerprint: dict[str, Any] | None = None
     run_name_given: bool = False

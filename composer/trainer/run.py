@@ -77,7 +77,6 @@ class Run:
         step_sync: Per-step all-reduce of counts and losses, or None for a single process.
         uneven_inputs: Dummy batches for ranks whose data ends early, or None for a single process.
         unbound_schedules: Schedules that wait for optimizers, and their scale ratio.
-        loaded: Contents of the loaded checkpoint to apply when training starts.
         interruption: Records signals during training, or None if no checkpoints are saved.
         ledger: Records where the wall time of the run goes, or None without a trainer.
         summary: Collects results for the table at the end of training, or None if no table is shown.
@@ -123,7 +122,6 @@ class Run:
     step_sync: StepSync | None = None
     uneven_inputs: UnevenInputs | None = None
     unbound_schedules: tuple[list[Any], float] | None = None
-    loaded: ResumeInfo | None = None
     interruption: Interruption | None = None
     ledger: RunLedger | None = None
     summary: Summary | None = None
@@ -142,3 +140,12 @@ class Run:
     noted_data: weakref.ref[Any] | None = None
     check_start: Callable[[Mapping[str, Any]], None] | None = None
     reported_model: str = ""
+
+    @property
+    def loaded(self) -> ResumeInfo | None:
+        """Contents of the loaded checkpoint to apply when training starts, kept in the state."""
+        return self.state.loaded
+
+    @loaded.setter
+    def loaded(self, loaded: ResumeInfo | None) -> None:
+        self.state.loaded = loaded
