@@ -87,7 +87,7 @@ class ScaledRates:
     def state_dict(self) -> list[tuple[float, float]]:
         """Return the rates of all groups before and after scaling; none between steps."""
         if not self._rates:
-            return []
+            return list(self._saved)  # of a loaded checkpoint, until training starts
         # A group that was added in this step, and is not scaled yet, has the same rate before and after.
         unscaled = ((place, (group["lr"], group["lr"], 0)) for place, group in _groups(self._optimizers))
         rates = [self._rates.get(place, rate) for place, rate in unscaled]

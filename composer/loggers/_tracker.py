@@ -198,8 +198,8 @@ class Tracker(LoggerDestination):
             self._end(outcome)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the identity of this run."""
-        return {"run_name": self._label, **self._identity()} if self._open else {}
+        """Return the identity of this run; before it begins, that of the loaded checkpoint."""
+        return {"run_name": self._label, **self._identity()} if self._open else dict(self._saved)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the saved run if it has the name of this one."""

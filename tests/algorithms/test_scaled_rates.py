@@ -68,6 +68,7 @@ def test_a_checkpoint_that_is_saved_in_a_step_in_which_a_group_was_added(tensor:
     assert len(saved) == 3
     state, loaded = state_in_step()[0], ScaledRates()
     loaded.load_state_dict(saved)
+    assert loaded.state_dict() == saved  # of a checkpoint that is saved before training starts
     loaded.restore(state)
     assert rates(state.optimizers) == [[0.1, 0.5], [0.2]]
     assert loaded.state_dict() == []

@@ -165,6 +165,16 @@ def test_resumes_a_run_of_the_same_name() -> None:
     assert other.begun == [{}]
 
 
+def test_a_run_that_has_not_begun_has_the_identity_of_the_loaded_one() -> None:
+    toy = Toy()
+    toy.load_state_dict({"run_name": "test", "id": "zero"})
+    assert toy.state_dict() == {"run_name": "test", "id": "zero"}
+    loop = Loop([toy]).init().fit()
+    assert toy.state_dict()["id"] == "one"
+    loop.close()
+    assert toy.state_dict() == {}
+
+
 def test_each_rank_resumes_its_own_run(monkeypatch) -> None:
     """A checkpoint contains the state of rank 0."""
     as_rank(monkeypatch, 0)
