@@ -220,7 +220,7 @@ def weighted_labels(model: nn.Module, batch: Mapping[str, Any], *, check: bool =
         )
     if not _are_classes(model, labels):  # whatever the weights are: to look at them would wait for the device
         raise ValueError(
-            f"The batch has 'loss_weights' and 'labels' of {labels.dtype} that are no classes, but the loss of "
+            f"The batch has 'loss_weights', but its 'labels' of {labels.dtype} are not classes: the loss of "
             f"transformers models gives all labels the same weight, and can ignore only classes. Leave out "
             f"'loss_weights', and samples whose weight is 0, or use a model of your own whose loss uses the weights."
         )

@@ -163,7 +163,7 @@ class HuggingFaceModel(MetricAttributes, ComposerModel):
             TypeError: The batch is not a mapping.
             ValueError: No entry is an argument of the model's forward pass; or the batch has ``"loss_weights"`` that
                 are not one for each label, or (on a device only in the first batch) not 0 or 1, or of labels that are
-                no classes, and the model does not take weights; or the model needs decoder inputs, which it does not
+                not classes, and the model does not take weights; or the model needs decoder inputs, which it does not
                 make before labels of weight 0 are ignored.
         """
         if not isinstance(batch, Mapping):

@@ -120,7 +120,7 @@ def test_labels_of_rows_are_not_inputs_of_a_decoder() -> None:
     found = model({"input_ids": ids, "labels": labels, "loss_weights": weights}).loss
     torch.testing.assert_close(found, model({"input_ids": ids[:1], "labels": labels[:1]}).loss)
     # Nor are those of several classes at a time, which have the shape of sequences.
-    with pytest.raises(ValueError, match=r"'labels' of torch.float32 that are no classes"):
+    with pytest.raises(ValueError, match=r"'labels' of torch.float32 are not classes:"):
         model({"input_ids": ids, "labels": torch.ones(2, 3), "loss_weights": torch.ones(2, 3)})
 
 
@@ -147,7 +147,7 @@ def test_weights_of_labels_of_a_regression_that_are_integers(num_labels: int, pr
     batch = {**tiny.texts([8, 8]), "labels": labels}
     weighted = {**batch, "loss_weights": torch.ones_like(labels)}
     for use in (model, model.__count_targets__):
-        with pytest.raises(ValueError, match=r"'labels' of torch.int64 that are no classes.* Leave out 'loss_weights'"):
+        with pytest.raises(ValueError, match=r"'labels' of torch.int64 are not classes:.* Leave out 'loss_weights'"):
             use(weighted)
     assert model.__count_targets__(batch) is None
 
