@@ -16,6 +16,7 @@ from composer._text import first_of, plural
 from composer.checkpoint.quantized_states import dequantized_parts, quantized_from_parts
 from composer.checkpoint.sharded_tensors import Layout
 from composer.dist.dtensor import is_dtensor
+from composer.optim.unfinished_lbfgs import restart_unfinished
 from composer.optim.wrapped_optimizer import unwrapped
 from composer.warnings import ComposerWarning
 
@@ -171,6 +172,7 @@ def set_optimizer_state(
         }
     )
     host_values_back(optimizer)
+    restart_unfinished(optimizer)
 
 
 def _load_unchanged(

@@ -9,6 +9,7 @@ import torch
 
 from composer import dist
 from composer.core.epoch_iterator import EpochIterator
+from composer.optim.unfinished_lbfgs import restart_unfinished
 from composer.trainer.run import Run
 from composer.warnings import ComposerWarning
 
@@ -65,6 +66,8 @@ def reset_failed_step(run: Run) -> None:
         return
     run.last_fit_failed = False
     run.strategy.discard_batch(run.state)
+    for optimizer in run.state.optimizers:
+        restart_unfinished(optimizer)
     if run.state.scaler is not None:
         # Otherwise the gradient scaler raises an error when it unscales the gradients again.
         cast("Any", run.state.scaler)._per_optimizer_states.clear()
