@@ -37,6 +37,8 @@ _WORDS = {
     "rng": "the random state",
     "metadata": "the version of the library",
 }
+# Saved within a step, with a part of it: random numbers are drawn, buffers updated, perhaps weights moved.
+_REST_OF_STEP = "in_step"
 _SUFFIXES = ("", ".pt", ".pth", ".ckpt")
 
 
@@ -49,7 +51,8 @@ class CheckpointFacts:
         batch: Number of batches trained.
         seed: The run's seed on rank 0; None if not saved.
         world_size: Number of ranks; None if not saved.
-        missing: What it lacks to continue the run exactly, such as "optimizers".
+        missing: What it lacks to continue the run exactly, such as "optimizers"; "in_step" if it was saved within a
+            step, so that it lacks the rest of it.
         program: How the run was started, see :func:`.program_of_process`; None if unknown.
         metadata: Versions, device and precision of the run.
         run_name: Name of the run.
@@ -102,13 +105,23 @@ class History:
         """Sentences on the checkpoints that are of no use, and how to have complete ones next time; may be empty."""
         parts: list[str] = []
         for path, names in list(self.incomplete.items())[:3]:
-            told = list(dict.fromkeys(_WORDS.get(name, f"the state of the {name}") for name in names))
-            parts.append(f"{mask_text(path)!r} lacks {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}.")
+            told = [_WORDS.get(name, f"the state of the {name}") for name in names if name != _REST_OF_STEP]
+            parts.append(_lacks(mask_text(path), list(dict.fromkeys(told))))
         for path, error in list(self.unreadable.items())[:3]:
             parts.append(f"{mask_text(path)!r} cannot be read: {mask_text(error).rstrip('.')}.")
-        if self.incomplete:
+        lacking = {name for names in self.incomplete.values() for name in names}
+        if lacking - {_REST_OF_STEP}:
             parts.append("For the next run, save without save_weights_only and save_ignore_keys.")
+        if _REST_OF_STEP in lacking:
+            parts.append("For the next run, let callbacks save at BATCH_END or a later event.")
         return " ".join(parts)
+
+
+def _lacks(path: str, told: list[str]) -> str:
+    """Return a sentence on what a checkpoint lacks; nothing but the rest of a step if no words are given."""
+    if not told:
+        return f"{path!r} was saved within a step, after a part of it."
+    return f"{path!r} lacks {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}."
 
 
 def history_of(run: str, step: int | None = None) -> History:
@@ -264,6 +277,8 @@ def _facts(path: str, content: dict[str, Any]) -> CheckpointFacts:
     ranks = position.get("ranks", [position]) if isinstance(position, dict) else []
     ending: dict[str, Any] = state.get("ending", {})
     kind = next((one.get("kind") for one in ranks if isinstance(one, dict)), None)
+    if state.get("in_step"):
+        missing.append(_REST_OF_STEP)
     if kind == "any" or any(one.get("kind") == "replay" and one.get("rng") is None for one in ranks):
         missing.append("dataset_state/train")
     return CheckpointFacts(

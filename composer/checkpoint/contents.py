@@ -332,6 +332,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("dataset_state", get_data_position, set_data_position),
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
     StateEntry("previous_timestamp", _get_previous, _set_previous),
+    StateEntry("in_step", lambda state: state.train_phase.in_step or None),  # at_step reads it
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),
     StateEntry("replicas", _get_replicas, _set_replicas),  # once the states of the first replica are restored

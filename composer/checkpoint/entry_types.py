@@ -139,6 +139,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "replicas": (lambda value: _are_ranks(value) and len(value) > 0, "a list of the states of each replica"),
     "timestamp": _NAMED,
     "previous_timestamp": _NAMED,
+    "in_step": (lambda value: type(value) is bool, "a boolean"),
     "dataset_state": (_is_dict, "a dict"),
     "metrics": (_is_dict, "a dict"),
     "scaler": (lambda value: value is None or isinstance(value, dict), "a dict"),

@@ -8,16 +8,17 @@ import fsspec
 import pytest
 import torch
 
+from composer import Callback, Trainer
 from composer.checkpoint import save_checkpoint
 from composer.checkpoint.at_step import facts_of, history_of
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
-from tests.common import Regression
+from tests.common import At, Regression, trainer_of
 
 
-def save(path: str, batch: int, run_name: str = "night", **arguments) -> str:
+def save(path: str, batch: int, run_name: str = "night", *, in_step: bool = False, **arguments) -> str:
     state = State(model=Regression(), rank_zero_seed=7, optimizers=[], run_name=run_name)
-    state.timestamp = Timestamp(batch=batch)
+    state.timestamp, state.train_phase.in_step = Timestamp(batch=batch), in_step
     saved = save_checkpoint(state, path, **arguments)
     assert saved is not None
     return saved
@@ -58,6 +59,52 @@ def test_what_is_not_a_checkpoint_to_continue_from(tmp_path):
     assert names.keys() == {"ba2.pt", "ba3.pt"}
     assert names["ba3.pt"] == ("rng",) and "optimizers" in names["ba2.pt"]
     assert [path.rpartition("/")[2] for path in found.unreadable] == ["ba5.pt"]
+
+
+def test_a_checkpoint_within_a_step_is_skipped(tmp_path):
+    save(str(tmp_path / "ba5.pt"), 5, in_step=True)
+    within, weights = str(tmp_path / "ba5.pt"), str(tmp_path / "weights" / "ba2.pt")
+    found = history_of(str(tmp_path), 9)
+    assert found.before is found.after is None and found.incomplete == {within: ("in_step",)}
+    assert found.problems == (
+        f"{within!r} was saved within a step, after a part of it. For the next run, let callbacks save at BATCH_END or "
+        f"a later event."
+    )
+    save(weights, 2, in_step=True, weights_only=True)
+    assert f"{weights!r} lacks the state of the optimizers" in history_of(str(tmp_path), 9).problems
+    save(str(tmp_path / "ba3.pt"), 3)
+    found = history_of(str(tmp_path), 9)
+    assert found.before is not None and found.before.batch == 3
+    assert "in_step" not in torch.load(tmp_path / "ba3.pt", weights_only=True)["state"]
+
+
+class Noisy(Regression):
+    """Draws random numbers in each forward pass."""
+
+    def forward(self, batch):
+        return self.linear(torch.dropout(batch[0], 0.5, train=True))
+
+
+def noisy(folder: Path, *callbacks: Callback) -> Trainer:
+    torch.manual_seed(5)
+    return trainer_of(Noisy(), max_duration="8ba", seed=3, run_name="night", save_folder=str(folder),
+                      save_interval="2ba", callbacks=list(callbacks))  # fmt: skip
+
+
+@pytest.mark.parametrize("event", ["after_forward", "after_train_batch"])
+def test_replays_do_not_start_within_a_step(event, tmp_path):
+    """The random numbers of the step are drawn already, so that its losses would be those of others."""
+
+    def save_within(state: State) -> None:
+        if state.timestamp.batch == 5:
+            save_checkpoint(state, tmp_path / "within" / "ba{batch}.pt")
+
+    losses = At("batch_end", lambda state: float(state.total_loss_dict["loss/train/total"]))
+    noisy(tmp_path, losses, At(event, save_within)).fit()
+    record = noisy(tmp_path).replay(5, run=tmp_path)
+    assert record.start.endswith("-ba4-rank0.pt") and record.loss == losses.found[5]
+    with pytest.raises(ValueError, match=r"ba5\.pt' was saved within a step, after a part of it\. For the next run"):
+        noisy(tmp_path).replay(5, run=tmp_path / "within")
 
 
 def test_one_checkpoint_as_the_run(tmp_path):
