@@ -170,12 +170,16 @@ def _set_timestamp(state: State, saved: Any) -> None:
     timestamp = Timestamp()
     timestamp.load_state_dict(saved["Timestamp"])
     state.timestamp, state.train_phase.extra_batches = timestamp, 0
-    state.train_phase.evaluated_at = {}
+    state.train_phase.evaluated_at, state.train_phase.evaluators_done = {}, []
     state.train_phase.evaluation_event = state.train_phase.loaded_previous = None
 
 
 def _set_stage(state: State, saved: Any) -> None:
     state.train_phase.evaluation_event = saved
+
+
+def _set_evaluators_done(state: State, saved: Any) -> None:
+    state.train_phase.evaluators_done = list(saved)
 
 
 def _get_previous(state: State) -> dict[str, Any] | None:
@@ -331,6 +335,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("timestamp", _get_timestamp, _set_timestamp),
     StateEntry("dataset_state", get_data_position, set_data_position),
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
+    StateEntry("evaluators_done", lambda state: list(state.train_phase.evaluators_done) or None, _set_evaluators_done),
     StateEntry("previous_timestamp", _get_previous, _set_previous),
     StateEntry("in_step", lambda state: state.train_phase.in_step or None),  # at_step reads it
     StateEntry("algorithms", _get_algorithms, _set_algorithms),

@@ -80,6 +80,10 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, list) and all(type(label) is str for label in cast("list[Any]", value))
+
+
 def _is_seed(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
@@ -139,6 +143,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "replicas": (lambda value: _are_ranks(value) and len(value) > 0, "a list of the states of each replica"),
     "timestamp": _NAMED,
     "previous_timestamp": _NAMED,
+    "evaluators_done": (_are_labels, "a list of strings"),
     "in_step": (lambda value: type(value) is bool, "a boolean"),
     "dataset_state": (_is_dict, "a dict"),
     "metrics": (_is_dict, "a dict"),

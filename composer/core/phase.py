@@ -50,6 +50,8 @@ class Phase:
         evaluation_event: The event of the current evaluation, or of that which follows if any is due, after which
             training continues; None otherwise.
         loaded_previous: The timestamp before the last step of the loaded checkpoint, if an evaluation is to follow.
+        evaluators_done: Labels of the evaluators that have completed in the current evaluation, which are not run again
+            if it is interrupted.
         evaluated_at: Number of batches trained when each evaluator last completed, by label.
         makes_up_evaluation: Whether this ``fit`` runs only the evaluation at the end, which an earlier one did not
             complete.
@@ -81,6 +83,7 @@ class Phase:
     epoch_iterators: EpochIterators | None = None
     evaluation_event: str | None = None
     loaded_previous: Timestamp | None = None
+    evaluators_done: list[str] = field(default_factory=list[str])
     evaluated_at: dict[str, int] = field(default_factory=dict[str, int])
     makes_up_evaluation: bool = False
     resume_position: dict[str, Any] | None = None

@@ -61,24 +61,36 @@ def due_evaluators(state: State, event: Event) -> list[Evaluator]:
 def evaluate_if_due(run: Run, event: Event) -> None:
     """Run the evaluators whose interval is due; evaluation does not count as training time.
 
+    If this evaluation was interrupted, in this process or before the run was resumed, those that had completed are not
+    run again: their metrics are logged already, and callbacks have counted them.
+
     Args:
         run: The run.
         event: The event that fired last, or ``FIT_END`` before training ends.
     """
-    state, fire = run.state, run.engine.run_event
+    state, fire, phase = run.state, run.engine.run_event, run.state.train_phase
     if not state.evaluators or not (due := due_evaluators(state, event)):
-        state.train_phase.evaluation_event = None
+        phase.evaluation_event, phase.evaluators_done = None, []
         return
-    state.train_phase.evaluation_event = event.value
+    phase.evaluation_event = event.value
+    done = [label for label in phase.evaluators_done if _has_values(state, label)]
     with state.clock.during(Category.EVALUATION):
         fire(Event.EVAL_BEFORE_ALL)
         for evaluator in due:
-            evaluate(run, evaluator)
-            state.train_phase.evaluated_at[evaluator.label] = state.timestamp.count(TimeUnit.BATCH)
+            if evaluator.label not in done:
+                evaluate(run, evaluator)
+                phase.evaluators_done.append(evaluator.label)
+            phase.evaluated_at[evaluator.label] = state.timestamp.count(TimeUnit.BATCH)
         fire(Event.EVAL_AFTER_ALL)
-    state.train_phase.evaluation_event = None
+    phase.evaluation_event, phase.evaluators_done = None, []
     observe_evaluation(run, [evaluator.label for evaluator in due])
-    state.train_phase.batch_start_time = time.perf_counter()
+    phase.batch_start_time = time.perf_counter()
+
+
+def _has_values(state: State, label: str) -> bool:
+    """Return whether the values of an evaluator are known, for schedules and checkpoints that read its metrics."""
+    metrics, values = state.eval_metrics.get(label, {}), state.eval_values.get(label)
+    return values is not None and all(name in values and metric.update_called for name, metric in metrics.items())
 
 
 def evaluate(run: Run, evaluator: Evaluator, subset_num_batches: int | None = None, *, log: bool = True) -> None:

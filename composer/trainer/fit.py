@@ -121,6 +121,8 @@ def _finish_interrupted_evaluation(run: Run) -> None:
     phase = run.state.train_phase
     event, phase.evaluation_event = phase.evaluation_event, None
     before, phase.loaded_previous = phase.loaded_previous, None
+    if event is None or (event == Event.FIT_END and not run.state.finished):
+        phase.evaluators_done = []  # the next evaluation is another one
     if event is not None and before is not None:
         run.state.previous_timestamp = before  # which intervals were due depends on it
     phase.makes_up_evaluation = event == Event.FIT_END

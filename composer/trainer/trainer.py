@@ -555,7 +555,7 @@ class Trainer(TrainerNames):
         self.state.timestamp = Timestamp()
         phase = self.state.train_phase
         phase.iterator = phase.resume_position = phase.last_epoch = None
-        phase.extra_batches, phase.evaluated_at = 0, {}
+        phase.extra_batches, phase.evaluated_at, phase.evaluators_done = 0, {}, []
         run_completion.discard_recorded_end(self._run)
         self._fit_calls.reset(self.state)
 

@@ -28,6 +28,7 @@ def test_saved_entries_are_accepted(tmp_path) -> None:
         ({"state": {1: 2}}, "'state' is dict, but must be a dict with string keys"),
         ({"state": {}, "rng": {}}, "'rng' is dict, but must be a list of random states"),
         ({"state": {"run_name": 3}}, "'state/run_name' is int, but must be a string"),
+        ({"state": {"evaluators_done": ["eval", 1]}}, "'state/evaluators_done' is list, but must be a list of strings"),
         ({"state": {"in_step": 1}}, "'state/in_step' is int, but must be a boolean"),
     ],
 )
