@@ -172,6 +172,7 @@ def _set_timestamp(state: State, saved: Any) -> None:
     state.timestamp, state.train_phase.extra_batches = timestamp, 0
     state.train_phase.evaluated_at, state.train_phase.evaluators_done = {}, []
     state.train_phase.evaluation_event = state.train_phase.loaded_previous = None
+    state.train_phase.metrics_logged_at = None
 
 
 def _set_stage(state: State, saved: Any) -> None:
@@ -198,6 +199,16 @@ def _set_previous(state: State, saved: Any) -> None:
     previous = Timestamp()
     previous.load_state_dict(saved["Timestamp"])
     state.train_phase.loaded_previous = previous
+
+
+def _get_logged_at(state: State) -> int | None:
+    """Return the number of batches if training metrics were logged after the last of them."""
+    batch = int(state.timestamp.batch)
+    return batch if state.train_phase.metrics_logged_at == batch else None
+
+
+def _set_logged_at(state: State, saved: Any) -> None:
+    state.train_phase.metrics_logged_at = saved
 
 
 def _get_metrics(state: State) -> dict[str, Any]:
@@ -337,6 +348,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("stage", lambda state: state.train_phase.evaluation_event, _set_stage),
     StateEntry("evaluators_done", lambda state: list(state.train_phase.evaluators_done) or None, _set_evaluators_done),
     StateEntry("previous_timestamp", _get_previous, _set_previous),
+    StateEntry("metrics_logged_at", _get_logged_at, _set_logged_at),
     StateEntry("in_step", lambda state: state.train_phase.in_step or None),  # at_step reads it
     StateEntry("algorithms", _get_algorithms, _set_algorithms),
     StateEntry("callbacks", _get_callbacks, _set_callbacks),

@@ -144,6 +144,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "timestamp": _NAMED,
     "previous_timestamp": _NAMED,
     "evaluators_done": (_are_labels, "a list of strings"),
+    "metrics_logged_at": (lambda value: type(value) is int, "an integer"),
     "in_step": (lambda value: type(value) is bool, "a boolean"),
     "dataset_state": (_is_dict, "a dict"),
     "metrics": (_is_dict, "a dict"),

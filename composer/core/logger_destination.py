@@ -69,6 +69,12 @@ class LoggerDestination(Callback):
         Called before anything is trained. Destinations that open no file before the first loop override it.
         """
 
+    def __resume_complete__(self) -> None:
+        """Keep what was logged after the loaded checkpoint: the run is complete, and logs none of it again.
+
+        Called before anything is trained. Destinations whose files of a resumed run end at the checkpoint override it.
+        """
+
     def __receive__(self, metrics: dict[str, Any], step: int, timestamp: Timestamp) -> None:
         """Receive one record; override it instead of :meth:`log_metrics` to also receive the timestamp.
 

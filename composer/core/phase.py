@@ -64,6 +64,7 @@ class Phase:
         extra_batches: Batches of the loader trained in the current epoch, beyond one per step.
         batches_in_step: Number of batches of the loader that the current step takes on each rank, unless its data ends.
         num_fetched: Number of them that this rank had; 0 if its data has ended.
+        metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
         in_step: Whether a batch was fetched for a step that the timestamp does not count yet.
         restore_rates: Restores the learning rates that an algorithm changes during each step, before schedules are
             stepped; None if none does.
@@ -93,6 +94,7 @@ class Phase:
     extra_batches: int = 0
     batches_in_step: int = 1
     num_fetched: int = 1
+    metrics_logged_at: int | None = None
     in_step: bool = False
     restore_rates: Callable[[State], None] | None = None
     first_batch_rng: defaultdict[str, FirstBatchRNG] = field(default_factory=lambda: defaultdict(FirstBatchRNG))

@@ -38,6 +38,7 @@ class RunFile:
     Attributes:
         is_active: Whether this rank writes the file.
         path: Path of the file; None before :meth:`open`, and on ranks that do not write.
+        keeps_rest: Whether a continued file keeps what was written after the checkpoint.
 
     >>> import tempfile
     >>> from composer import State
@@ -64,6 +65,7 @@ class RunFile:
         self._replaces = replaces
         self.is_active = differs_by_rank(self.filename) or dist.get_global_rank() == 0
         self.path: Path | None = None
+        self.keeps_rest = False
         self._saved: dict[str, Any] = {}
 
     @property
@@ -83,8 +85,8 @@ class RunFile:
             state: The state of the run.
 
         Returns:
-            The saved :meth:`state_dict` if the file is continued; empty if that described the file of another rank.
-            None if a new file begins.
+            The saved :meth:`state_dict` if the file is continued; empty if that described the file of another rank, or
+            the rest of the file is kept. None if a new file begins.
 
         Raises:
             IsADirectoryError: The path is that of a folder, which is left as it is.
@@ -100,7 +102,7 @@ class RunFile:
             set_aside(path)
             return None
         if saved.get("run_name") == state.run_name:
-            return saved if saved.get("file") == str(path) else {}
+            return saved if saved.get("file") == str(path) and not self.keeps_rest else {}
         if self.overwrite:
             path.unlink()
         else:

@@ -79,6 +79,7 @@ class RunFileLogger(LoggerDestination):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Open the file, and write records logged before; a trainer that only replays a step never does."""
+        self._run_file.keeps_rest = False
         if self._run_file.is_active:
             self._write(state)
 
@@ -102,6 +103,10 @@ class RunFileLogger(LoggerDestination):
     def __discard__(self) -> None:
         """Write nothing, as on ranks that do not write."""
         self._run_file.is_active = False
+
+    def __resume_complete__(self) -> None:
+        """Continue the file at its end, unless training goes on."""
+        self._run_file.keeps_rest = True
 
     def close(self, state: State, logger: Logger) -> None:
         """Write the remaining records."""

@@ -31,7 +31,8 @@ class CSVLogger(RunFileLogger):
     returns the same number.
 
     An existing file of an earlier run with the same name is moved to ``name.1.csv``. A resumed run continues its file
-    from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.csv`` first.
+    from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.csv`` first. That of a
+    complete run, which does not train on, keeps its rows.
 
     Hyperparameters, tables and traces do not fit this format; :class:`.JSONLinesLogger` writes them.
 

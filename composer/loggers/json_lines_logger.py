@@ -50,6 +50,7 @@ class JSONLinesLogger(RunFileLogger):
 
     An existing file of an earlier run with the same name is moved to ``name.1.jsonl``. A resumed run continues its
     file from where the checkpoint was saved; if the file contains more, all of it is kept as ``name.1.jsonl`` first.
+    That of a complete run, which does not train on, keeps its lines.
 
     Args:
         filename: Path of the file; may contain ``{run_name}``, ``{rank}``, ``{local_rank}``, ``{node_rank}``,

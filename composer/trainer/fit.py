@@ -28,7 +28,7 @@ from composer.trainer.resume import resume_at
 from composer.trainer.run import Run
 from composer.trainer.step import average_unread_losses, train_batch, zero_gradients
 from composer.trainer.train_metrics import (
-    keep_last_train_values,
+    finish_train_metrics,
     log_last_train_metrics,
     log_train_metrics,
     metrics_are_due,
@@ -96,10 +96,7 @@ def _fit(run: Run) -> None:
             _end_epoch(run)
     average_unread_losses(run)
     if state.timestamp.batch != first_batch:  # otherwise the values loaded from a checkpoint stay
-        if run.step_sync is not None or logger.destinations:
-            log_last_train_metrics(run)
-        else:
-            keep_last_train_values(run)
+        finish_train_metrics(run)
     logger.enqueue({"time/epoch": state.timestamp.epoch.value, **source_metrics(run, {})}, with_counters=True)
     if state.stop is not None:
         logger.notice(str(state.stop), kind="stop")
@@ -142,8 +139,11 @@ def _evaluate_and_save_batch(run: Run) -> None:
         run: The run.
     """
     evaluate_if_due(run, BATCH_END)
+    # Before the checkpoint: a run that resumes from it has no batch left for them.
     if run.state.finished:
-        keep_last_train_values(run)
+        finish_train_metrics(run)
+    elif run.state.train_metrics and is_at_end(run.state.train_phase):
+        log_last_train_metrics(run)
     run.engine.run_event(BATCH_CHECKPOINT)
     _stop_if_interrupted(run)
 
@@ -171,7 +171,7 @@ def _start_epoch(run: Run) -> None:
     if state.timestamp.epoch_in_iteration.value == 0:
         fire(Event.ITERATION_START)
     reset_train_metrics(state)
-    run.metrics_logged_at = None
+    state.train_phase.metrics_logged_at = None
     fire(Event.EPOCH_START)
     run.logger.enqueue({"time/epoch": state.timestamp.epoch.value})
 

@@ -94,7 +94,6 @@ class Run:
             step is counted.
         is_fetching: Whether a batch is being fetched, so that an exception means that it failed to load.
         last_fit_failed: Whether an exception ended the last fit.
-        metrics_logged_at: Number of batches trained when training metrics were last logged in this epoch.
         gradients_ready: Whether the gradients of the current batch are complete, so that optimizers may have stepped.
         noted_data: The training data whose fingerprint was noted, as a weak reference; None before.
         check_start: Called once with the fingerprint when training starts, to compare it with that of another run.
@@ -135,7 +134,6 @@ class Run:
     fetched: tuple[Batch, ...] | None = None
     is_fetching: bool = False
     last_fit_failed: bool = False
-    metrics_logged_at: int | None = None
     gradients_ready: bool = False
     noted_data: weakref.ref[Any] | None = None
     check_start: Callable[[Mapping[str, Any]], None] | None = None

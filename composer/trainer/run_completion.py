@@ -42,6 +42,8 @@ def is_complete(run: Run, end: Time | None) -> bool:
     reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
     message = f"autoresume: this call of fit is already complete, {reason}; not training."
     warnings.warn(message, ComposerWarning, stacklevel=3)
+    for destination in run.logger.destinations:
+        destination.__resume_complete__()
     return True
 
 

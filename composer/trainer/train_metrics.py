@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "compute_across_ranks",
     "describe_arrays",
+    "finish_train_metrics",
     "keep_last_train_values",
     "keep_train_values",
     "log_last_train_metrics",
@@ -107,7 +108,7 @@ def log_train_metrics(run: Run, step: int) -> None:
         named = named_values(f"metrics/{label}/{name}", value)
         describe_arrays(run, named, run.state.train_metrics[name], run.state.train_phase.loader)
         values.update(named)
-    run.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
+    run.state.train_phase.metrics_logged_at = run.state.timestamp.count(TimeUnit.BATCH)
     if values:
         run.logger.enqueue(values, step, as_numbers=False)
 
@@ -119,8 +120,20 @@ def log_last_train_metrics(run: Run) -> None:
         run: The run.
     """
     batch = run.state.timestamp.count(TimeUnit.BATCH)
-    if run.state.train_metrics and run.metrics_logged_at != batch:
+    if run.state.train_metrics and run.state.train_phase.metrics_logged_at != batch:
         log_train_metrics(run, batch)
+
+
+def finish_train_metrics(run: Run) -> None:
+    """Log the values at the end of training, or keep them if nothing logs.
+
+    Args:
+        run: The run.
+    """
+    if run.step_sync is not None or run.logger.destinations:
+        log_last_train_metrics(run)
+    else:
+        keep_last_train_values(run)
 
 
 def keep_train_values(run: Run) -> None:

@@ -29,6 +29,7 @@ def test_saved_entries_are_accepted(tmp_path) -> None:
         ({"state": {}, "rng": {}}, "'rng' is dict, but must be a list of random states"),
         ({"state": {"run_name": 3}}, "'state/run_name' is int, but must be a string"),
         ({"state": {"evaluators_done": ["eval", 1]}}, "'state/evaluators_done' is list, but must be a list of strings"),
+        ({"state": {"metrics_logged_at": "1"}}, "'state/metrics_logged_at' is str, but must be an integer"),
         ({"state": {"in_step": 1}}, "'state/in_step' is int, but must be a boolean"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from composer import Callback, Evaluator, Event, Trainer
 from composer.loggers import CSVLogger, JSONLinesLogger
 from composer.models import ComposerClassifier
+from composer.warnings import ComposerWarning
 from tests.common import At
 
 SAVED = "within.pt"
@@ -72,6 +74,65 @@ def logged(*names: str) -> tuple[list[Any], list[Any]]:
         rows = [(row["step"], name, value) for row in csv.DictReader(file)
                 for name, value in row.items() if value and name.startswith(chosen)]  # fmt: skip
     return lines, rows
+
+
+@pytest.mark.parametrize(
+    ("event", "batch", "options"),
+    [
+        ("eval_start", 8, {"interval": 3, "duration": "8ba", "evaluated": "1ep", "save_interval": "2ba"}),
+        ("fit_end", 8, {"interval": 3, "duration": "8ba", "save_interval": "2ba"}),
+        ("fit_end", 12, {"interval": 1, "duration": "2ep", "save_interval": "2ba"}),
+        ("epoch_end", 6, {"interval": 4, "duration": "2ep", "save_interval": "2ba"}),
+        ("batch_end", 7, {"interval": 1, "duration": "2ep", "save_interval": "2ba"}),
+        ("batch_end", 8, {"interval": 5, "duration": "9ba", "save_interval": "3ba"}),
+        ("batch_end", 8, {"interval": 4, "duration": "2ep", "save_interval": "1ep"}),
+    ],
+)
+def test_training_metrics_are_there_once(
+    event: str, batch: int, options: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "whole").mkdir()
+    monkeypatch.chdir(tmp_path / "whole")
+    trainer(StopAt(event, batch, None, tmp_path / "stopped"), **options).fit()
+    expected = logged()
+    monkeypatch.chdir(tmp_path / "stopped")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
+        trainer(autoresume=True, **options).fit()
+    assert logged() == expected
+
+
+@pytest.mark.parametrize("evaluated", [None, "4ba"])
+@pytest.mark.parametrize("interval", [1, 3])
+def test_a_complete_run_that_is_started_again_keeps_its_files(
+    interval: int, evaluated: str | None, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """What was logged after the last checkpoint is not logged again."""
+    monkeypatch.chdir(tmp_path)
+    options: dict[str, Any] = {"duration": "8ba", "evaluated": evaluated, "save_interval": "8ba", "autoresume": True}
+    found: list[Any] = []
+    for number in range(2):
+        log = Log()
+        run = trainer(At("fit_end", log.add), interval=interval, **options)
+        log.trainer = run
+        if number:
+            with pytest.warns(ComposerWarning, match="already complete"):
+                run.fit()
+        else:
+            run.fit()
+        run.close()
+        found.append((logged(), [line for line in Path("log.csv").read_text().splitlines() if "time/" not in line]))
+    assert found[0] == found[1] and not list(tmp_path.glob("log.1.*"))
+
+
+class Log:
+    """Logs a metric at the end of training."""
+
+    trainer: Trainer | None = None
+
+    def add(self, state: Any) -> None:
+        assert self.trainer is not None
+        self.trainer.logger.log_metrics({"metrics/last": 1.5})
 
 
 def test_evaluators_that_had_completed_are_not_run_again_after_a_stop(tmp_path: Path, monkeypatch: Any) -> None:
