@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import torch
+
 from composer.checkpoint.excluded_weights import EXCLUDED_KEY
 from composer.ledger.segment import Position
 
@@ -74,6 +76,16 @@ def _is_dict(value: Any) -> bool:
 
 def _are_flags(value: Any) -> bool:
     return _are_named(value) and all(type(flag) is bool for flag in value.values())
+
+
+def _are_new_losses(value: Any) -> bool:
+    if not (_are_named(value) and _are_ranks(value.get("ranks"))):
+        return False
+    return all(map(_is_dtype, [value.get("dtype"), *(dtype for rank in value["ranks"] for dtype in rank.values())]))
+
+
+def _is_dtype(value: Any) -> bool:
+    return type(value) is str and isinstance(vars(torch).get(value), torch.dtype)
 
 
 def _is_text(value: Any) -> bool:
@@ -161,6 +173,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ledger": (_is_position, "a dict with the string 'segment' and the dict 'seconds' of numbers"),
     "ending": (_is_dict, "a dict"),
     "loss_names": (_are_flags, "a dict of names and booleans"),
+    "new_losses": (_are_new_losses, "a dict with the name 'dtype' and the list 'ranks' of names and dtypes"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),
     "metadata": (_is_dict, "a dict"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from composer import dist
+from composer.core.loss_names import LossNames
 from composer.dist.grid_collectives import PendingWork, start_all_reduce
 from composer.dist.hang_report import InCollective
 
@@ -101,8 +102,8 @@ class StepSync:
 
     Args:
         ranks_per_batch: Number of ranks that get the same batch.
-        names: Names of the losses of all ranks, and whether only some ranks had them; those found are added. Empty for
-            a new run; checkpoints contain them, so that a resumed run averages the same losses.
+        losses: The losses to average; those found are added. None for a new run; checkpoints contain them, so that a
+            resumed run averages the same losses.
 
     Attributes:
         last: The counts of the last completed all-reduce, or None.
@@ -113,7 +114,7 @@ class StepSync:
     True
     """
 
-    def __init__(self, ranks_per_batch: int = 1, names: dict[str, bool] | None = None) -> None:
+    def __init__(self, ranks_per_batch: int = 1, losses: LossNames | None = None) -> None:
         self.last: StepCounts | None = None
         self.ranks_per_batch = ranks_per_batch
         self.weights_late = True
@@ -122,11 +123,7 @@ class StepSync:
         self._counts_work: PendingWork | None = None
         self._losses_work: tuple[Any, Tensor, _Sent] | None = None
         self._unread: _Sent | None = None
-        self._names = {} if names is None else names
-        self._is_first = True  # the names are all-gathered with the first losses
-        self._dtype = torch.float32
-        # Losses that this rank had since then, or in another precision, by name with their dtypes.
-        self._new: dict[str, torch.dtype] = {}
+        self._losses = LossNames() if losses is None else losses
 
     def send_counts(
         self,
@@ -155,7 +152,7 @@ class StepSync:
             weight: What the loss averages over; None if it is counted only in the step.
         """
         signals = 0.0 if signum is None else 2.0 ** (_SIGNAL_BITS * signum)
-        flags = (stop, has_batch, metrics_due, reads_losses, weight is None, bool(self._new))
+        flags = (stop, has_batch, metrics_due, reads_losses, weight is None, bool(self._losses.new))
         known = (0.0, 0.0, 0, 0)
         if weight is not None and has_batch:
             # An unknown number of microbatches equals no number of other ranks.
@@ -210,26 +207,28 @@ class StepSync:
     def _send(self, sent: _Sent) -> None:
         """Start the all-reduce of :meth:`send_losses`."""
         losses = sent.values
-        if self._is_first or (self.last is not None and self.last.has_new_loss):
+        found = self._losses
+        if not found.is_agreed or (self.last is not None and self.last.has_new_loss):
             self._agree_on_names(losses)
         for name, loss in losses.items():
-            if name not in self._names or torch.promote_types(loss.dtype, self._dtype) != self._dtype:
-                self._new[name] = loss.dtype
+            if name not in found.known or torch.promote_types(loss.dtype, found.dtype) != found.dtype:
+                found.new[name] = loss.dtype
         like = next(iter(losses.values()))
-        ordered = [losses[name] if name in losses else like.new_zeros(()) for name in self._names]
-        stacked = torch.stack([loss.to(self._dtype) for loss in ordered]).div_(self._size)
+        ordered = [losses[name] if name in losses else like.new_zeros(()) for name in found.known]
+        stacked = torch.stack([loss.to(found.dtype) for loss in ordered]).div_(self._size)
         self._losses_work = start_all_reduce(stacked), stacked, sent
         self._unread = None
 
     def _agree_on_names(self, losses: dict[str, Tensor]) -> None:
         """All-gather the names and dtypes of the losses, which may differ between ranks, as with several tasks."""
-        own = self._new | {name: one.dtype for name, one in losses.items()}
+        agreed = self._losses
+        own = agreed.new | {name: one.dtype for name, one in losses.items()}
         found: list[dict[str, torch.dtype]] = dist.all_gather_object(own)
         for name in dict.fromkeys(name for each in found for name in each):
-            self._names.setdefault(name, not all(name in each for each in found))
+            agreed.known.setdefault(name, not all(name in each for each in found))
         dtypes = [dtype for each in found for dtype in each.values()]
-        self._dtype = functools.reduce(torch.promote_types, dtypes, self._dtype)
-        self._new, self._is_first = {}, False
+        agreed.dtype = functools.reduce(torch.promote_types, dtypes, agreed.dtype)
+        agreed.new, agreed.is_agreed = {}, True
 
     def keep_losses(self, losses: dict[str, Tensor]) -> None:
         """Keep the losses of a batch that nothing reads, until the next ones or :meth:`averages_of_unread`.
@@ -251,7 +250,7 @@ class StepSync:
         (work, stacked, sent), self._losses_work = self._losses_work, None
         work.wait()
         is_sent = losses is sent.mapping  # otherwise it has all names that its author wants
-        averages = zip(self._names.items(), stacked.unbind(), strict=True)
+        averages = zip(self._losses.known.items(), stacked.unbind(), strict=True)
         found = {name: value for (name, of_some), value in averages if name in losses or (of_some and is_sent)}
         found.update({name: value for name, value in losses.items() if value is not sent.values.get(name)})
         return found

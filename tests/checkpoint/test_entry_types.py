@@ -51,6 +51,15 @@ def test_invalid_names_of_losses(names) -> None:
         check_entry_types({"state": {"loss_names": names}})
 
 
+@pytest.mark.parametrize(
+    "losses", [[], {"dtype": "float32"}, {"dtype": "save", "ranks": []}, {"dtype": "float32", "ranks": [{"a": 1}]}]
+)
+def test_invalid_new_losses(losses) -> None:
+    check_entry_types({"state": {"new_losses": {"dtype": "float32", "ranks": [{}, {"loss/train/aux": "float64"}]}}})
+    with pytest.raises(ValueError, match=r"'state/new_losses' is .*, but must be a dict with the name 'dtype'"):
+        check_entry_types({"state": {"new_losses": losses}})
+
+
 @pytest.mark.parametrize("part", ["ending", "metric_values"])
 def test_invalid_dicts(part) -> None:
     with pytest.raises(ValueError, match=f"'state/{part}' is list, but must be a dict"):
