@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,10 @@ class EMASnapshot:
         updates: Number of weights averaged.
         weights: The averages by parameter name, on the CPU.
 
+    Raises:
+        TypeError: ``length`` or ``updates`` is not a number.
+        ValueError: ``length`` is out of range, or ``updates`` is negative.
+
     >>> EMASnapshot(0.05, 100, {"bias": torch.zeros(1)}).updates
     100
     """
@@ -60,6 +64,7 @@ class EMASnapshot:
     weights: dict[str, Tensor]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "length", _check_length("length", self.length))
         object.__setattr__(self, "updates", whole_number("updates", self.updates))
 
 
@@ -114,7 +119,7 @@ def reconstruct_ema(snapshots: Sequence[EMASnapshot], length: float, updates: in
 
     Paper: https://arxiv.org/abs/2312.02696 (Karras et al. 2024)
     """
-    exponent = exponent_of(_check_length(length))
+    exponent = exponent_of(_check_length("length", length))
     last = max((snapshot.updates for snapshot in snapshots), default=0)
     updates = last if updates is None else whole_number("updates", updates)
     used = sorted((s for s in snapshots if 0 < s.updates <= updates), key=lambda snapshot: snapshot.updates)
@@ -184,7 +189,7 @@ class PostHocEMA(Algorithm):
         update_interval: str | Time | int = "1ba",
         folder: str | Path | None = None,
     ) -> None:
-        self.lengths = tuple(_check_length(length) for length in lengths)
+        self.lengths = tuple(_check_length("Each of lengths", length) for length in lengths)
         if len(set(self.lengths)) < 2:
             raise ValueError(f"lengths must be two or more different values, as in (0.05, 0.1), but got {lengths!r}.")
         self.snapshot_interval = ensure_time(snapshot_interval, TimeUnit.BATCH, "snapshot_interval")
@@ -327,9 +332,11 @@ class PostHocEMA(Algorithm):
             self._files.append(name)
 
 
-def _check_length(length: float) -> float:
-    if not 0 < length < LONGEST:
-        raise ValueError(f"A length must be above 0 and below {LONGEST:.4f} (the plain mean), but got {length!r}.")
+def _check_length(argument: str, length: Any) -> float:
+    if isinstance(length, bool) or not isinstance(length, SupportsFloat):
+        raise TypeError(f"{argument} must be a number such as 0.1, but got {length!r} of type {type(length).__name__}.")
+    if not 0 < float(length) < LONGEST:
+        raise ValueError(f"{argument} must be above 0 and below {LONGEST:.4f} (the plain mean), but got {length!r}.")
     return float(length)
 
 

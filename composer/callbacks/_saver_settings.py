@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from composer._text import non_negative
 from composer.callbacks._checkpoint_names import in_folder, remote
 from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import retention_of
@@ -63,7 +64,7 @@ class SaverSettings:
                 mode, monitor = (value, self.monitor) if name == "mode" else (None, value)
                 self._infers_mode = mode is None and monitor is not None
         elif name == "upload_timeout_in_seconds":
-            self._upload_timeout = value
+            self._upload_timeout = non_negative(name, value)
             if isinstance(self._store, RemoteCheckpoints):
                 self._store.set_timeout(value)
         elif name == "save_interval" and not callable(value):

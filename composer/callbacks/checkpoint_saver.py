@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
 from composer._secrets.masking import mask_text
-from composer._text import one_of, whole_number
+from composer._text import non_negative, one_of, whole_number
 from composer.callbacks._checkpoint_event import log_saved
 from composer.callbacks._checkpoint_names import current_name, in_folder, remote, remote_names, times_from, times_of
 from composer.callbacks._duplicate_saves import SavePoint, is_never
@@ -123,7 +123,8 @@ class CheckpointSaver(SaverSettings, Callback):
         self.latest_remote_file_name = remote("latest_remote_file_name", latest_remote_file_name)
         self.save_interval = save_interval if callable(save_interval) else save_schedule(save_interval)
         self.weights_only, self.ignore_keys, self.save_metrics = weights_only, ignore_keys, save_metrics
-        self.overwrite, self.asynchronous, self._upload_timeout = overwrite, asynchronous, upload_timeout_in_seconds
+        self.overwrite, self.asynchronous = overwrite, asynchronous
+        self._upload_timeout = non_negative("upload_timeout_in_seconds", upload_timeout_in_seconds)
         self.monitor, self.mode = monitor if monitor is None else check_monitor(monitor), mode
         check_format("filename", self.filename.filename, weights_only=weights_only)
         self._infers_mode = mode is None and monitor is not None

@@ -15,7 +15,7 @@ from composer.callbacks._mllog import MLPerfLog
 from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
 from composer.core.callback import Callback
 from composer.core.metric_direction import larger_is_better
-from composer.core.metric_names import MetricName, spellings
+from composer.core.metric_names import MetricName, as_threshold, spellings
 
 if TYPE_CHECKING:
     from composer.core.data_spec import DataSpec
@@ -58,6 +58,7 @@ class MLPerfCallback(Callback):
         exit_at_target: Stop training when the target is reached.
 
     Raises:
+        TypeError: A number is not a number.
         ValueError: An argument is invalid; when training starts, also if the size of the data is unknown or the metric
             does not exist.
         FileExistsError: When the trainer is created: the log exists.
@@ -89,7 +90,7 @@ class MLPerfCallback(Callback):
         self.division = one_of("division", division, DIVISIONS)
         self.status = one_of("status", status, STATUSES)
         self.index = whole_number("index", index)
-        self.target = float(target)
+        self.target = as_threshold("target", target)
         self.metric_name = metric_name
         self.metric_label = metric_label
         self.submitter = submitter

@@ -16,7 +16,7 @@ from composer.callbacks._monitored_metric import (
     resolve_metric,
 )
 from composer.core.callback import Callback
-from composer.core.metric_names import MetricName, check_monitor
+from composer.core.metric_names import MetricName, as_threshold, check_monitor
 
 if TYPE_CHECKING:
     from composer.core.logger import Logger
@@ -44,8 +44,8 @@ class ThresholdStopper(Callback):
 
     Raises:
         TypeError: ``threshold`` is missing, or an argument has another type.
-        ValueError: ``comp`` is unknown; when training starts, also if the data or metric does not exist, or if
-            ``comp`` is not given and neither the metric nor its name implies a direction.
+        ValueError: ``threshold`` is NaN, or ``comp`` is unknown; when training starts, also if the data or metric does
+            not exist, or if ``comp`` is not given and neither the metric nor its name implies a direction.
 
     >>> from composer import Trainer
     >>> from composer.models import ComposerClassifier
@@ -82,7 +82,7 @@ class ThresholdStopper(Callback):
             )
         if threshold is None:
             raise TypeError("threshold is required: the value of the metric at which to stop.")
-        self.threshold = float(threshold)
+        self.threshold = as_threshold("threshold", threshold)
         self.comp_func = self._given = as_comparison(comp)
         self.stop_on_batch = stop_on_batch
 

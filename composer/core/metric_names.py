@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from composer._text import did_you_mean
 
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["MetricName", "check_monitor", "find_metric", "metrics_of_run", "spellings"]
+__all__ = ["MetricName", "as_threshold", "check_monitor", "find_metric", "metrics_of_run", "spellings"]
 
 _LOGGED = "metrics/"
 
@@ -50,6 +51,28 @@ def check_monitor(monitor: Any) -> str:
     if not isinstance(monitor, str):
         raise TypeError(f"monitor must be the name of a metric such as 'eval/Accuracy', but got {monitor!r}.")
     return monitor
+
+
+def as_threshold(argument: str, value: Any) -> float:
+    """Return the value that a metric is to reach as a float; infinities are never passed.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: The given value.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is NaN, with which every comparison is false.
+
+    >>> as_threshold("target", 1)
+    1.0
+    """
+    is_boolean = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    if is_boolean or not isinstance(value, SupportsFloat):
+        raise TypeError(f"{argument} must be a number such as 0.9, but got {value!r} of type {type(value).__name__}.")
+    if math.isnan(number := float(value)):
+        raise ValueError(f"{argument} must be a number that the metric can reach, such as 0.9, but got {value!r}.")
+    return number
 
 
 def spellings(label: str, name: str) -> tuple[str, str, str]:

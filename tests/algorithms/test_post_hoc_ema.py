@@ -186,6 +186,16 @@ def test_bad_arguments(arguments, message):
         PostHocEMA(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("length", "error"), [("0.1", TypeError), (True, TypeError), (-0.1, ValueError), (float("nan"), ValueError)]
+)
+def test_lengths_that_are_none_have_a_name(length, error):
+    with pytest.raises(error, match=r"^length must be "):
+        EMASnapshot(length, 1, {})
+    with pytest.raises(error, match=r"^Each of lengths must be "):
+        PostHocEMA(lengths=(0.05, length))
+
+
 def test_bad_use():
     algorithm = _make()
     with pytest.raises(ValueError, match="first 0 updates, among the 0 given"):

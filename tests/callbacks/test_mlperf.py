@@ -233,8 +233,15 @@ def test_the_number_of_samples_may_be_given(tmp_path) -> None:
         ({"division": "opened"}, "Did you mean 'open'"),
         ({"status": "cloudy"}, "Did you mean 'cloud'"),
         ({"index": -1}, "index"),
+        ({"target": float("nan")}, "target must be a number that the metric can reach, such as 0.9, but got nan"),
     ],
 )
 def test_refuses_invalid_arguments(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         MLPerfCallback(Path("x"), **({"index": 0} | arguments))
+
+
+@pytest.mark.parametrize("target", ["0.759", True, None])
+def test_refuses_targets_that_are_not_numbers(target) -> None:
+    with pytest.raises(TypeError, match=r"target must be a number such as 0.9, but got .* of type"):
+        MLPerfCallback(Path("x"), 0, target=target)

@@ -70,6 +70,17 @@ def test_fixed_settings_cannot_be_changed(name) -> None:
         setattr(CheckpointSaver("runs"), name, "x")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "error"), [("9", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError)]
+)
+def test_upload_timeouts_are_numbers_of_seconds(seconds, error) -> None:
+    with pytest.raises(error, match="upload_timeout_in_seconds must be"):
+        CheckpointSaver("runs", upload_timeout_in_seconds=seconds)
+    saver = CheckpointSaver("runs")
+    with pytest.raises(error, match="upload_timeout_in_seconds must be"):
+        saver.upload_timeout_in_seconds = seconds
+
+
 def test_changing_the_upload_timeout() -> None:
     saver = CheckpointSaver("memory://bucket/runs")
     run = trainer(saver)

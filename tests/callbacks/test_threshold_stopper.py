@@ -69,6 +69,12 @@ def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:
         assert run.trainer.state.timestamp.batch == expected
 
 
+@pytest.mark.parametrize(("threshold", "error"), [("0.9", TypeError), (True, TypeError), (float("nan"), ValueError)])
+def test_refuses_thresholds_that_nothing_reaches(threshold, error) -> None:
+    with pytest.raises(error, match=r"threshold must be a number .*such as 0.9, but got"):
+        ThresholdStopper("MulticlassAccuracy", "train", threshold)
+
+
 def test_refuses_unknown_data_and_metrics() -> None:
     with pytest.raises(ValueError, match="Did you mean 'greater'"):
         ThresholdStopper("M", "train", 1.0, comp="greatr")
