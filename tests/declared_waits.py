@@ -53,6 +53,12 @@ WAITS: dict[str, tuple[Declared, ...]] = {
             lambda step: step % 2 == 0,
             "A checkpoint holds what is on the device; with save_async=True it is copied to the host in one go.",
         ),
+        Declared(
+            "copy to the host",
+            "composer/checkpoint/metric_values.py _plain",
+            lambda step: step == 4,
+            "The training metrics of an epoch are computed before the checkpoint at its end, which has their values.",
+        ),
     ),
     "Generate": (
         Declared(
