@@ -244,9 +244,9 @@ class SequencePacking:
         your own (those of ``transformers`` weigh all labels alike); ``num_rows`` if shapes must not change.
 
     Cost:
-        Packing sorts the lengths of a batch, on the CPU in the DataLoader workers, and takes 1.3 to 2.1 times as long
+        Packing sorts the lengths of a batch, on the CPU in the DataLoader workers, and takes 0.8 to 1.4 times as long
         as padding. The per-document mask disables some attention kernels. On docstrings of the Python standard library,
-        a small Llama trains on 3.9 times as many tokens of texts a second as with padding, and on 1.2 times as many as
+        a small Llama trains on 3.7 times as many tokens of texts a second as with padding, and on 1.2 times as many as
         with padded batches of similar lengths (CPU, see the page of benchmarks).
 
     Args:
