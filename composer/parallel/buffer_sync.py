@@ -10,9 +10,10 @@ from torch import nn
 from composer import dist
 from composer.dist.dtensor import is_dtensor
 
-__all__ = ["sync_buffers"]
+__all__ = ["STATISTICS", "sync_buffers"]
 
-_NAMES = ("running_mean", "running_var", "num_batches_tracked")
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Names of the buffers in which BatchNorm keeps running statistics."""
 
 
 def sync_buffers(model: nn.Module) -> None:
@@ -29,7 +30,7 @@ def sync_buffers(model: nn.Module) -> None:
         return
     works: list[Any] = []
     for name, buffer in model.named_buffers():
-        if name.rpartition(".")[2] in _NAMES and not is_dtensor(buffer):
+        if name.rpartition(".")[2] in STATISTICS and not is_dtensor(buffer):
             works.append(torch_dist.broadcast(buffer, 0, async_op=True))
     for work in works:
         work.wait()

@@ -255,7 +255,7 @@ def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
     """All-reduce the counts of all ranks into loss weights; set ``run.microbatches_left``.
 
     If microbatches have collectives (FSDP, DDP with ``multi_auto_sync``), every rank runs as many microbatches as the
-    rank with the most.
+    rank with the most; those of dummy batches (uneven inputs) do not count.
 
     Args:
         run: The run; ``state.batch`` is the batch.
@@ -263,6 +263,8 @@ def reduce_loss_weights(run: Run, counts: Counts | None) -> LossWeights:
     """
     known = Counts([], averages_over_tokens(run, run.state.batch)) if counts is None else counts
     weights, num_microbatches = LossWeights(run, known), len(known.per_microbatch)
+    if run.uneven_inputs is not None and run.uneven_inputs.is_idle:
+        num_microbatches = min(num_microbatches, 1)  # a resumed run may have another dummy batch
     is_synced = run.step_sync is not None and run.strategy.has_collectives_per_microbatch
     may_differ = run.state.microbatch_size is not None or run.state.train_phase.loader.__splits_itself__
     if is_synced and may_differ:

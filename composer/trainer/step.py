@@ -176,8 +176,12 @@ def _compute_gradients(run: Run) -> Tensor:
     state, fire, schedulers = run.state, run.engine.run_event, run.state.schedulers
     fire(BEFORE_TRAIN_BATCH)
     zero_gradients(run)
-    loss = accumulate_gradients(run) if run.auto_microbatch is None else run.auto_microbatch.accumulate_gradients(run)
     uneven, replicas = run.uneven_inputs, state.replicas
+    if uneven is None or not uneven.is_idle:
+        loss = _accumulate_gradients(run)
+    else:
+        with uneven.undone(state.model):
+            loss = _accumulate_gradients(run)
     if uneven is not None and replicas is not None and uneven.is_idle_replica(replicas):
         zero_gradients(run)  # gradients of zero would still move the weights, by momentum and weight decay
     scaler: Any = state.scaler
@@ -189,6 +193,13 @@ def _compute_gradients(run: Run) -> Tensor:
     schedule_added_groups(schedulers)  # those that were added at this event step now, too
     run.gradients_ready = True
     return loss
+
+
+def _accumulate_gradients(run: Run) -> Tensor:
+    """Accumulate the gradients of the microbatches; return the loss of the batch."""
+    if run.auto_microbatch is None:
+        return accumulate_gradients(run)
+    return run.auto_microbatch.accumulate_gradients(run)
 
 
 def _compute_and_step_scaled(run: Run) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from composer import dist
+from torch import Tensor, nn
+
+from composer import dist, rng
 from composer.core.types import Batch
+from composer.parallel.buffer_sync import STATISTICS
 from composer.trainer.step_sync import StepCounts, StepSync
 
 if TYPE_CHECKING:
@@ -24,7 +28,8 @@ class UnevenInputs:
     Models and algorithms may run collectives in any step, so all ranks must run the same number of steps. A rank with a
     batch does not wait. A rank without one waits for the counts of the step, and if another rank has a batch, runs its
     last batch again. In the first step, when it may never have had a batch, all ranks wait, and one that has a batch
-    broadcasts it.
+    broadcasts it. A run that resumes therefore has other dummy batches than one that was not interrupted, so that
+    nothing may depend on what they contain or on their size: what they change is undone, see :meth:`undone`.
 
     Args:
         step_sync: Sends the counts of each step.
@@ -43,6 +48,7 @@ class UnevenInputs:
         self._step_sync = step_sync
         self._last_batch: Any = END
         self._all_have_batch = False
+        self._random_state: rng.RNGSnapshot | None = None
 
     def set_batch(self, batch: Batch) -> None:
         """Set the batch that the loader of this rank yielded."""
@@ -77,7 +83,32 @@ class UnevenInputs:
         if not self._all_have_batch:
             self._broadcast_first_batch(counts)
         self.is_idle = True
+        self._random_state = rng.RNGSnapshot()  # before transforms and algorithms draw from the generators
         return self._last_batch
+
+    @contextmanager
+    def undone(self, model: nn.Module) -> Generator[None]:
+        """On exit, undo what a dummy batch has changed: running statistics, and random numbers since it was returned.
+
+        The statistics of ``SyncBatchNorm`` stay: they are the same on all ranks.
+
+        Args:
+            model: The model, whose gradients are computed in the body.
+
+        >>> layer, uneven_inputs = nn.BatchNorm1d(2), UnevenInputs(StepSync())
+        >>> uneven_inputs.is_idle = True
+        >>> with uneven_inputs.undone(layer):
+        ...     _ = layer(torch.ones(4, 2))
+        >>> layer.running_mean, layer.num_batches_tracked
+        (tensor([0., 0.]), tensor(0))
+        """
+        # Copied back rather than disabled: a compiled model keeps its graph.
+        before = [(one, one.clone()) for one in _statistics(model)] if self.is_idle else []
+        yield
+        for statistic, value in before:
+            statistic.data.copy_(value)  # not a new version: an optimizer may still need the graph
+        if self.is_idle and self._random_state is not None:
+            self._random_state.restore()
 
     def _broadcast_first_batch(self, counts: StepCounts) -> None:
         """Broadcast the batch of one rank to the ranks that never had one."""
@@ -90,3 +121,10 @@ class UnevenInputs:
         dist.broadcast_object_list(box, source)
         if self._last_batch is END:
             self._last_batch = box[0]
+
+
+def _statistics(model: nn.Module) -> list[Tensor]:
+    """Return the running statistics that each rank computes from its own batches."""
+    modules = (module for module in model.modules() if not isinstance(module, nn.SyncBatchNorm))
+    buffers = (buffer for module in modules for buffer in module.named_buffers(recurse=False))
+    return [buffer for name, buffer in buffers if name in STATISTICS]

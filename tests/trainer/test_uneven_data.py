@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
 
 from composer import dist
 from composer.trainer.step_sync import StepSync
@@ -44,3 +48,37 @@ def test_rank_that_never_had_a_batch_receives_one(two_ranks: Ranks) -> None:
 
 def test_no_rank_has_a_batch(two_ranks: Ranks) -> None:
     assert two_ranks.run(steps, [[], []]) == [[], []]
+
+
+def changes(layer: nn.Module, *, is_idle: bool) -> list[bool]:
+    """Whether a batch changes the running statistics, and the random numbers after it."""
+    step_sync: Any = mock.Mock(counts=lambda: mock.Mock(num_with_batch=1, num_ranks=1))
+    uneven_inputs = UnevenInputs(step_sync)
+    uneven_inputs.set_batch([1])
+    torch.manual_seed(1)
+    if is_idle:
+        uneven_inputs.dummy_batch(lambda: None)
+    torch.rand(3)  # as a transform does
+    with uneven_inputs.undone(layer):
+        layer(torch.rand(4, 2))
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    return [bool(layer.running_mean.any()), int(layer.num_batches_tracked) > 0, bool(after != torch.rand(1))]
+
+
+def test_a_dummy_batch_changes_nothing() -> None:
+    assert changes(nn.BatchNorm1d(2), is_idle=False) == [True] * 3
+    assert changes(nn.BatchNorm1d(2), is_idle=True) == [False] * 3
+
+
+class _Alone(nn.SyncBatchNorm):
+    """Runs without other ranks, on the CPU."""
+
+    forward = nn.BatchNorm1d.forward
+
+    def _check_input_dim(self, input: Any) -> None:
+        pass
+
+
+def test_statistics_of_all_ranks_are_kept() -> None:
+    assert changes(_Alone(2), is_idle=True) == [True, True, False]
