@@ -11,6 +11,7 @@ What is saved:
     replica_states: What differs between the replicas of low-communication training.
     optimizer_states, added_groups: The optimizer state by parameter name; groups added during training.
     metric_values: The last computed values of metrics.
+    averaged_losses: The losses that the ranks average.
     plain_values: Converts state to plain values that ``torch.load(weights_only=True)`` reads.
     filters: Ignore keys: leave out entries by glob patterns.
     excluded_weights: Records which weights were left out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,7 @@ from composer import dist, trees
 from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.added_groups import add_saved_groups
+from composer.checkpoint.averaged_losses import get_loss_names, get_new_losses, set_loss_names, set_new_losses
 from composer.checkpoint.data_position import get_data_position, set_data_position
 from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
@@ -332,31 +333,6 @@ def _set_origin(state: State, saved: Any) -> None:
     state.forked_from = saved
 
 
-def _set_loss_names(state: State, saved: Any) -> None:
-    state.loss_names.known.update(saved)  # the all-reduce of the losses has this dict, and goes by its order
-
-
-def _get_new_losses(state: State) -> dict[str, Any] | None:
-    """Return what the ranks have not agreed on yet: without it, a resumed run would leave out other losses."""
-    names = state.loss_names
-    if not names.is_agreed:  # on all ranks or on none
-        return None
-    own = {name: _dtype_name(dtype) for name, dtype in names.new.items()}
-    return {"dtype": _dtype_name(names.dtype), "ranks": values_of_ranks(own)}
-
-
-def _set_new_losses(state: State, saved: Any) -> None:
-    names, dtypes = state.loss_names, cast("dict[str, torch.dtype]", vars(torch))
-    names.dtype, names.is_agreed, names.new = dtypes[saved["dtype"]], True, {}
-    # With fewer ranks than before, one knows what several had.
-    for of_rank in saved["ranks"][dist.get_global_rank() :: dist.get_world_size()]:
-        names.new.update({name: dtypes[dtype] for name, dtype in of_rank.items()})
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 # In the order in which they are restored: an entry comes after those that it needs.
 STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("model", model_state, None, in_weights_only=True),  # loading it has further options
@@ -378,8 +354,8 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", _get_max_duration),
     StateEntry("ending", _get_stop_info, _set_evaluated),  # run_completion decides whether it still applies
-    StateEntry("loss_names", lambda state: dict(state.loss_names.known) or None, _set_loss_names),
-    StateEntry("new_losses", _get_new_losses, _set_new_losses),
+    StateEntry("loss_names", get_loss_names, set_loss_names),
+    StateEntry("new_losses", get_new_losses, set_new_losses),
     StateEntry("run_name", lambda state: state.run_name),
     StateEntry("forked_from", lambda state: state.forked_from, _set_origin),
     StateEntry("program", lambda state: program_of_process()),  # of rank 0, which writes it
