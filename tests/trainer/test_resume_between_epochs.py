@@ -153,6 +153,27 @@ def test_saved_before_each_step(name: str, tmp_path: Path) -> None:
         assert torch.equal(weights(resumed), expected), stop
 
 
+@pytest.mark.parametrize("event", ["before_dataloader", "batch_checkpoint"])
+@pytest.mark.parametrize("subset", [2, EPOCH, 5])
+def test_epochs_with_a_largest_number_of_batches(subset: int, event: str, tmp_path: Path) -> None:
+    """The data, which has no length, ends before that number of batches or not."""
+
+    def places() -> At:
+        return At("batch_end", lambda state: (state.timestamp.epoch.value, state.timestamp.batch_in_epoch.value))
+
+    arguments = {"train_subset_num_batches": subset}
+    expected = places()
+    whole, seen = trainer_on(Onward(), expected, SaveIn(event, tmp_path), **arguments)
+    whole.fit()
+    assert {epoch for epoch, _ in expected.found} != {0}
+    for stop in range(1, STEPS):
+        found = places()
+        resumed, rest = trainer_on(Onward(), found, load_path=str(tmp_path / f"{stop}.pt"), **arguments)
+        resumed.fit()
+        assert (rest, found.found) == (seen[stop:], expected.found[stop:]), stop
+        assert torch.equal(weights(resumed), weights(whole)), stop
+
+
 def test_other_data_begins_a_begun_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole_run("sized", SaveIn("before_dataloader", tmp_path))
     resumed, rest = trainer_on(DataLoader(samples(6), BATCH), load_path=str(tmp_path / "6.pt"), max_duration="9ba")
