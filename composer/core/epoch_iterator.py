@@ -29,6 +29,7 @@ class EpochIterator:
         position: Number of entries of the sample order that were consumed before.
         step: Number of entries that each step consumes.
         length: Number of batches in the full epoch, if it differs from the usual number.
+        fetched: Whether batches of the epoch were fetched from the data before.
 
     >>> list(EpochIterator("indices", iter([1, 2])))
     [1, 2]
@@ -44,9 +45,11 @@ class EpochIterator:
         position: int = 0,
         step: int = 1,
         length: int | None = None,
+        fetched: bool = False,
     ) -> None:
         self.resume_by = resume_by
         self.length = length
+        self._fetched = fetched
         self._iterator = self._source = iterator
         self._stateful = stateful
         self.start = start
@@ -61,6 +64,7 @@ class EpochIterator:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
+        self._fetched = True
         if self._again:
             batch = self._again.pop()
         elif self._ahead is not None:
@@ -158,7 +162,8 @@ class EpochIterator:
                 random numbers that this uses are taken from the generators when the batch is yielded.
         """
         if self.resume_by == "replay":
-            return {"kind": self.resume_by, "rng": self.start}
+            # Before the first batch, the random numbers of fetching it are still to be used.
+            return {"kind": self.resume_by, "rng": self.start, **({} if self._fetched else {"fetched": False})}
         position = (
             {"kind": self.resume_by, "place": self._position - uncounted * self._step}
             if self.resume_by == "indices"

@@ -305,10 +305,11 @@ class EpochIterators:
             return EpochIterator("replay", iterate(self.loader), start=state)
         if saved["rng"] is not None:
             rng.set_local_rng_state(saved["rng"])
-        if batch == 0:  # saved within the first step: its batch was fetched, and with it the order of the epoch drawn
-            iterator = iterate(self.loader)
-            first = list(itertools.islice(iterator, 1))
-            return EpochIterator("replay", itertools.chain(first, iterator), start=saved["rng"])
+        if batch == 0:
+            iterator, fetched = iterate(self.loader), saved.get("fetched", True)
+            # Saved within the first step: its batch was fetched, and with it the order of the epoch drawn.
+            first = list(itertools.islice(iterator, 1)) if fetched else []
+            return EpochIterator("replay", itertools.chain(first, iterator), start=saved["rng"], fetched=fetched)
         _log.warning(
             "Fetching the first %d batches again to resume the training data at its position: %s has neither a "
             "state_dict nor indices. Use a torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
@@ -319,7 +320,7 @@ class EpochIterators:
         iterator = iterate(self.loader)
         for _ in itertools.islice(iterator, batch):
             pass
-        return EpochIterator("replay", iterator, start=saved["rng"])
+        return EpochIterator("replay", iterator, start=saved["rng"], fetched=True)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from composer import Callback, Trainer
 from composer.datasets import Mixture
@@ -46,6 +46,21 @@ class Onward:
 class Sized(Onward):
     def __len__(self) -> int:
         return EPOCH
+
+
+class Drawn(IterableDataset[Any]):
+    """Draws its samples when they are read, and values that it does not use before the first."""
+
+    def __iter__(self) -> Iterator[Any]:
+        torch.randperm(EPOCH)
+        for number in range(EPOCH * BATCH):
+            yield torch.randn(4), torch.tensor(number % CLASSES)
+
+
+class DrawnBatches:
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(EPOCH):
+            yield torch.randn(BATCH, 4), torch.arange(BATCH) % CLASSES
 
 
 def samples(number: int) -> TensorDataset:
@@ -172,6 +187,23 @@ def test_epochs_with_a_largest_number_of_batches(subset: int, event: str, tmp_pa
         resumed.fit()
         assert (rest, found.found) == (seen[stop:], expected.found[stop:]), stop
         assert torch.equal(weights(resumed), weights(whole)), stop
+
+
+@pytest.mark.parametrize("make", [lambda: DataLoader(Drawn(), BATCH), DrawnBatches])
+@pytest.mark.parametrize("event", ["epoch_start", "before_dataloader", "after_dataloader", "batch_end"])
+def test_data_without_a_state_that_draws_its_values(make: Callable[[], Any], event: str, tmp_path: Path) -> None:
+    """Saved before the first batch of an epoch is fetched or after it, and again by the run that resumes there."""
+    whole, seen = trainer_on(make(), SaveIn(event, tmp_path))
+    whole.fit()
+    (tmp_path / "again").mkdir()
+    for stop in (EPOCH,) if event == "batch_end" else (0, EPOCH):
+        first = tmp_path / f"{stop}.pt"
+        again = SaveIn("before_dataloader", tmp_path / "again", stop)
+        for path, callbacks in ((first, [again]), (tmp_path / "again" / first.name, [])):
+            resumed, rest = trainer_on(make(), *callbacks, load_path=str(path))
+            resumed.fit()
+            assert rest == seen[stop:], path
+            assert torch.equal(weights(resumed), weights(whole)), path
 
 
 def test_other_data_begins_a_begun_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
