@@ -30,6 +30,7 @@ class EpochIterator:
         step: Number of entries that each step consumes.
         length: Number of batches in the full epoch, if it differs from the usual number.
         fetched: Whether batches of the epoch were fetched from the data before.
+        ended: Whether the data had ended before.
 
     >>> list(EpochIterator("indices", iter([1, 2])))
     [1, 2]
@@ -46,10 +47,11 @@ class EpochIterator:
         step: int = 1,
         length: int | None = None,
         fetched: bool = False,
+        ended: bool = False,
     ) -> None:
         self.resume_by = resume_by
         self.length = length
-        self._fetched = fetched
+        self._fetched, self._ended = fetched, ended
         self._iterator = self._source = iterator
         self._stateful = stateful
         self.start = start
@@ -71,7 +73,11 @@ class EpochIterator:
             ahead, self._ahead = self._ahead, None
             batch = ahead.take()
         else:
-            batch = next(self._iterator)
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                self._ended = True
+                raise
         self._position += self._step
         return batch
 
@@ -157,9 +163,10 @@ class EpochIterator:
             sample: Number of samples of the epoch that are done, for datasets that require it.
             uncounted: Number of yielded batches that are not done. The position is before them, unless the data cannot
                 step back.
-            sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched:
-                the ``state_dict`` of data does not distinguish the end of an epoch from the beginning of the next. The
-                random numbers that this uses are taken from the generators when the batch is yielded.
+            sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched,
+                unless the data has ``__state_has_end__``: another ``state_dict`` does not distinguish the end of an
+                epoch from the beginning of the next. The random numbers that this uses are taken from the generators
+                when the batch is yielded.
         """
         if self.resume_by == "replay":
             # Before the first batch, the random numbers of fetching it are still to be used.
@@ -172,6 +179,8 @@ class EpochIterator:
         if self._stateful is None:
             return position
         state = {**position, "state": self._state(sample, uncounted)}
+        # Once that data has ended, while other ranks still have batches, its state is that of the next epoch.
+        sized = sized or (not self._ended and getattr(self._stateful, "__state_has_end__", False))
         if sized or (uncounted and self.can_step_back) or not self._is_over(state["state"]):
             return state
         return {**position, "state": self._state(sample, uncounted), "over": True}

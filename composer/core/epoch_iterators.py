@@ -142,7 +142,7 @@ class EpochIterators:
             if resume_by == "loader" and isinstance(self.loader, DataLoader):
                 # A torch DataLoader samples its seed when iteration starts: do it now for the finished epoch.
                 iterate(self.loader)
-            return EpochIterator(resume_by, iter(()), stateful=stateful)
+            return EpochIterator(resume_by, iter(()), stateful=stateful, ended=True)
         if resume_by == "indices":
             return self._by_indices(epoch, batch, saved, stateful)
         is_shared = saved is not None and resume_by == "loader" and not self.is_per_rank

@@ -93,6 +93,8 @@ class Mixture:
     {'words': 6, 'numbers': 2}
     """
 
+    __state_has_end__ = True  # in that of the source that ended; fetching ahead would be before the step counts
+
     def __init__(
         self,
         sources: Sequence[tuple[Any, Weight]] | Mapping[str, tuple[Any, Weight]],
@@ -122,7 +124,6 @@ class Mixture:
         }
         self._batch_sizes = {getattr(loader, "batch_size", None) for loader, _ in pairs.values()}
         self._steps, self.stopping_strategy = self._end_of_epoch(epoch_length, stopping_strategy)
-        self._epoch_steps = self._steps
         self._spec = DataSpec(None)
         self._followed: State | None = None
         self._is_iterating = self._is_loaded = self._is_agreed = False
@@ -293,10 +294,9 @@ class Mixture:
             self._clock = self._state.timestamp
         self._is_iterating, self._is_loaded, self._state = True, False, state
         while not self._is_over():
-            now = self._now
-            self._tally.settle(now)
+            now, tally = self._now, self._tally
+            tally.settle(now)
             weights = self._weights.at(now, state, self._steps)
-            tally = self._tally
             name = choose(weights, tally.credits, tally.mean, mix_seed(self.seed, tally.draws) / 2**63)
             drawn = self._draw(name, weights)
             if drawn is None:

@@ -41,3 +41,21 @@ def test_random_numbers_of_fetching_ahead_are_used_when_the_batch_is_yielded() -
         assert torch.equal(torch.get_rng_state(), state)
     assert watched == alone
     assert torch.equal(torch.rand(1), after)
+
+
+class WithEnd(Loader):
+    __state_has_end__ = True
+
+
+def test_nothing_is_fetched_ahead_if_the_state_has_the_end() -> None:
+    loader = WithEnd()
+    running = EpochIterators(loader, seed=0).begin(epoch=0)
+    assert [next(running), next(running)] == [0, 1]
+    assert running.state_dict(sized=False) == {"kind": "loader", "state": {"place": 2}}
+    assert loader.place == 2
+    assert list(running) == [2, 3, 4]
+    ended = running.state_dict(sized=False)  # the loader may have prepared its next epoch
+    assert ended["over"]
+    resumed = EpochIterators(WithEnd(), seed=0).begin(0, 5, ended)
+    assert resumed.state_dict(sized=False) == ended
+    assert list(resumed) == []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from composer import DataSpec
 from composer.core.data_sharding import DataShard
@@ -17,6 +18,7 @@ from composer.optim import LinearScheduler
 from composer.warnings import ComposerWarning
 from tests.common import At, weights
 from tests.trainer.multi_rank import Numbered, Stream, flat, run_of
+from tests.trainer.test_resume_within_step import SaveIn
 
 SIZES, SHIFT = (20, 13), 1000
 
@@ -31,6 +33,25 @@ class Shifted(Numbered):
     def __getitem__(self, index):
         x, y, number = super().__getitem__(index)
         return x + self.shift / 500, y, number + self.shift
+
+
+class Shifting(IterableDataset[Any]):
+    """The samples of a :class:`Shifted`, with a position and no length."""
+
+    def __init__(self, n: int, number: int) -> None:
+        self.samples, self.place = Shifted(n, number), 0
+
+    def __iter__(self):
+        while self.place < len(self.samples):
+            self.place += 1
+            yield self.samples[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
 
 
 def mixture(batch_size: int, **more: Any) -> Mixture:
@@ -132,6 +153,29 @@ def test_without_length() -> None:
     per_source = {name: sum(source_of(n) == name for n in watch.numbers) * 4 for name in ("mapped", "tensors")}
     assert per_source["mapped"] >= 20 or per_source["tensors"] >= 13
     assert mixed.epoch == 1
+
+
+def _unsized(strategy: str) -> Mixture:
+    sources = {name: (DataLoader(Shifting(n, k), 4), w) for k, (name, n, w) in enumerate((("a", 22, 7), ("b", 14, 3)))}
+    return Mixture(sources, stopping_strategy=strategy)
+
+
+@pytest.mark.parametrize("strategy", ["first_exhausted", "all_exhausted"])
+@pytest.mark.parametrize("event", ["after_dataloader", "batch_start", "batch_end", "batch_checkpoint"])
+def test_saving_changes_no_epoch_without_length(event: str, strategy: str, tmp_path: Path) -> None:
+    """Neither the sources nor the losses by source, and checkpoints after steps resume, also at the end of an epoch."""
+    series, watch = logged(_unsized(strategy))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A checkpoint is saved within step", ComposerWarning)
+        again, saving = logged(_unsized(strategy), callbacks=[SaveIn(event, tmp_path)])
+    assert (saving.numbers, saving.losses) == (watch.numbers, watch.losses)
+    for name in ("loss/train/a", "loss/train/b", "samples/a", "samples/b", "time/epoch"):
+        assert again[name] == series[name]
+    if event in ("batch_end", "batch_checkpoint"):
+        for stop in range(1, len(watch.numbers)):
+            rest, resumed = logged(_unsized(strategy), load_path=str(tmp_path / f"{stop}.pt"))
+            assert resumed.numbers == watch.numbers[stop:], stop
+            assert rest["time/epoch"].items() <= series["time/epoch"].items(), stop
 
 
 def test_other_sharding_than_that_of_the_run_is_refused() -> None:
