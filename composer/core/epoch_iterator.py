@@ -31,6 +31,7 @@ class EpochIterator:
         length: Number of batches in the full epoch, if it differs from the usual number.
         fetched: Whether batches of the epoch were fetched from the data before.
         ended: Whether the data had ended before.
+        restart: Loads a state of the data, and returns an iterator from there; None if this may not be exact.
 
     >>> list(EpochIterator("indices", iter([1, 2])))
     [1, 2]
@@ -48,12 +49,13 @@ class EpochIterator:
         length: int | None = None,
         fetched: bool = False,
         ended: bool = False,
+        restart: Callable[[Any], Iterator[Batch]] | None = None,
     ) -> None:
         self.resume_by = resume_by
         self.length = length
         self._fetched, self._ended = fetched, ended
         self._iterator = self._source = iterator
-        self._stateful = stateful
+        self._stateful, self._restart = stateful, restart
         self.start = start
         self._position, self._step = position, step
         # Batches to yield again, last to first; those after them come from what was fetched ahead, or the iterator.
@@ -71,7 +73,7 @@ class EpochIterator:
             batch = self._again.pop()
         elif self._ahead is not None:
             ahead, self._ahead = self._ahead, None
-            batch = ahead.take()
+            batch = self._fetch_again(ahead) if self._restart is not None and ahead.is_outdated else ahead.take()
         else:
             try:
                 batch = next(self._iterator)
@@ -80,6 +82,14 @@ class EpochIterator:
                 raise
         self._position += self._step
         return batch
+
+    def _fetch_again(self, ahead: _Ahead) -> Batch:
+        """Fetch the batch that was fetched ahead with the random numbers that training has reached."""
+        assert self._restart is not None
+        self._iterator = self._source = iter(())  # the old one shares the data, and must not change them later
+        with rng.preserve_rng_state():
+            self._iterator = self._source = self._restart(ahead.state)
+        return next(self._iterator)
 
     def position_before(self, batches: int = 1) -> int | None:
         """Return the number of entries of the sample order before the last batches; None if there were none.
@@ -166,7 +176,8 @@ class EpochIterator:
             sized: Whether the number of batches determines where the epoch ends. If not, the next batch is fetched,
                 unless the data has ``__state_has_end__``: another ``state_dict`` does not distinguish the end of an
                 epoch from the beginning of the next. The random numbers that this uses are taken from the generators
-                when the batch is yielded.
+                when the batch is yielded. If others were taken in the meantime, the batch is fetched again from the
+                state before it, where that is exact.
         """
         if self.resume_by == "replay":
             # Before the first batch, the random numbers of fetching it are still to be used.
@@ -234,6 +245,12 @@ class _Ahead:
             return cls(batches, state)
         rng.set_local_rng_state(before)
         return cls(batches, state, before, after)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the batch used random numbers other than those that it would use now."""
+        is_random = bool(self.batches) and self.state is not None and self.after is not None
+        return is_random and not are_same(self.before, rng.get_local_rng_state())
 
     def take(self) -> Batch:
         """Return the batch, and use the random numbers of fetching it, unless others were used in the meantime."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import logging
 from collections.abc import Iterator, Mapping
@@ -45,6 +47,8 @@ class EpochIterators:
         seed: Seed of the run, the same on all ranks.
         shard: The data shard of this rank.
         shard_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
+        fetch_again: Whether a batch that was fetched ahead of a checkpoint is fetched again, if it used random numbers
+            other than those that it would use when it is needed.
 
     >>> next(
     ...     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
@@ -56,6 +60,7 @@ class EpochIterators:
     seed: int
     shard: DataShard = FULL_SHARD
     shard_batches: bool = False
+    fetch_again: bool = True
     _sharded: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
 
     @property
@@ -148,9 +153,23 @@ class EpochIterators:
         is_shared = saved is not None and resume_by == "loader" and not self.is_per_rank
         left = self.loader.steps_left if is_shared else None
         length = None if left is None else batch + left
-        return EpochIterator(
-            resume_by, iterate(self.loader, resumed=saved is not None), stateful=stateful, length=length
-        )
+        batches = iterate(self.loader, resumed=saved is not None)
+        restart = functools.partial(self._restart, stateful) if self._can_restart else None
+        return EpochIterator(resume_by, batches, stateful=stateful, length=length, restart=restart)
+
+    @property
+    def _can_restart(self) -> bool:
+        """Return whether data can return to an earlier state within an epoch, exactly and at once.
+
+        A loader such as torchdata's reads a dataset that has no state again, from its beginning.
+        """
+        if not self.fetch_again or self._has_workers or not self.is_per_rank:
+            return False
+        return not isinstance(self.loader, DataLoader) or _has_state_dict(self.loader.dataset)
+
+    def _restart(self, stateful: Any, state: Any) -> Iterator[Batch]:
+        stateful.load_state_dict(copy.deepcopy(state))  # a checkpoint may contain that object
+        return iterate(self.loader, resumed=True)
 
     def position(
         self,

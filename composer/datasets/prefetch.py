@@ -70,7 +70,8 @@ class DevicePrefetcher:
         self.ahead = whole_number("ahead", ahead)
         shard = DataShard(dist.get_global_rank(), dist.get_world_size())
         check_sharded_data(loader, shard, "loader")
-        self._epochs = EpochIterators(loader, self.seed, shard)
+        # Here batches are always fetched ahead, whatever random numbers the loop uses.
+        self._epochs = EpochIterators(loader, self.seed, shard, fetch_again=False)
         self._counts_samples = self._epochs.resume_by == "dataset" and not self._epochs.is_per_rank
         self._now = _Position(epoch=0)
         self._is_iterating = False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from composer.core.epoch_iterators import EpochIterators
 from tests.core.test_epoch_iterator import Loader, Stream
@@ -22,11 +22,57 @@ def test_a_batch_fetched_ahead_follows_one_that_is_yielded_again(make: Any) -> N
     assert list(running) == [0, 1, 2, 3, 4]
 
 
-def test_random_numbers_of_fetching_ahead_are_used_when_the_batch_is_yielded() -> None:
-    class Noisy(Loader):
-        def __iter__(self):
-            yield from (number + torch.rand(1).item() for number in super().__iter__())
+class Noisy(Loader):
+    def __iter__(self):
+        yield from (number + torch.rand(1).item() for number in super().__iter__())
 
+
+class NoisyStream(Stream):
+    def __iter__(self):
+        yield from (number + torch.rand(1).item() for number in super().__iter__())
+
+
+@pytest.mark.parametrize("make", [Noisy, lambda: DataLoader(NoisyStream(), None)])
+def test_a_batch_is_fetched_again_if_others_used_random_numbers(make: Any) -> None:
+    """As a model does between a checkpoint within a step and the next batch."""
+
+    def values(save: bool) -> list[float]:
+        torch.manual_seed(0)
+        found: list[float] = []
+        for batch in (running := EpochIterators(make(), seed=0).begin(epoch=0)):
+            found += [batch, torch.rand(1).item()]
+            saved = [running.state_dict(sized=False) for _ in range(2 * save)]
+            found.append(torch.rand(1).item())
+            assert saved[:1] == saved[1:] == [running.state_dict(sized=False)] * save
+        return [*found, torch.rand(1).item()]
+
+    assert values(save=True) == values(save=False)
+
+
+class ReadAgain(DataLoader[Any]):
+    """Has a state, but its dataset has none and is read again."""
+
+    def state_dict(self) -> Any:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("not exact")
+
+
+def test_data_that_are_read_again_keep_the_batch_fetched_ahead() -> None:
+    running = EpochIterators(ReadAgain(Draws(), None), seed=0).begin(epoch=0)
+    found = [next(running)]
+    running.state_dict(sized=False)
+    torch.rand(1)
+    assert len({*found, *running}) == 5
+
+
+class Draws(IterableDataset[Any]):
+    def __iter__(self):
+        yield from torch.randperm(5).tolist()
+
+
+def test_random_numbers_of_fetching_ahead_are_used_when_the_batch_is_yielded() -> None:
     torch.manual_seed(0)
     alone = list(EpochIterators(Noisy(), seed=0).begin(epoch=0))
     after = torch.rand(1)

@@ -36,15 +36,16 @@ class Shifted(Numbered):
 
 
 class Shifting(IterableDataset[Any]):
-    """The samples of a :class:`Shifted`, with a position and no length."""
+    """The samples of a :class:`Shifted`, maybe with noise, with a position and no length."""
 
-    def __init__(self, n: int, number: int) -> None:
-        self.samples, self.place = Shifted(n, number), 0
+    def __init__(self, n: int, number: int, noise: float) -> None:
+        self.samples, self.place, self.noise = Shifted(n, number), 0, noise
 
     def __iter__(self):
         while self.place < len(self.samples):
             self.place += 1
-            yield self.samples[self.place - 1]
+            x, *others = self.samples[self.place - 1]
+            yield [x + self.noise * torch.randn(()) if self.noise else x, *others]
         self.place = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -155,26 +156,27 @@ def test_without_length() -> None:
     assert mixed.epoch == 1
 
 
-def _unsized(strategy: str) -> Mixture:
-    sources = {name: (DataLoader(Shifting(n, k), 4), w) for k, (name, n, w) in enumerate((("a", 22, 7), ("b", 14, 3)))}
-    return Mixture(sources, stopping_strategy=strategy)
+def _unsized(strategy: str, noise: float) -> Mixture:
+    a, b = (DataLoader(Shifting(n, number, noise), 4) for number, n in enumerate((22, 14)))
+    return Mixture({"a": (a, 0.7), "b": (b, 0.3)}, stopping_strategy=strategy)
 
 
 @pytest.mark.parametrize("strategy", ["first_exhausted", "all_exhausted"])
 @pytest.mark.parametrize("event", ["after_dataloader", "batch_start", "batch_end", "batch_checkpoint"])
-def test_saving_changes_no_epoch_without_length(event: str, strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_saving_changes_no_epoch_without_length(event: str, strategy: str, noise: float, tmp_path: Path) -> None:
     """Neither the sources nor the losses by source, and checkpoints after steps resume, also at the end of an epoch."""
-    series, watch = logged(_unsized(strategy))
+    series, watch = logged(_unsized(strategy, noise))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A checkpoint is saved within step", ComposerWarning)
-        again, saving = logged(_unsized(strategy), callbacks=[SaveIn(event, tmp_path)])
+        again, saving = logged(_unsized(strategy, noise), callbacks=[SaveIn(event, tmp_path)])
     assert (saving.numbers, saving.losses) == (watch.numbers, watch.losses)
     for name in ("loss/train/a", "loss/train/b", "samples/a", "samples/b", "time/epoch"):
         assert again[name] == series[name]
     if event in ("batch_end", "batch_checkpoint"):
         for stop in range(1, len(watch.numbers)):
-            rest, resumed = logged(_unsized(strategy), load_path=str(tmp_path / f"{stop}.pt"))
-            assert resumed.numbers == watch.numbers[stop:], stop
+            rest, resumed = logged(_unsized(strategy, noise), load_path=str(tmp_path / f"{stop}.pt"))
+            assert (resumed.numbers, resumed.losses) == (watch.numbers[stop:], watch.losses[stop:]), stop
             assert rest["time/epoch"].items() <= series["time/epoch"].items(), stop
 
 
