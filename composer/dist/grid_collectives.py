@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 import torch
@@ -152,6 +153,7 @@ def all_gather_rows(row: Tensor) -> Tensor:
     torch.Size([1024, 2])
     """
     block = row.unsqueeze(0).contiguous()
+    _wait_for_starts()
     for group in _groups():
         parts = [torch.empty_like(block) for _ in range(torch_dist.get_world_size(group))]
         torch_dist.all_gather(parts, block, group)
@@ -173,6 +175,7 @@ def gather_rows(row: Tensor) -> Tensor | None:
     torch.Size([1024, 2])
     """
     block = row.unsqueeze(0).contiguous()
+    _wait_for_starts()
     for group in _groups():
         is_first = torch_dist.get_rank(group) == 0
         size = torch_dist.get_world_size(group)
@@ -185,30 +188,73 @@ def gather_rows(row: Tensor) -> Tensor | None:
 
 
 class _AxisReductions:
-    """Reductions along one axis after another, each started by the end of the one before, while the caller goes on."""
+    """Reductions along one axis after another, each started by the end of the one before, while the caller goes on.
+
+    Along each axis, they start in the order in which they were created, the same on all ranks, as collectives of a
+    process group must. They may end in another order, since a group has several threads.
+    """
 
     def __init__(self, tensor: Tensor, operation: Any, groups: list[Any]) -> None:
         self._tensor, self._operation, self._groups = tensor, operation, groups
         self._done: Any = torch.futures.Future()
-        self._start(0)
+        self._started = [Future[None]() for _ in groups]
+        self._earlier = _replace_last(groups, self._started)
+        self._start_in_turn(0)
 
     def wait(self) -> None:
         """Wait for the reduction along the last axis; raise the error of any axis."""
         self._done.wait()
 
+    def _start_in_turn(self, axis: int) -> None:
+        """Start the reduction along an axis once that of the reductions before has started."""
+        if self._earlier is None:
+            self._start(axis)
+        else:
+            self._earlier[axis].add_done_callback(lambda _: self._start(axis))
+
     def _start(self, axis: int) -> None:
-        work: Any = torch_dist.all_reduce(self._tensor, self._operation, self._groups[axis], async_op=True)
-        work.get_future().add_done_callback(lambda future: self._continue(axis + 1, future))
+        try:
+            work: Any = torch_dist.all_reduce(self._tensor, self._operation, self._groups[axis], async_op=True)
+            self._started[axis].set_result(None)
+            work.get_future().add_done_callback(lambda future: self._continue(axis + 1, future))
+        except Exception as error:  # perhaps in a thread of the process group: raised where the result is waited for
+            self._fail(error)
 
     def _continue(self, axis: int, future: Any) -> None:
         try:
             future.wait()
-            if axis < len(self._groups):
-                self._start(axis)
-            else:
-                self._done.set_result(None)
-        except Exception as error:  # in a thread of the process group: raised where the result is waited for
-            self._done.set_exception(error)
+        except Exception as error:
+            self._fail(error)
+            return
+        if axis < len(self._groups):
+            self._start_in_turn(axis)
+        else:
+            self._earlier = None
+            self._done.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        """End with an error, and let later reductions go on to theirs."""
+        for started in self._started:
+            if not started.done():
+                started.set_result(None)
+        self._done.set_exception(error)
+
+
+# The groups, and for each axis, whether the newest reduction has started.
+_last: tuple[list[Any], list[Future[None]]] | None = None
+
+
+def _replace_last(groups: list[Any], started: list[Future[None]]) -> list[Future[None]] | None:
+    """Note the newest reduction; return when the one before starts along each axis; None if these groups had none."""
+    global _last
+    earlier, _last = _last, (groups, started)
+    return earlier[1] if earlier is not None and earlier[0] is groups else None
+
+
+def _wait_for_starts() -> None:
+    """Wait until all reductions have started along all axes, before another collective of their groups starts."""
+    for started in _last[1] if _last is not None and _last[0] is _groups() else ():
+        started.result()
 
 
 _axes: tuple[weakref.ref[Any], list[Any]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,66 @@ def sums_in_a_grid(length: int) -> tuple[list[float], list[float], int]:
 @pytest.mark.parametrize(("length", "axes"), [(2, 2), (4, 1)])
 def test_four_ranks_sum_along_axes(four_ranks: Ranks, length: int, axes: int) -> None:
     assert four_ranks.run(sums_in_a_grid, length) == [([4.0, 6.0], [2.0], axes)] * 4
+
+
+def many_sums_in_a_grid(length: int) -> list[float]:
+    with grid(length):
+        found: list[float] = []
+        for _ in range(100):
+            vectors = [torch.ones(size) for size in (3, 1, 2)]
+            works = [start_all_reduce(each) for each in vectors]
+            found.append(float(all_gather_rows(torch.ones(1)).sum()))
+            for work in works:
+                work.wait()
+            found += [float(each.sum()) for each in vectors]
+        return found
+
+
+def test_several_sums_at_once(four_ranks: Ranks) -> None:
+    assert four_ranks.run(many_sums_in_a_grid, 2) == [[4.0, 12.0, 4.0, 8.0] * 100] * 4
+
+
+@pytest.fixture
+def reductions(monkeypatch) -> Any:
+    """Two reductions along two axes of pretended groups, what was started, and the futures of these."""
+    started: list[tuple[str, str]] = []
+    ends: list[Any] = []
+
+    def all_reduce(tensor: str, operation: Any, group: str, async_op: bool) -> Any:
+        started.append((group, tensor))
+        ends.append(end := torch.futures.Future())
+        return SimpleNamespace(get_future=lambda: end)
+
+    monkeypatch.setattr(torch_dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(grid_collectives, "_last", None)
+    groups = ["rows", "columns"]
+    both = [grid_collectives._AxisReductions(name, "SUM", groups) for name in ("first", "second")]
+    assert started == [("rows", "first"), ("rows", "second")]
+    return both, started, ends
+
+
+def test_reductions_start_in_the_same_order_along_each_axis(reductions: Any) -> None:
+    """The threads of gloo may end them in another order on each rank; a group needs the same on all."""
+    (first, second), started, ends = reductions
+    ends[1].set_result(None)
+    assert len(started) == 2
+    ends[0].set_result(None)
+    assert started[2:] == [("columns", "first"), ("columns", "second")]
+    ends[3].set_result(None)
+    second.wait()
+    ends[2].set_result(None)
+    first.wait()
+
+
+def test_reductions_go_on_after_one_that_failed(reductions: Any) -> None:
+    (first, second), started, ends = reductions
+    ends[1].set_result(None)
+    ends[0].set_exception(RuntimeError("connection closed"))
+    assert started[2:] == [("columns", "second")]
+    ends[2].set_result(None)
+    second.wait()
+    with pytest.raises(RuntimeError, match="connection closed"):
+        first.wait()
 
 
 def collectives_in_a_grid(length: int) -> list[Any]:
