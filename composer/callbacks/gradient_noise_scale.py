@@ -136,7 +136,9 @@ class GradientNoiseScale(Callback):
         """Start over, also if an optimizer evaluates the gradients of a batch several times."""
         if self._step is not None:
             self._step.close()
-        self._step = _Step(_count(state), state) if self._due else None
+        # A rank whose data has ended runs one microbatch of a dummy batch, whose samples do not count.
+        samples = _count(state) if state.train_phase.num_fetched else 0
+        self._step = _Step(samples, state) if self._due else None
 
     def before_backward(self, state: State, logger: Logger) -> None:
         """Record the weight of the loss in the gradients."""

@@ -60,7 +60,8 @@ def test_a_rank_of_1024_sends_as_much_as_a_rank_of_two(how: dict[str, Any]) -> N
     assert rng == [], "only rank 0 has the random states of all ranks"
     many, many_saved, samples, _ = steps_and_checkpoint(1024, how)
     assert samples == 1024 * 12
-    assert few["all_reduce", 104] == 3, "one all-reduce in a step"
+    vectors = [count for (name, size), count in few.items() if name == "all_reduce" and size > 64]
+    assert vectors == [3], "one all-reduce of counts in a step"
     # What is reduced goes along the four axes of the grid of 1,024 ranks.
     assert many == Counter({call: count * (4 if call[0] == "all_reduce" else 1) for call, count in few.items()})
     assert many_saved == few_saved
