@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import inspect
 import json
@@ -323,6 +324,15 @@ def _tracked() -> list[str]:
 # Written in pieces, so that this file does not find itself.
 _MACHINE = re.compile(r"(?<![\w.])/(?:" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "Us" + "ers"]) + r")/\w")
 _OUTSIDE = re.compile(r"(?<![\w-])sha" + r"red/")
+
+
+def test_no_folder_of_tests_is_passed_by(pytestconfig: pytest.Config) -> None:
+    """By default, pytest does not look into folders called dist, build or venv: 140 tests had not run for days."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {name for folder in folders for name in folder.relative_to(ROOT).parts}
+    assert "dist" in names
+    patterns: list[str] = pytestconfig.getini("norecursedirs")
+    assert [name for name in sorted(names) if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
 
 
 def test_no_host_specific_path_in_the_repository() -> None:
