@@ -73,7 +73,8 @@ def test_other_lines_raise(line) -> None:
         Segment.parse(line)
 
 
-@given(VALUES)
+# Hypothesis knows the strings in the code, and may put the two keys together.
+@given(VALUES.filter(lambda saved: not isinstance(saved, dict) or saved.keys() != {"segment", "seconds"}))
 def test_positions_of_anything_else_raise(saved) -> None:
     with pytest.raises(ValueError):
         Position.of_saved(saved)
