@@ -58,7 +58,7 @@ class MLPerfCallback(Callback):
         exit_at_target: Stop training when the target is reached.
 
     Raises:
-        TypeError: A number is not a number.
+        TypeError: ``target`` or ``index`` is not a number.
         ValueError: An argument is invalid; when training starts, also if the size of the data is unknown or the metric
             does not exist.
         FileExistsError: When the trainer is created: the log exists.

@@ -28,7 +28,6 @@ __all__ = [
     "compute_across_ranks",
     "describe_arrays",
     "finish_train_metrics",
-    "keep_last_train_values",
     "keep_train_values",
     "log_last_train_metrics",
     "log_train_metrics",
@@ -133,7 +132,7 @@ def finish_train_metrics(run: Run) -> None:
     if run.step_sync is not None or run.logger.destinations:
         log_last_train_metrics(run)
     else:
-        keep_last_train_values(run)
+        _keep_last_train_values(run)
 
 
 def keep_train_values(run: Run) -> None:
@@ -147,7 +146,7 @@ def keep_train_values(run: Run) -> None:
     state.train_values_batch = int(state.timestamp.batch)
 
 
-def keep_last_train_values(run: Run) -> None:
+def _keep_last_train_values(run: Run) -> None:
     """Compute and keep the metrics at the end of training, if other ranks, a checkpoint or the summary read them.
 
     Args:
