@@ -1,36 +1,29 @@
-"""Validate arguments, with error messages that suggest a correction ("Did you mean ...?"), and format text."""
+"""Validate names and choices, with error messages that suggest a correction ("Did you mean ...?"), and format text."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
-import numbers
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import SupportsFloat, TypeVar
+from typing import TypeVar
 
 __all__ = [
-    "as_integer",
     "callable_or_none",
     "did_you_mean",
     "did_you_slip",
+    "dtype_name",
     "first_of",
-    "in_unit_interval",
     "is_slip",
     "member_of",
-    "non_negative",
     "one_of",
     "plural",
-    "positive",
     "printable",
     "shortened",
-    "whole_number",
     "word_set",
 ]
 
-Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice")
 Member = TypeVar("Member", bound=StrEnum)
 
@@ -174,64 +167,6 @@ def member_of(enum: type[Member], argument: str, value: object, aliases: Mapping
     raise _not_one_of(argument, value, known)
 
 
-def in_unit_interval(argument: str, value: float) -> float:
-    """Return ``value`` as a float if it is in [0, 1], both ends included.
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The number to check.
-
-    Raises:
-        TypeError: ``value`` is not a number.
-        ValueError: ``value`` is outside the interval, or NaN.
-
-    >>> in_unit_interval("smoothing", 0.1)
-    0.1
-    """
-    number = float(_real(argument, value))
-    if not 0.0 <= number <= 1.0:
-        raise ValueError(f"{argument} must be between 0 and 1 (both included), but got {value!r}.")
-    return number
-
-
-def positive(argument: str, value: Number) -> Number:
-    """Return ``value`` if it is greater than zero (infinity is allowed).
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The number to check; it keeps its type.
-
-    Raises:
-        TypeError: ``value`` is not a number.
-        ValueError: ``value`` is zero, negative or NaN.
-
-    >>> positive("alpha", 3)
-    3
-    """
-    if not _real(argument, value) > 0:
-        raise ValueError(f"{argument} must be greater than 0, but got {value!r}.")
-    return value
-
-
-def non_negative(argument: str, value: Number) -> Number:
-    """Return ``value`` if it is zero or greater (infinity is allowed).
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The number to check; it keeps its type.
-
-    Raises:
-        TypeError: ``value`` is not a number.
-        ValueError: ``value`` is negative or NaN.
-
-    >>> non_negative("weight_decay", 0.0)
-    0.0
-    """
-    if not _real(argument, value) >= 0:
-        raise ValueError(f"{argument} must be 0 or greater, but got {value!r}.")
-    return value
-
-
 def callable_or_none(argument: str, value: Choice) -> Choice:
     """Return ``value`` if it can be called, or is None.
 
@@ -269,6 +204,18 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def dtype_name(dtype: object) -> str:
+    """Return the name of a ``torch.dtype`` without its module.
+
+    Args:
+        dtype: The dtype.
+
+    >>> dtype_name(torch.bfloat16)
+    'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
 def plural(n: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless the count is one.
 
@@ -294,60 +241,6 @@ def shortened(text: str, length: int) -> str:
     """
     half = length // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half + 1 :]}"
-
-
-def as_integer(value: object) -> int | None:
-    """Return an integer (Python, NumPy or a scalar tensor) as ``int``; None for anything else.
-
-    Args:
-        value: The given value. A boolean does not count as an integer.
-
-    >>> as_integer(3), as_integer(torch.tensor(3)), as_integer(True), as_integer(3.0)
-    (3, 3, None, None)
-    """
-    if type(value) is int:
-        return value
-    if _is_boolean(value):
-        return None
-    try:
-        return operator.index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return None
-
-
-def whole_number(argument: str, value: object, minimum: int | None = 0) -> int:
-    """Return a count as ``int``; a float without a fraction counts as an integer, since configurations write 1e3.
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The given value: an integer of Python or NumPy, a scalar tensor of integers, or a whole float.
-        minimum: The smallest allowed value, or None for any.
-
-    Raises:
-        TypeError: ``value`` is anything else: a float with a fraction, infinity, NaN, a boolean or a string.
-        ValueError: ``value`` is less than ``minimum``.
-
-    >>> whole_number("depth", 3), whole_number("num_steps", 1e3)
-    (3, 1000)
-    >>> whole_number("depth", 2.5)
-    Traceback (most recent call last):
-    ...
-    TypeError: depth must be an integer, but got 2.5 of type float. Pass a whole number, such as 1.
-    """
-    number = as_integer(value)
-    if number is None and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        given = float(value)
-        number = int(given) if given.is_integer() else None
-    if number is None:
-        example = max(1, minimum or 0)
-        raise TypeError(
-            f"{argument} must be an integer, but got {value!r} of type {type(value).__name__}. Pass a whole number, "
-            f"such as {example}."
-        )
-    if minimum is not None and number < minimum:
-        least = "greater than 0" if minimum == 1 else f"{minimum} or greater"
-        raise ValueError(f"{argument} must be {least}, but got {value!r}.")
-    return number
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -378,18 +271,3 @@ def _not_one_of(argument: str, value: object, allowed: Sequence[object]) -> Valu
     hint = did_you_mean(value, [c for c in allowed if isinstance(c, str)]) if isinstance(value, str) else ""
     listed = ", ".join(repr(choice) for choice in allowed)
     return ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
-
-
-def _is_boolean(value: object) -> bool:
-    # NumPy's booleans and those of tensors are not subclasses of bool.
-    return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
-
-
-def _real(argument: str, value: float) -> float:
-    """Return ``value`` if it is a real number; reject booleans and strings."""
-    # Python accepts a boolean as 0 or 1, but here it is always an argument in the wrong position.
-    if type(value) in (float, int):
-        return value  # a protocol check takes ten times as long
-    if _is_boolean(value) or not isinstance(value, SupportsFloat):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"{argument} must be a number, but got {value!r} of type {type(value).__name__}.")
-    return value

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from composer import _html
+from composer._text import dtype_name
 from composer.core.model_changes import base_class
 from composer.core.parameter_size import format_bytes, format_count, num_bytes, num_elements
 
@@ -216,7 +217,7 @@ def _dtype(parameter: Any) -> str:
     is_quantized = hasattr(parameter, "quant_state") or hasattr(parameter, "__tensor_flatten__")
     if is_quantized and type(parameter) not in (Tensor, nn.Parameter) and not hasattr(parameter, "device_mesh"):
         return type(parameter).__name__
-    return str(parameter.dtype).removeprefix("torch.")
+    return dtype_name(parameter.dtype)
 
 
 def _num_shared(model: nn.Module) -> int:

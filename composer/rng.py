@@ -14,7 +14,8 @@ import torch
 
 from composer import dist
 from composer._generator_memory import GeneratorStates
-from composer._text import as_integer, plural
+from composer._numbers import as_integer
+from composer._text import plural
 from composer.warnings import ComposerWarning
 
 __all__ = [

@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_interrupts",
         "_lazy",
         "_module_hooks",
+        "_numbers",
         "_output_file",
         "_plots",
         "_raw_memory",

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from composer import algorithms, callbacks, datasets, functional, loggers, metrics, optim, profiler
-from composer._text import callable_or_none, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import callable_or_none
 from composer.core import DataSpec, Engine, State
 from composer.dist import get_sampler
 from composer.estimation.estimate import as_configuration
@@ -248,5 +249,5 @@ def test_booleans_of_numpy_are_no_numbers() -> None:
     for value in (True, np.True_, torch.tensor(True)):
         with pytest.raises(TypeError, match="alpha must be a number, but got "):
             positive("alpha", value)  # type: ignore[type-var]
-        with pytest.raises(TypeError, match="min_lr must be a number; got "):
+        with pytest.raises(TypeError, match="min_lr must be a number, but got "):
             check_arguments({"min_lr": value})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from composer._text import did_you_mean, in_unit_interval, is_slip, non_negative, one_of, plural, positive
+from composer._text import did_you_mean, is_slip, one_of, plural
 from composer.warnings import ComposerWarning, NoEffectWarning, NotIntendedUseWarning, VersionedDeprecationWarning
 
 
@@ -35,38 +32,6 @@ def test_one_of():
         one_of("mode", "mix", ("min", "max"))
     with pytest.raises(ValueError, match=r"size must be one of 1, 2, but got 3\.$"):
         one_of("size", 3, (1, 2))
-
-
-@given(st.floats(0, 1))
-def test_unit_interval_accepts(value):
-    assert in_unit_interval("p", value) == value
-
-
-@given(st.one_of(st.floats(max_value=0, exclude_max=True), st.floats(min_value=1, exclude_min=True), st.just(math.nan)))
-def test_unit_interval_rejects(value):
-    with pytest.raises(ValueError, match="p must be between 0 and 1"):
-        in_unit_interval("p", value)
-
-
-def test_unit_interval_gives_a_float():
-    assert type(in_unit_interval("p", 1)) is float
-
-
-@given(st.one_of(st.integers(), st.floats()))
-def test_signs(value):
-    for check, holds in ((positive, value > 0), (non_negative, value >= 0)):
-        if holds:
-            assert check("x", value) is value
-        else:
-            with pytest.raises(ValueError, match=r"^x must be"):
-                check("x", value)
-
-
-@pytest.mark.parametrize("value", ["1", None, True, [1], 1j, b"1"])
-@pytest.mark.parametrize("check", [in_unit_interval, positive, non_negative])
-def test_non_numbers(check, value):
-    with pytest.raises(TypeError, match="x must be a number"):
-        check("x", value)
 
 
 def test_plural():

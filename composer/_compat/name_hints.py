@@ -9,7 +9,8 @@ from typing import cast
 
 from composer._compat.other_libraries import ARGUMENTS, CLASSES, MEMBERS, SHORT_NAMES
 from composer._compat.other_library_values import answer_to
-from composer._text import as_integer, did_you_mean, did_you_slip
+from composer._numbers import as_integer
+from composer._text import did_you_mean, did_you_slip
 
 __all__ = ["argument_hint", "class_hint", "class_meant", "is_foreign_class", "member_hint", "normalized"]
 

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from composer._text import as_integer
+from composer._numbers import as_integer
 
 __all__ = ["answer_to"]
 

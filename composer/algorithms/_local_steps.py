@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.algorithms._background_average import BackgroundAverages, PendingAverage
 from composer.algorithms._pseudo_gradients import COMPRESSIONS, average_weights_of_replicas, difference
 from composer.algorithms._replica_checks import check_averages, check_equal

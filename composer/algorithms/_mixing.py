@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from composer import trees
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Claim, Slot

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import positive, whole_number
+from composer._numbers import positive, whole_number
 from composer.algorithms import _alibi_transformers as in_transformers
 from composer.algorithms._sequences import fold_sequences, sequence_size
 from composer.core.algorithm import Algorithm

@@ -20,7 +20,7 @@ from torch import Tensor
 from composer import trees
 from composer._device_copies import copied_to
 from composer._lazy import import_extra
-from composer._text import non_negative, positive, whole_number
+from composer._numbers import non_negative, positive, whole_number
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms.utils._batched import Plan, apply_plan, as_bytes, sample_plan

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
-from composer._text import one_of, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import one_of
 from composer.algorithms._scaled_rates import ScaledRates
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

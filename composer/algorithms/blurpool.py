@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding

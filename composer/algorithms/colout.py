@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from composer import trees
 from composer._lazy import import_extra
-from composer._text import in_unit_interval
+from composer._numbers import in_unit_interval
 from composer.algorithms._boxes import image_size
 from composer.algorithms._images import is_channels_last
 from composer.algorithms.utils.augmentation_common import is_pillow_image

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from composer import trees
 from composer._device_copies import copied_to
-from composer._text import in_unit_interval, non_negative
+from composer._numbers import in_unit_interval, non_negative
 from composer.algorithms._boxes import Box, fill_box, image_size, sample_box, sample_boxes
 from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms._images import select_samples

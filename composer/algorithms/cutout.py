@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, whole_number
+from composer._numbers import in_unit_interval, whole_number
 from composer.algorithms._boxes import box_mask, image_size, sample_box, sample_boxes, widen
 from composer.algorithms.utils.augmentation_common import is_pillow_image
 from composer.core.algorithm import Algorithm

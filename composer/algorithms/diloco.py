@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from composer._text import in_unit_interval, one_of, positive
+from composer._numbers import in_unit_interval, positive
+from composer._text import one_of
 from composer.algorithms._local_steps import LocalSteps
 from composer.algorithms._pseudo_gradients import (
     COMPRESSIONS,

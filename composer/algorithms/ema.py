@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
-from composer._text import in_unit_interval
+from composer._numbers import in_unit_interval
 from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized, shared_weights, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

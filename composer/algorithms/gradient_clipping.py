@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from composer._text import non_negative, one_of, plural
+from composer._numbers import non_negative
+from composer._text import one_of, plural
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from composer._text import in_unit_interval
+from composer._numbers import in_unit_interval
 from composer.algorithms._targets import as_soft_target, edit_targets, logits_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
-from composer._text import in_unit_interval
+from composer._numbers import in_unit_interval
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding
 from composer.core.time import Time, TimeUnit, ensure_time

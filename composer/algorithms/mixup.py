@@ -15,7 +15,7 @@ from torch import Tensor
 
 from composer import trees
 from composer._device_copies import copied_to
-from composer._text import in_unit_interval, non_negative
+from composer._numbers import in_unit_interval, non_negative
 from composer.algorithms._host_random import sample_beta, sample_dirichlet
 from composer.algorithms._images import select_samples
 from composer.algorithms._mixing import PairMixing

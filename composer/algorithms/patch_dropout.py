@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from composer._text import did_you_mean, in_unit_interval, whole_number
+from composer._numbers import in_unit_interval, whole_number
+from composer._text import did_you_mean
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding

@@ -16,13 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer._text import whole_number
+from composer._numbers import real_number, whole_number
 from composer.algorithms._power_averages import LONGEST, combination, exponent_of, step_of
 from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized, shared_weights, weights_of
 from composer.checkpoint import file_format
@@ -333,11 +333,9 @@ class PostHocEMA(Algorithm):
 
 
 def _check_length(argument: str, length: Any) -> float:
-    if isinstance(length, bool) or not isinstance(length, SupportsFloat):
-        raise TypeError(f"{argument} must be a number such as 0.1, but got {length!r} of type {type(length).__name__}.")
-    if not 0 < float(length) < LONGEST:
+    if not 0 < (number := real_number(argument, length)) < LONGEST:
         raise ValueError(f"{argument} must be above 0 and below {LONGEST:.4f} (the plain mean), but got {length!r}.")
-    return float(length)
+    return number
 
 
 def _full_copy(average: Any) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, one_of, positive, whole_number
+from composer._numbers import in_unit_interval, positive, whole_number
+from composer._text import one_of
 from composer.algorithms._images import is_channels_last
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot

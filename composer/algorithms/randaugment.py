@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from composer import trees
-from composer._text import non_negative, whole_number
+from composer._numbers import non_negative, whole_number
 from composer.algorithms._augmentation import ImageAugmentation, ImageTransform, augment, augment_tensors, check_range
 from composer.algorithms.utils._batched import apply_plan, as_bytes, sample_plan
 from composer.algorithms.utils.augmentation_primitives import AugmentationFn, augmentation_sets, operations_of

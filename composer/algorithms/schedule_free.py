@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - the base of all of them
 from torch.optim import Optimizer
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.algorithms._weight_averaging import Pairs, weights_of
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from composer import dist, trees
-from composer._text import in_unit_interval, positive, whole_number
+from composer._numbers import in_unit_interval, positive, whole_number
 from composer.algorithms._images import select_samples
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot

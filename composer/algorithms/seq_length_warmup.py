@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from composer import trees
-from composer._text import in_unit_interval, whole_number
+from composer._numbers import in_unit_interval, whole_number
 from composer.algorithms._sequences import fold_sequences, sequence_size, square_mask_test
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from composer._numbers import whole_number
 from composer._string_lists import as_strings
-from composer._text import did_you_mean, one_of, plural, whole_number
+from composer._text import did_you_mean, one_of, plural
 from composer.algorithms._documents import as_documents, document_keys, flat_tokens, sums
 from composer.algorithms._packing_arguments import (
     ADDED,

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from composer import dist
-from composer._text import one_of, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import one_of
 from composer.algorithms._gradients import gradients_of, parameters_of, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot

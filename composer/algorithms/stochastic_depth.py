@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from composer._text import did_you_mean, in_unit_interval, one_of
+from composer._numbers import in_unit_interval
+from composer._text import did_you_mean, one_of
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import Slot
 from composer.core.distributed_support import Sharding

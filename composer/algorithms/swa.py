@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from composer._text import non_negative, one_of, whole_number
+from composer._numbers import non_negative, whole_number
+from composer._text import one_of
 from composer.algorithms._weight_averaging import Pairs, average_of, num_optimized
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

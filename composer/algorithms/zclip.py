@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from composer._text import in_unit_interval, positive, whole_number
+from composer._numbers import in_unit_interval, positive, whole_number
 from composer.algorithms._gradients import gradients_of, parameters_of, scale_gradients, total_norm
 from composer.core.algorithm import Algorithm
 from composer.core.distributed_support import Sharding

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.callbacks._checkpoint_names import in_folder, remote
 from composer.checkpoint.remote_folder import RemoteCheckpoints
 from composer.checkpoint.retention import retention_of

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from composer import dist
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer._version import __version__
 from composer.dist.local_gpu import local_gpu
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler, owned, owner_of

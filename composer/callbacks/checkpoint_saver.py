@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from composer import dist
+from composer._numbers import non_negative, whole_number
 from composer._secrets.masking import mask_text
-from composer._text import non_negative, one_of, whole_number
+from composer._text import one_of
 from composer.callbacks._checkpoint_event import log_saved
 from composer.callbacks._checkpoint_names import current_name, in_folder, remote, remote_names, times_from, times_of
 from composer.callbacks._duplicate_saves import SavePoint, is_never
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 __all__ = ["CheckpointSaver"]
-
-_FAILURES: tuple[Literal["raise", "warn"], ...] = ("raise", "warn")
 
 
 class CheckpointSaver(SaverSettings, Callback):
@@ -131,7 +130,7 @@ class CheckpointSaver(SaverSettings, Callback):
         self.num_checkpoints_to_keep = whole_number("num_checkpoints_to_keep", num_checkpoints_to_keep, minimum=None)
         retention = retention_of(num_checkpoints_to_keep, keep_best, keep_every, mode or "min", monitor)
         self._list = SavedList(retention, folder_key(self.folder, self.filename.filename))
-        self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, _FAILURES)
+        self._on_failure: Literal["raise", "warn"] = one_of("on_failure", on_failure, ("raise", "warn"))
         self._writer = CheckpointWriter(background=asynchronous, on_failure=self._on_failure)
         self._store: LocalCheckpoints | RemoteCheckpoints | None = None
         self._last_saved: SavePoint | None = None

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from composer._text import plural, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import plural
 from composer.callbacks._watchdog import Watchdog
 from composer.callbacks._worker_stacks import WorkerStacks, process_state
 from composer.core.callback import Callback

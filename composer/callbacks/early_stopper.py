@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from composer._text import non_negative, plural
+from composer._numbers import non_negative
+from composer._text import plural
 from composer.callbacks._monitored_metric import (
     Comparison,
     as_comparison,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, rng
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.callback import Callback
 from composer.core.eval_mode import model_eval_mode
 from composer.core.event import Event

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from composer import dist
-from composer._text import in_unit_interval
+from composer._numbers import in_unit_interval
 from composer.callbacks._cadence import Cadence
 from composer.core.callback import Callback
 from composer.core.microbatches import count_samples

@@ -16,7 +16,7 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import non_negative, positive
+from composer._numbers import non_negative, positive
 from composer.core.callback import Callback
 from composer.warnings import ComposerWarning
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from composer import rng
-from composer._text import callable_or_none, did_you_mean, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import callable_or_none, did_you_mean
 from composer.callbacks._lm_eval_model import harness, language_model, max_length_of, num_positions_of
 from composer.callbacks._lm_eval_ranks import RankedModel
 from composer.core.callback import Callback

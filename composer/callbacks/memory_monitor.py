@@ -12,8 +12,9 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
+from composer._numbers import whole_number
 from composer._resident_memory import resident_peak
-from composer._text import did_you_mean, whole_number
+from composer._text import did_you_mean
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.warnings import ComposerWarning

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from composer import dist
-from composer._text import did_you_mean, one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import did_you_mean, one_of
 from composer.callbacks._mllog import MLPerfLog
 from composer.callbacks._system_description import DIVISIONS, STATUSES, get_system_description
 from composer.core.callback import Callback

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer._forwarded_attributes import Forwarded
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.callbacks._cuda_memory import WRITERS, has_cuda_memory, record_history, stop_recording, take_snapshot
 from composer.callbacks._memory_files import TraceFiles
 from composer.core.callback import Callback

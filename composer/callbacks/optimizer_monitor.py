@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.core.traits import Traits

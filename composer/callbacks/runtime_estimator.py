@@ -6,7 +6,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.warnings import ComposerWarning

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from composer import dist
-from composer._text import positive, whole_number
+from composer._numbers import positive, whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 from composer.devices import TIMED

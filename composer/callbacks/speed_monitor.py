@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from composer import dist
-from composer._text import one_of, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import one_of
 from composer.callbacks.peak_flops import GPU_AVAILABLE_FLOPS, get_gpu_flops_available
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from composer._text import one_of, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import one_of
 from composer.callbacks._async_readback import Readback
 from composer.core.callback import Callback
 from composer.core.epoch_iterator import EpochIterator

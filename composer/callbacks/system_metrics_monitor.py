@@ -9,7 +9,7 @@ import torch
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.callback import Callback
 from composer.core.time import TimeUnit
 

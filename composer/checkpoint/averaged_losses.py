@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from composer import dist
+from composer._text import dtype_name
 from composer.checkpoint.rank_values import values_of_ranks
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def get_new_losses(state: State) -> dict[str, Any] | None:
     names = state.loss_names
     if not names.is_agreed:  # on all ranks or on none
         return None
-    own = {name: _name_of(dtype) for name, dtype in names.new.items()}
-    return {"dtype": _name_of(names.dtype), "ranks": values_of_ranks(own)}
+    own = {name: dtype_name(dtype) for name, dtype in names.new.items()}
+    return {"dtype": dtype_name(names.dtype), "ranks": values_of_ranks(own)}
 
 
 def set_new_losses(state: State, saved: Any) -> None:
@@ -79,7 +80,3 @@ def set_new_losses(state: State, saved: Any) -> None:
     # With fewer ranks than before, one knows what several had.
     for of_rank in saved["ranks"][dist.get_global_rank() :: dist.get_world_size()]:
         names.new.update({name: dtypes[dtype] for name, dtype in of_rank.items()})
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

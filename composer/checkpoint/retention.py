@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, cast
 
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 
 __all__ = ["BestCheckpoint", "Retention", "SavedCheckpoint", "retention_of"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from composer import trees
-from composer._text import plural, printable
+from composer._text import dtype_name, plural, printable
 
 __all__ = ["add_to"]
 
@@ -80,7 +80,7 @@ def _inspect(given: argparse.Namespace) -> None:
         told = f"{origin['run_name']}, batch {origin['step']} ({origin['path']}), with {changes}"
         console.print(f"forked from: {escape(printable(told))}")
     if given.weights:
-        weights = [[n, str(tuple(w.shape)), str(w.dtype).removeprefix("torch.")] for n, w in _named(state["model"])]
+        weights = [[n, str(tuple(w.shape)), dtype_name(w.dtype)] for n, w in _named(state["model"])]
         console.print(_table(["weight", "shape", "dtype"], weights))
 
 

@@ -67,7 +67,8 @@ def add_to(commands: Any) -> None:
 
 
 def _doctor(given: argparse.Namespace) -> None:
-    from composer._text import one_of, positive
+    from composer._numbers import positive
+    from composer._text import one_of
     from composer.diagnosis.doctor import doctor
     from composer.diagnosis.remedies import REMEDIES
 

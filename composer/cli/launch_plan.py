@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from composer._text import did_you_mean, non_negative, positive
+from composer._numbers import non_negative, positive
+from composer._text import did_you_mean
 from composer.cli.cluster_placement import TaskPlacement, find_placement
 from composer.cli.launch_options import COMMANDS, PROGRAMS, parse
 from composer.cli.launch_rank import FORMAT_NAMES, expand

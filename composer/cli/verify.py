@@ -51,7 +51,8 @@ def add_to(commands: Any) -> None:
 
 
 def _verify(given: argparse.Namespace) -> None:
-    from composer._text import one_of, positive
+    from composer._numbers import positive
+    from composer._text import one_of
     from composer.verification.verify import CHECKS, verify
 
     if given.list:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from composer._containers import is_mapping
-from composer._text import plural, whole_number
+from composer._numbers import whole_number
+from composer._text import plural
 from composer.core.data_sharding import DataShard
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import as_microbatch, count_samples, join, split

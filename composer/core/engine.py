@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from composer._text import as_integer
+from composer._numbers import as_integer
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import AlgorithmPass, warn_of_conflicts
 from composer.core.algorithm_trace import Trace, Traces

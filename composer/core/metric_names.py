@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from composer._numbers import real_number
 from composer._text import did_you_mean
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ def as_threshold(argument: str, value: Any) -> float:
     >>> as_threshold("target", 1)
     1.0
     """
-    is_boolean = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
-    if is_boolean or not isinstance(value, SupportsFloat):
-        raise TypeError(f"{argument} must be a number such as 0.9, but got {value!r} of type {type(value).__name__}.")
-    if math.isnan(number := float(value)):
+    if math.isnan(number := real_number(argument, value)):
         raise ValueError(f"{argument} must be a number that the metric can reach, such as 0.9, but got {value!r}.")
     return number
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from composer._text import dtype_name
 from composer.core.parameter_size import format_count, num_elements
 
 __all__ = ["ModelOutline", "base_class", "describe_changes"]
@@ -141,7 +142,9 @@ def _weight_changes(before: ModelOutline, after: ModelOutline) -> list[str]:
     casts = Counter({dtype: 0 for _, dtype in ((old, new.dtype) for old, new in kept if old.dtype != new.dtype)})
     for old, new in kept:
         casts[new.dtype] += new.number if old.dtype != new.dtype else 0
-    found += [f"cast {format_count(number)} parameters to {_short(dtype)}" for dtype, number in casts.items() if number]
+    found += [
+        f"cast {format_count(number)} parameters to {dtype_name(dtype)}" for dtype, number in casts.items() if number
+    ]
     formatted = sum(new.is_channels_last and not old.is_channels_last for old, new in kept)
     found += [f"stored {formatted} weight{'s' * (formatted != 1)} as channels_last"] if formatted else []
     for verb, trainable in (("froze", False), ("unfroze", True)):
@@ -166,7 +169,3 @@ def _weight_of(parameter: Tensor) -> _Weight:
 
 def _num_hooks(module: nn.Module) -> int:
     return len(module._forward_hooks) + len(module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import whole_number
+from composer._numbers import whole_number
 
 __all__ = ["batch_size_per_rank", "make_loader", "torchvision"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule import ComposerScheduler, as_time

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from composer._lazy import import_extra
-from composer._text import positive, whole_number
+from composer._numbers import positive, whole_number
 
 __all__ = ["EvalTransform", "TrainTransform"]
 

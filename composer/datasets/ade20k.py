@@ -9,7 +9,8 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from composer._lazy import import_extra
-from composer._text import callable_or_none, one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import callable_or_none, one_of
 from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from composer import dist
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision
 from composer.datasets._streaming import make_streaming_loader

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.data_spec import DataSpec
 from composer.core.types import MemoryFormat
 from composer.datasets._loading import make_loader, torchvision

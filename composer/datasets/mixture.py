@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer._text import one_of, plural, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of, plural
 from composer.core.data_sharding import DataShard
 from composer.core.data_spec import DataSpec
 from composer.core.random_order import mix_seed
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from composer.core.state import State
 
 __all__ = ["Mixture"]
-
-_COUNTERS = ("epoch", "batch", "sample", "token")
 
 
 class Mixture:
@@ -110,7 +109,7 @@ class Mixture:
     ) -> None:
         pairs = named_pairs(sources, names)
         self.by, self.seed = one_of("by", by, ("samples", "tokens")), whole_number("seed", seed)
-        size = whole_number("num_replicas", dist.get_world_size() if num_replicas is None else num_replicas, minimum=1)
+        size = dist.get_world_size() if num_replicas is None else whole_number("num_replicas", num_replicas, minimum=1)
         self.num_replicas = size
         self.rank = whole_number("rank", dist.get_global_rank() if rank is None else rank)
         if not 0 <= self.rank < size:
@@ -225,7 +224,7 @@ class Mixture:
             "length": self._steps,
             "drawn": self._drawn,
             "num_replicas": self.num_replicas,
-            "clock": {unit: self._clock.count(TimeUnit(unit)) for unit in _COUNTERS},
+            "clock": {unit: self._clock.count(TimeUnit(unit)) for unit in ("epoch", "batch", "sample", "token")},
             "tally": self._tally.state_dict(),
             "sources": {name: source.state_dict(samples[name]) for name, source in self._sources.items()},
         }

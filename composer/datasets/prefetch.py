@@ -11,7 +11,8 @@ import torch
 
 from composer import dist, trees
 from composer._device_copies import copied_to
-from composer._text import callable_or_none, whole_number
+from composer._numbers import whole_number
+from composer._text import callable_or_none
 from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterators import EpochIterators

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from composer._lazy import import_extra
-from composer._text import callable_or_none, one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import callable_or_none, one_of
 from composer.core.types import MemoryFormat
 
 __all__ = ["SyntheticBatchPairDataset", "SyntheticDataLabelType", "SyntheticDataType", "SyntheticPILDataset"]

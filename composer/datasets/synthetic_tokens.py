@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from composer._text import in_unit_interval, whole_number
+from composer._numbers import in_unit_interval, whole_number
 from composer.core.random_order import mix_seed
 
 __all__ = ["SyntheticTokenDataset"]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from composer import dist
-from composer._text import callable_or_none, whole_number
+from composer._numbers import whole_number
+from composer._text import callable_or_none
 from composer.core.random_order import mix_seed
 from composer.core.types import Batch
 from composer.datasets._device import default_device

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from composer._lazy import import_extra
-from composer._text import one_of, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import one_of
 from composer.dist.group_exit import destroy_at_exit
 from composer.dist.hang_report import start_hang_watcher
 from composer.dist.local_gpu import local_gpu

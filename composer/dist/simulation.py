@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch.distributed as torch_dist
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.dist._simulated_group import BACKEND, Observer, observers, register_backend
 from composer.dist.ranks import is_initialized
 

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 
 __all__ = ["STRATEGIES", "Configuration"]
 

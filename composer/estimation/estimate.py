@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from composer._numbers import whole_number
 from composer._string_lists import no_string
-from composer._text import did_you_mean, member_of, whole_number
+from composer._text import did_you_mean, member_of
 from composer.estimation.configuration import Configuration
 from composer.estimation.devices import Device, find_device, present_device
 from composer.estimation.measuring import PROBE, Measurements, first_guess, largest_microbatch

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.choice import Choice, check_changes
 from composer.exploration.command import command_of, default_folder

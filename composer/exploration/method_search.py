@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from composer._text import positive
+from composer._numbers import positive
 from composer.exploration.attribution import Attribution, attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.conclusions import kept_runs, overall_effect, trainings_to_break_even, verdicts_of

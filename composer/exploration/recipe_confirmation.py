@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from composer._text import positive
+from composer._numbers import positive
 from composer.exploration.attribution import attribute
 from composer.exploration.budgeted_runner import BudgetedRunner
 from composer.exploration.conclusions import (

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer._text import plural, positive
+from composer._numbers import positive
+from composer._text import plural
 from composer.exploration.goal import Goal
 from composer.exploration.runner import Failure, Request, Split
 from composer.exploration.training_clock import Clock

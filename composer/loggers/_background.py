@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from composer._text import non_negative, plural, whole_number
+from composer._numbers import non_negative, whole_number
+from composer._text import plural
 from composer.warnings import ComposerWarning
 
 __all__ = ["BackgroundWriter", "RetryLater"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile
 from composer.core.timestamp import Timestamp

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TextIO
 
 from composer import dist
-from composer._text import positive, printable
+from composer._numbers import positive
+from composer._text import printable
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit, ensure_time

@@ -10,8 +10,8 @@ import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
 from composer._forwarded_attributes import Forwarded
+from composer._numbers import whole_number
 from composer._secrets.masking import mask_text
-from composer._text import whole_number
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.run_log_file import RunFile

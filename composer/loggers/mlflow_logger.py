@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import non_negative, whole_number
+from composer._numbers import non_negative, whole_number
 from composer.loggers import _mlflow_files
 from composer.loggers._mlflow_models import ModelRegistry
 from composer.loggers._mlflow_run import clean_name, clean_parameters, find_experiment, find_run, matches, run_url

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.logger import LoggerDestination
 
 __all__ = [

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
+from composer._numbers import whole_number
 from composer._secrets.masking import mask_text
-from composer._text import whole_number
 from composer.core.logger_destination import LoggerDestination
 from composer.core.name_placeholders import check_remote_name, check_template, format_name
 from composer.storage.downloads import copy_file

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import callable_or_none, positive, whole_number
+from composer._numbers import positive, whole_number
+from composer._text import callable_or_none
 from composer.core.hooks import replaces
 from composer.core.logger import LoggerDestination
 from composer.core.time import Time, TimeUnit, ensure_time

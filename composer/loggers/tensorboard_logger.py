@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from composer._lazy import import_extra
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.logger import LoggerDestination
 from composer.core.time import TimeUnit
 from composer.loggers._arrays import ArrayLog

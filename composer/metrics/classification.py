@@ -7,7 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.loss.loss import soft_cross_entropy
 
 __all__ = ["CrossEntropy", "MicroAccuracy"]

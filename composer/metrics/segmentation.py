@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 
 __all__ = ["Dice", "MIoU"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.loss.dice import dice_loss
 from composer.loss.loss import soft_cross_entropy
 from composer.loss.utils import as_probabilities

@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from composer._lazy import import_extra
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.models.initializers import Initializer, ensure_initializers, initialize
 
 __all__ = ["make_network", "resolve_weights"]

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.models._metrics import metrics_on_cpu
 from composer.models._transformers_builder import build_transformers_model
 from composer.models.huggingface import HuggingFaceModel

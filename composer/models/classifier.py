@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.loss.loss import soft_cross_entropy

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from composer import dist
 from composer._lazy import import_extra
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.models._builder_classes import init_from_builder
 from composer.models._metrics import metrics_on_cpu
 from composer.models._segmentation import SegmentationLoss

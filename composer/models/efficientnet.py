@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from composer._text import in_unit_interval, one_of
+from composer._numbers import in_unit_interval
+from composer._text import one_of
 from composer.models._builder_classes import init_from_builder
 from composer.models._torchvision import make_network
 from composer.models.classifier import ComposerClassifier

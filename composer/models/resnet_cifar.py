@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize

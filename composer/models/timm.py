@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._lazy import import_extra
-from composer._text import did_you_mean, whole_number
+from composer._numbers import whole_number
+from composer._text import did_you_mean
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.models._builder_classes import init_from_builder
 from composer.models._segmentation import SegmentationLoss
 from composer.models.classifier import ComposerClassifier

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from composer._lazy import import_extra
-from composer._text import in_unit_interval, one_of, whole_number
+from composer._numbers import in_unit_interval, whole_number
+from composer._text import one_of
 from composer.models._builder_classes import init_from_builder
 from composer.models.classifier import ComposerClassifier
 from composer.models.initializers import Initializer, initialize

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from composer._device_copies import copied_to
-from composer._text import whole_number
+from composer._numbers import whole_number
 
 __all__ = ["GhostBatchNorm1d", "GhostBatchNorm2d", "GhostBatchNorm3d", "ghost_batchnorm"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from composer._text import in_unit_interval, whole_number
+from composer._numbers import in_unit_interval, whole_number
 
 __all__ = ["GyroDropoutLayer"]
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from composer._text import positive
+from composer._numbers import positive
 from composer.precision import widest_dtype
 
 __all__ = ["LowRankSolution", "factorize_conv2d", "factorize_matrix", "latent_size", "split_matrix"]

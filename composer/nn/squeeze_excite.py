@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from composer._text import positive, whole_number
+from composer._numbers import positive, whole_number
 from composer.nn._forward_context import autocast_dtype, is_traced
 
 __all__ = ["SqueezeExcite2d", "SqueezeExciteConv2d"]

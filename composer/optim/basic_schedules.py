@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import final
 
-from composer._text import non_negative, positive
+from composer._numbers import non_negative, positive
 from composer.core.time import Time, TimeUnit
 from composer.optim import schedule_curves
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from composer import dist
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.dist.same_on_all_ranks import have_same_digest
 from composer.optim._decoupled import Parameters, adamw_, bias_correction, decay_fraction, run_closure, set_initial_lr
 

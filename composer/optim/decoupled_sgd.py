@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.optim._decoupled import Parameters, decay_fraction, run_closure, set_initial_lr, sgdw_
 
 __all__ = ["DecoupledSGDW"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from composer._text import positive, whole_number
+from composer._numbers import positive, whole_number
 
 __all__ = ["RangeTest", "geometric_learning_rates"]
 

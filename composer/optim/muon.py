@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from composer._text import non_negative
+from composer._numbers import non_negative
 from composer.optim.param_groups import match_names
 
 __all__ = ["MuonAdamW", "hidden_matrices", "muon_and_adamw"]

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer._text import one_of, positive
+from composer._numbers import positive
+from composer._text import one_of
 
 __all__ = ["mup_groups", "scale_readout"]
 

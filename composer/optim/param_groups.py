@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from composer._text import did_you_mean, positive
+from composer._numbers import positive
+from composer._text import did_you_mean
 from composer.trees import ensure_tuple
 
 __all__ = ["match_names", "parameter_groups"]

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from composer._text import non_negative, one_of, whole_number
+from composer._numbers import non_negative, whole_number
+from composer._text import one_of
 from composer.core.metric_direction import require_direction
 from composer.core.metric_names import MetricName, check_monitor, find_metric
 from composer.optim.schedule import ComposerScheduler, Plan

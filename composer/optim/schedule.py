@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.optim.schedule_times import Horizon, Span

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, cast, final
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from composer._text import as_integer, did_you_mean
+from composer._numbers import as_integer
+from composer._text import did_you_mean
 from composer.core.time import Time
 from composer.optim.schedule import ComposerScheduler
 from composer.optim.wrapped_optimizer import is_or_wraps

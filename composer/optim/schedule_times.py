@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from composer._text import positive
+from composer._numbers import positive
 from composer.core.time import Time, TimeUnit
 from composer.core.timestamp import Timestamp
 

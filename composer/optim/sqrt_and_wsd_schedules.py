@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, final
 
-from composer._text import non_negative, one_of
+from composer._numbers import non_negative
+from composer._text import one_of
 from composer.core.time import Time
 from composer.optim import schedule_curves
 from composer.optim.schedule import ComposerScheduler, Plan, as_time, over, rising

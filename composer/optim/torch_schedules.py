@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from composer._text import positive
+from composer._numbers import positive
 from composer.optim.compiled_schedule import CompiledSchedule
 from composer.optim.schedule_times import truncate_to_int
 from composer.optim.wrapped_optimizer import is_or_wraps

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, final
 
-from composer._text import in_unit_interval, non_negative, positive
+from composer._numbers import in_unit_interval, non_negative, positive
 from composer.core.time import Time
 from composer.optim import schedule_curves
 from composer.optim.basic_schedules import as_milestones, multi_step

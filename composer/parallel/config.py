@@ -15,7 +15,8 @@ from typing import Any, cast
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from composer._text import as_integer, did_you_mean, one_of, positive
+from composer._numbers import as_integer, positive
+from composer._text import did_you_mean, one_of
 
 __all__ = ["FSDP2Config", "FSDPConfig", "ParallelismConfig", "ParallelismType", "TPConfig", "as_parallelism_config"]
 

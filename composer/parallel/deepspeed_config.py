@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
-from composer._text import as_integer
+from composer._numbers import as_integer
 from composer.precision import Precision
 
 __all__ = ["autocasts", "checked", "completed", "precision_of", "stage_of"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from composer import dist
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.name_placeholders import (
     check_inside,
     check_remote_name,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.handler_owner import Handler

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from composer._text import member_of, whole_number
+from composer._numbers import whole_number
+from composer._text import member_of
 
 if TYPE_CHECKING:
     from composer.core.state import State

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from composer._lazy import import_extra
-from composer._text import positive
+from composer._numbers import positive
 from composer.core.callback import Callback
 from composer.devices import MEMORY_STATISTICS
 

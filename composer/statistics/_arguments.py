@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
 
-from composer._text import as_integer, in_unit_interval
+from composer._numbers import as_integer, in_unit_interval, real_number
 
-__all__ = ["Floats", "at_least", "checked_times", "finite", "open_unit", "real"]
+__all__ = ["Floats", "at_least", "checked_times", "finite", "open_unit"]
 
 Floats = npt.NDArray[np.float64]
-
-
-def real(argument: str, value: object) -> float:
-    """Return a number (Python, NumPy or a scalar tensor) as a float, NaN and infinity included.
-
-    Args:
-        argument: Name of the argument, for the message.
-        value: The given value.
-
-    Raises:
-        TypeError: ``value`` is not a number.
-    """
-    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
-        raise TypeError(f"{argument} must be a number, but got {value!r} of type {type(value).__name__}.")
-    return float(value)
 
 
 def finite(argument: str, values: Iterable[object]) -> Floats:
@@ -42,7 +26,7 @@ def finite(argument: str, values: Iterable[object]) -> Floats:
         TypeError: A value is not a number.
         ValueError: A value is NaN or infinite, or there is none.
     """
-    found = [real(f"{argument}[{number}]", value) for number, value in enumerate(values)]
+    found = [real_number(f"{argument}[{number}]", value) for number, value in enumerate(values)]
     for number, value in enumerate(found):
         if not math.isfinite(value):
             raise ValueError(f"{argument}[{number}] must be finite, but got {value!r}; leave it out, with its pair.")
@@ -107,7 +91,7 @@ def checked_times(argument: str, times: Sequence[float | None], limits: Sequence
                 raise ValueError(f"{name} is None (the target was not reached), so limit must say within how long.")
             checked.append(None)
             continue
-        seconds = real(name, time)
+        seconds = real_number(name, time)
         if not 0 < seconds < math.inf:
             raise ValueError(
                 f"{name} must be a positive, finite time, but got {time!r}; for a run that did not reach the target, "

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from composer.statistics._arguments import checked_times, real
+from composer._numbers import real_number
+from composer.statistics._arguments import checked_times
 from composer.statistics._special import special
 from composer.statistics.bootstrap import RESAMPLES, Estimate, mean_interval
 from composer.statistics.holm import SMALLEST_EFFECT, Decision, decide
@@ -194,7 +195,7 @@ def share_interval(count: float, total: int) -> Estimate:
 
     Paper: Clopper and Pearson 1934, https://doi.org/10.1093/biomet/26.4.404
     """
-    if not 0 <= real("count", count) <= total:
+    if not 0 <= real_number("count", count) <= total:
         raise ValueError(f"count must be between 0 and total = {total}, but got {count!r}.")
     if total == 0:
         return Estimate(0.5, 0.0, 1.0)
@@ -218,7 +219,7 @@ def _checked(
         given = list(limit) if isinstance(limit, Sequence | np.ndarray) else [limit] * len(before)
         if len(given) != len(before):
             raise ValueError(f"limit must be one number or one for each of {len(before)} pairs, but has {len(given)}.")
-        limits = [real("limit", end) for end in given]
+        limits = [real_number("limit", end) for end in given]
         wrong = [end for end in limits if not 0 < end < math.inf]
         if wrong:
             raise ValueError(f"limit must be positive and finite, but got {wrong[0]!r}.")

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from composer._numbers import real_number
 from composer._text import one_of
-from composer.statistics._arguments import at_least, real
+from composer.statistics._arguments import at_least
 
 __all__ = ["Crossing", "first_crossing", "in_float32", "reaches"]
 
@@ -81,7 +82,7 @@ def first_crossing(
     False
     """
     clock, curve = _checked(times, values, start)
-    goal = real("target", target)
+    goal = real_number("target", target)
     if not math.isfinite(goal):
         raise ValueError(f"target must be finite, but got {target!r}.")
     sign = 1.0 if one_of("mode", mode, ("max", "min")) == "max" else -1.0
@@ -139,11 +140,11 @@ def _checked(times: Sequence[float], values: Sequence[float], start: float) -> t
             f"times and values must have the same number of evaluations, at least 1; got {len(times)} and "
             f"{len(values)}."
         )
-    clock = [real(f"times[{number}]", time) for number, time in enumerate(times)]
-    last = real("start", start)
+    clock = [real_number(f"times[{number}]", time) for number, time in enumerate(times)]
+    last = real_number("start", start)
     for number, time in enumerate(clock):
         # Training may begin with an evaluation.
         if not (last < time < math.inf or (number == 0 and time == last)):
             raise ValueError(f"times[{number}] must be finite and after {last!r}, but got {time!r}.")
         last = time
-    return clock, [real(f"values[{number}]", value) for number, value in enumerate(values)]
+    return clock, [real_number(f"values[{number}]", value) for number, value in enumerate(values)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from composer._text import in_unit_interval, non_negative
+from composer._numbers import in_unit_interval, non_negative
 from composer.statistics._arguments import open_unit
 from composer.statistics.paired import Ratio
 

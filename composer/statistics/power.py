@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from composer._text import non_negative, positive
+from composer._numbers import non_negative, positive
 from composer.statistics._arguments import Floats, at_least, finite, open_unit
 from composer.statistics._special import special
 from composer.statistics.bootstrap import Estimate

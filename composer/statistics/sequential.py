@@ -12,7 +12,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from composer._text import in_unit_interval, one_of
+from composer._numbers import in_unit_interval
+from composer._text import one_of
 from composer.statistics._arguments import Floats, at_least, finite, open_unit
 from composer.statistics._special import special
 from composer.statistics.sign_flip import EXACT_PAIRS, flipped_sums, tie_width

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer._lazy import import_extra
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.storage.folder import Progress
 from composer.storage.object_store import ObjectStore
 

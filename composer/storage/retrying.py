@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import sleep
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from composer._text import non_negative, whole_number
+from composer._numbers import non_negative, whole_number
 
 __all__ = ["call_with_retries", "retry"]
 

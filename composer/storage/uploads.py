@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from composer._text import non_negative, plural, whole_number
+from composer._numbers import non_negative, whole_number
+from composer._text import plural
 from composer.storage.errors import is_transient
 from composer.storage.retrying import call_with_retries
 

@@ -6,11 +6,12 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Final, SupportsFloat, cast
+from typing import Any, Final, cast
 
 import torch
 
-from composer._text import as_integer, did_you_mean, one_of, whole_number
+from composer._numbers import as_integer, real_number, whole_number
+from composer._text import did_you_mean, one_of
 from composer.core._state_progress import as_duration
 from composer.core.time import TimeUnit, ensure_time
 from composer.parallel.config import FSDPConfig
@@ -73,10 +74,7 @@ def _kept(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any) -> None:
-    is_boolean = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))  # of NumPy or torch
-    if not isinstance(value, SupportsFloat) or is_boolean:
-        raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not math.isfinite(float(value)):
+    if not math.isfinite(real_number(name, value)):
         raise ValueError(f"{name} must be finite; got {value!r}.")
 
 

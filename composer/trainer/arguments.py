@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from composer import trees
-from composer._text import one_of, whole_number
+from composer._numbers import whole_number
+from composer._text import one_of
 from composer.core.data_spec import DataSpec, ensure_data_spec, microbatch_size_of
 from composer.core.evaluator import Evaluator, ensure_evaluator
 from composer.core.infinite_data import raise_if_infinite

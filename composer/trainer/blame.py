@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from composer import dist
-from composer._text import whole_number
+from composer._numbers import whole_number
 from composer.trainer.blame_report import Blame
 from composer.trainer.replay.replay import Replay, not_reached
 from composer.trainer.row_contents import RowContents, describe_rows

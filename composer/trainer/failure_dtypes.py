@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from composer._text import dtype_name
 from composer.parallel.fsdp_units import has_fsdp_units
 from composer.trainer.failure_facts import Facts, described, target_of, tensors_in
 
@@ -101,13 +102,13 @@ def input_dtype(facts: Facts) -> str | None:
             return None
         return f"{path} is {described(tensor)}, but {name} needs integer indices: x.long() in the dataset."
     if len(weights) > 1:
-        listed = ", ".join(f"{name} is {_short(dtype)}" for dtype, name in weights.items())
+        listed = ", ".join(f"{name} is {dtype_name(dtype)}" for dtype, name in weights.items())
         return f"the weights of {facts.name} have several dtypes: {listed}. Convert them to one: model.float()."
     of_weights = next(iter(weights))
     path, tensor = next(((path, tensor) for path, tensor in inputs if tensor.dtype != of_weights), ("", None))
     if tensor is None:
         return None  # the module casts its input itself
-    wrong = f"{path} is {described(tensor)}, but the weights of {facts.name} are {_short(of_weights)}."
+    wrong = f"{path} is {described(tensor)}, but the weights of {facts.name} are {dtype_name(of_weights)}."
     if not tensor.is_floating_point():
         return f"{wrong} Convert it to floating point in the dataset: x.float(), or x.float() / 255 for images."
     if of_weights in (torch.bfloat16, torch.float16):
@@ -116,16 +117,12 @@ def input_dtype(facts: Facts) -> str | None:
         return f"{wrong} Keep the weights in float32, model.float(), and use Trainer(precision={precision!r})."
     if of_weights is torch.float64:
         return f"{wrong} Make them agree: model.float(), or x.double() in the dataset."
-    return f"{wrong} Make them agree: x.to(torch.{_short(of_weights)}) in the dataset."
+    return f"{wrong} Make them agree: x.to(torch.{dtype_name(of_weights)}) in the dataset."
 
 
 def _target_path(batch: Any) -> str | None:
     found = target_of(batch)
     return None if found is None else found[0]
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def target_dtype(facts: Facts) -> str | None:
@@ -153,7 +150,7 @@ def target_dtype(facts: Facts) -> str | None:
         )
         return f"{wrong} Class indices are int64: y.long() in the dataset.{more if tensor.is_floating_point() else ''}"
     if tensor.shape == outputs.shape and tensor.dtype != outputs.dtype:
-        return f"{wrong} Targets of the outputs' shape need their dtype: y.to(torch.{_short(outputs.dtype)})."
+        return f"{wrong} Targets of the outputs' shape need their dtype: y.to(torch.{dtype_name(outputs.dtype)})."
     if tensor.dtype is not torch.int64 and not tensor.is_floating_point():
         return f"{wrong} Class indices are int64: y.long() in the dataset."
     return None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from composer import dist, rng
-from composer._text import positive
+from composer._numbers import positive
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import Event

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from composer._containers import is_sequence
+from composer._text import dtype_name
 from composer.core.microbatches import split
 from composer.core.types import Batch
 from composer.warnings import ComposerWarning
@@ -177,7 +178,7 @@ def _field(name: str, value: Any) -> Field:
         return Field(name, None, type(value).__name__, value=text)
     # The first dimension counts the samples, of which there is one.
     shape = tuple(value.shape[1:]) if value.ndim and value.shape[0] == 1 else tuple(value.shape)
-    dtype = str(value.dtype).removeprefix("torch.")
+    dtype = dtype_name(value.dtype)
     if value.numel() == 0 or value.is_complex() or value.is_quantized:
         return Field(name, shape, dtype)
     numbers = value.detach().flatten().cpu().double()

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch.optim.lr_scheduler import LRScheduler
 
 from composer import trees
-from composer._text import positive
+from composer._numbers import positive
 from composer.checkpoint.named_states import load_each
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit, ensure_time

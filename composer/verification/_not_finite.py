@@ -36,10 +36,10 @@ def judge_finite(
     >>> judge_finite("ddp", 0, (1.0, 1.0), empty, empty, {}) is None
     True
     >>> judge_finite("ddp", 0, (float("nan"), 1.0), empty, empty, {}).status
-    'skipped'
+    'undecided'
     """
     if not math.isfinite(losses[0]) or _first(tensors["gradients"]):
-        return Finding(check, "skipped", "the full batch has a loss or gradients that are not finite in float64")
+        return Finding(check, "undecided", "the full batch has a loss or gradients that are not finite in float64")
     gradient = _first(others["gradients"])
     if math.isfinite(losses[1]) and not gradient:
         return None

@@ -11,7 +11,7 @@ from composer.verification.causes import CAUSES
 
 __all__ = ["Finding", "Report", "Status"]
 
-Status = Literal["passed", "failed", "expected", "skipped"]
+Status = Literal["passed", "failed", "undecided", "expected", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Finding:
 
     Args:
         check: Name of the check.
-        status: "passed", "failed", "expected" (a difference that is in the nature of a module) or "skipped".
+        status: "passed", "failed", "undecided" (the check applies, but gave no answer), "expected" (a difference that
+            is in the nature of a module) or "skipped" (the check does not apply).
         summary: What was compared, or why it was not.
         cause: Identifier of the likely cause, of :data:`.CAUSES`; empty without a difference.
         name: The module, tensor or object that the cause is about.
@@ -87,8 +88,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed."""
-        return not self.failures
+        """Whether no check failed, and none is undecided."""
+        return not any(finding.status in ("failed", "undecided") for finding in self.findings)
 
     @property
     def failures(self) -> list[Finding]:

@@ -11,7 +11,7 @@ from composer.verification.objects import shortened
 
 __all__ = ["as_text"]
 
-_STATUSES: tuple[Status, ...] = ("failed", "expected", "passed", "skipped")
+_STATUSES: tuple[Status, ...] = ("failed", "undecided", "expected", "passed", "skipped")
 _WIDTH = 120
 _INDENT = " " * 10
 
@@ -32,6 +32,7 @@ def as_text(findings: Sequence[Finding], seconds: float) -> str:
     }
     lines = [
         *(line for group in _grouped(by_status["failed"]) for line in _failed(group)),
+        *(_entry("undecided", group, group[0].summary) for group in _grouped(by_status["undecided"])),
         *(line for group in _grouped(by_status["expected"]) for line in _expected(group)),
         *(_entry("passed", group, group[0].summary) for group in _grouped(by_status["passed"])),
         *_skipped(_grouped(by_status["skipped"])),
@@ -120,8 +121,11 @@ def _verdict(by_status: dict[Status, list[Finding]], seconds: float) -> str:
     if counts["failed"]:
         causes = list(dict.fromkeys(finding.cause for finding in by_status["failed"]))
         what = f"{plural(counts['failed'], 'check')}, {plural(len(causes), 'cause')} ({', '.join(causes)}), {took}"
-        return _with_rest(f"FAILED: {what}", counts, ("expected", "passed", "skipped"))
+        return _with_rest(f"FAILED: {what}", counts, ("undecided", "expected", "passed", "skipped"))
     what = f"{plural(counts['passed'], 'check')} passed" if counts["passed"] else "no check failed"
+    if counts["undecided"]:
+        unknown = plural(counts["undecided"], "check")
+        return _with_rest(f"UNDECIDED: {unknown} gave no answer, {took}", counts, ("expected", "passed", "skipped"))
     return _with_rest(f"OK: {what} {took}", counts, ("expected", "skipped"))
 
 

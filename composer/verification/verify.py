@@ -89,7 +89,7 @@ def verify(
         progress: Whether to show the progress on stderr.
 
     Returns:
-        The report; ``report.ok`` says whether no check failed.
+        The report; ``report.ok`` says whether no check failed or is undecided.
 
     Raises:
         ValueError: An argument is out of range, or a check does not exist.

@@ -71,7 +71,7 @@ def test_stop_on_batch_stops_in_the_middle_of_an_epoch() -> None:
 
 @pytest.mark.parametrize(("threshold", "error"), [("0.9", TypeError), (True, TypeError), (float("nan"), ValueError)])
 def test_refuses_thresholds_that_nothing_reaches(threshold, error) -> None:
-    with pytest.raises(error, match=r"threshold must be a number .*such as 0.9, but got"):
+    with pytest.raises(error, match=r"threshold must be a number.* but got"):
         ThresholdStopper("MulticlassAccuracy", "train", threshold)
 
 

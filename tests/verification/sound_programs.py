@@ -18,6 +18,7 @@ __all__ = [
     "attends_in_float32",
     "divides_batch_size",
     "generator_of_noise",
+    "no_kernel_for_float64",
     "same_size_on_ranks",
     "teacher_in_callback",
     "unused_generator",
@@ -148,3 +149,17 @@ class AnySize(Classifier):
 def same_size_on_ranks() -> Trainer:
     """A method draws the size of the inputs, the same on all ranks."""
     return build(AnySize, loader(), algorithms=[RandomSize()])
+
+
+class NoDouble(nn.Module):
+    """Computes in float32 only, like a kernel that was written for training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise RuntimeError("no kernel for float64")
+        return x
+
+
+def no_kernel_for_float64() -> Trainer:
+    """A module fails in float64, in which runs that split a batch are compared."""
+    return build(lambda: Classifier(network(NoDouble())))

@@ -81,6 +81,26 @@ def test_long_reasons_have_lines_of_their_own() -> None:
     assert [line[:14] for line in shown] == ["skipped   tp (", "          ddp ", "OK: no check f"]
 
 
+def test_checks_without_an_answer_are_no_success() -> None:
+    why = "the program fails in float64, in which runs are compared; no kernel"
+    report = Report(
+        [Finding("same", "passed", "equal"), *(Finding(each, "undecided", why) for each in ("ddp", "fsdp"))]
+    )
+    assert str(report).splitlines() == [
+        f"undecided ddp, fsdp: {why}",
+        "passed    same: equal",
+        "UNDECIDED: 2 checks gave no answer, in 0 s; 1 passed",
+    ]
+    assert not report.ok and not report.to_json()["ok"]
+    assert not report.failures
+
+
+def test_a_failure_prevails_over_checks_without_an_answer() -> None:
+    shown = text(Finding("ddp", "undecided", "no kernel"), LOSS[0])
+    assert [line.split()[0] for line in shown if not line.startswith(" ")] == ["failed", "undecided", "FAILED:"]
+    assert shown[-1] == "FAILED: 1 check, 1 cause (loss_scale), in 24 s; 1 undecided"
+
+
 def test_a_traceback_keeps_its_lines_and_errors_are_one_line() -> None:
     evidence = 'File "[bold]x.py"\n    1 / 0\nZeroDivisionError'
     shown = text(Finding("ddp", "failed", "the run fails", "trial_failed", "[red]\n  no", evidence=(evidence,)))

@@ -112,6 +112,16 @@ def test_sound_programs_are_not_reported(name: str, checks: list[str], server: F
     assert not {"samples_interact", "lost_samples"} & {finding.cause for finding in report.findings}
 
 
+def test_checks_in_float64_are_undecided_if_the_program_fails_in_it(server: ForkServer) -> None:
+    path = "tests.verification.sound_programs:no_kernel_for_float64"
+    report = run_checks(path, server, ["same", "microbatch"])
+    status = {finding.check: finding.status for finding in report.findings}
+    assert status.pop("same") == "passed", str(report)
+    assert set(status.values()) == {"undecided"}, str(report)
+    assert "no kernel for float64" in str(report)
+    assert not report.ok and not report.failures
+
+
 def test_resumption_is_that_of_a_killed_run(server: ForkServer) -> None:
     """The step is that of the program, in the middle of an epoch; a file that was being written is there."""
     path = "tests.verification.sound:case_7"

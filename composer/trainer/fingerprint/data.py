@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from composer._text import dtype_name
 from composer.core.data_spec import DataSpec
 from composer.trainer.fingerprint.sampled import digest_elements, digest_tensors, is_path, is_scalar, rows_of
 
@@ -103,8 +104,7 @@ class _Walk:
         elif is_scalar(value):
             self.found[path] = [SETTING if in_torch else NUMBER, repr(value)]
         elif isinstance(value, Tensor):
-            dtype = str(value.dtype).removeprefix("torch.")
-            self.found[path] = [f"{dtype} {tuple(value.shape)}", digest_tensors([value], 256)[0]]
+            self.found[path] = [f"{dtype_name(value.dtype)} {tuple(value.shape)}", digest_tensors([value], 256)[0]]
         elif isinstance(value, np.ndarray):
             self.found[path] = [f"{value.dtype} {value.shape}", digest_elements(value)]
         elif isinstance(value, list | tuple | dict | set | frozenset):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer import dist, rng
+from composer._numbers import whole_number
 from composer._secrets.masking import mask_text
-from composer._text import plural, whole_number
+from composer._text import plural
 from composer._version import __version__
 from composer.checkpoint.at_step import CheckpointFacts, History, history_of, run_folder
 from composer.checkpoint.on_all_ranks import run_on_rank_zero
