@@ -57,7 +57,7 @@ class FitCalls:
         Args:
             run: The run; a checkpoint of ``load_path``, which has no calls of this program, is continued.
         """
-        return run.loaded is None or (self._begun > 0 and not self.is_resumed)
+        return run.state.loaded is None or (self._begun > 0 and not self.is_resumed)
 
     def keeps_time(self, run: Run) -> bool:
         """Return whether the next call goes on from the loaded checkpoint and had reset the training time before it.
@@ -65,7 +65,7 @@ class FitCalls:
         Args:
             run: The run; once it has trained on from the checkpoint, a call with ``reset_time`` begins anew.
         """
-        if run.loaded is None or not self.is_resumed:
+        if run.state.loaded is None or not self.is_resumed:
             return False
         return run.state.fit_calls[self.number - 1].get("reset_time", False)
 
@@ -75,7 +75,7 @@ class FitCalls:
         Args:
             run: The run, after the checkpoint was loaded.
         """
-        loaded = run.loaded
+        loaded = run.state.loaded
         if loaded is None:  # weights only
             return
         # Older checkpoints say only until when to train.

@@ -104,7 +104,7 @@ def savers_of(state: State) -> list[CheckpointSaver]:
 def load(run: Run, options: LoadOptions) -> None:
     """Prepare the model with the strategy (wrap or shard it), and load the checkpoint, if one is given.
 
-    Contents that apply only when training starts, such as the random state, are kept in ``run.loaded``.
+    Contents that apply only when training starts, such as the random state, are kept in ``state.loaded``.
 
     Args:
         run: The run.
@@ -146,7 +146,7 @@ def apply_checkpoint(
         bind(run)
     if not state.optimizers and not options.weights_only:
         _prepare_optimizers(run, content.get("state", {}))
-    run.loaded = restore(
+    run.state.loaded = restore(
         state,
         run.logger,
         content,
@@ -159,7 +159,7 @@ def apply_checkpoint(
         source=repr(mask_text(path)),
     )
     state.load_path = str(path)
-    if run.loaded.rng is None:
+    if run.state.loaded.rng is None:
         run.logger.notice(f"loaded the weights of {path}", kind="load")
     else:
         epoch, batch = int(state.timestamp.epoch), int(state.timestamp.batch)
@@ -214,7 +214,7 @@ def resume_at(run: Run) -> None:
             resume_between_epochs(run)
         else:
             phase.iterator = start_epoch_iterator(run)
-    loaded, run.loaded = run.loaded, None
+    loaded, run.state.loaded = run.state.loaded, None
     if loaded is not None and loaded.rng is not None:
         # After the data: starting its iterator may use random numbers.
         if dist.get_global_rank() >= len(loaded.rng):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
 
-from composer.checkpoint.load import ResumeInfo
 from composer.core.engine import Engine
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -138,12 +137,3 @@ class Run:
     noted_data: weakref.ref[Any] | None = None
     check_start: Callable[[Mapping[str, Any]], None] | None = None
     reported_model: str = ""
-
-    @property
-    def loaded(self) -> ResumeInfo | None:
-        """Contents of the loaded checkpoint to apply when training starts, kept in the state."""
-        return self.state.loaded
-
-    @loaded.setter
-    def loaded(self, loaded: ResumeInfo | None) -> None:
-        self.state.loaded = loaded

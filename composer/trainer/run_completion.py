@@ -26,7 +26,7 @@ def is_complete(run: Run, end: Time | None) -> bool:
         end: The training time at which ``fit`` is to end, if nothing stops or changes it.
     """
     state = run.state
-    if run.loaded is None or state.train_phase.evaluation_event is not None:
+    if run.state.loaded is None or state.train_phase.evaluation_event is not None:
         return False
     changed = _changed_end(run, end)
     end = end if changed is None else changed
@@ -38,7 +38,7 @@ def is_complete(run: Run, end: Time | None) -> bool:
         return False
     if run.ledger is not None:
         run.ledger.look_up(state)  # which training would do
-    stop = state.stop = run.loaded.stop
+    stop = state.stop = run.state.loaded.stop
     reason = f"having reached {state.timestamp.get(end.unit)}" if stop is None else str(stop)
     message = f"autoresume: this call of fit is already complete, {reason}; not training."
     warnings.warn(message, ComposerWarning, stacklevel=3)
@@ -53,8 +53,8 @@ def discard_recorded_end(run: Run) -> None:
     Args:
         run: The run.
     """
-    if run.loaded is not None:
-        run.loaded = dataclasses.replace(run.loaded, planned_duration=None, stop=None, unevaluated=())
+    if run.state.loaded is not None:
+        run.state.loaded = dataclasses.replace(run.state.loaded, planned_duration=None, stop=None, unevaluated=())
 
 
 @contextlib.contextmanager
@@ -67,14 +67,14 @@ def training(run: Run, *, resumed: bool) -> Generator[None]:
     """
     state = run.state
     state.planned_duration, state.stop = state.max_duration, None
-    if resumed and run.loaded is not None:
+    if resumed and run.state.loaded is not None:
         changed = _changed_end(run, state.max_duration)
         if changed is not None:
-            state.max_duration, state.stop = changed, run.loaded.stop
-        elif run.loaded.stop is not None:
+            state.max_duration, state.stop = changed, run.state.loaded.stop
+        elif run.state.loaded.stop is not None:
             run.logger.notice(
-                f"resumed although {run.loaded.stop}: max_duration is now {state.planned_duration}, and was "
-                f"{run.loaded.planned_duration}"
+                f"resumed although {run.state.loaded.stop}: max_duration is now {state.planned_duration}, and was "
+                f"{run.state.loaded.planned_duration}"
             )
     state.is_fitting = True
     try:
@@ -86,18 +86,18 @@ def training(run: Run, *, resumed: bool) -> Generator[None]:
 def _lacks_evaluation(run: Run, end: Time) -> bool:
     """Return whether an evaluation that is due at the end of training did not complete in the loaded run."""
     state = run.state
-    if run.loaded is None or not run.loaded.unevaluated:
+    if run.state.loaded is None or not run.state.loaded.unevaluated:
         return False
     planned, state.max_duration = state.max_duration, end
     try:
-        return any(one.label in run.loaded.unevaluated for one in due_evaluators(state, Event.FIT_END))
+        return any(one.label in run.state.loaded.unevaluated for one in due_evaluators(state, Event.FIT_END))
     finally:
         state.max_duration = planned
 
 
 def _changed_end(run: Run, planned: Time | None) -> Time | None:
     """Return the changed duration of the loaded run if its planned duration is that of this run; otherwise None."""
-    loaded = run.loaded
+    loaded = run.state.loaded
     if loaded is None or planned is None or loaded.planned_duration != str(planned):
         return None
     return None if loaded.max_duration == loaded.planned_duration else _time(loaded.max_duration)

@@ -155,8 +155,8 @@ def begin_schedules(run: Run) -> None:
     """
     bind(run)
     state, steps = run.state, _steps_to_come(run.state)
-    if run.loaded is not None and not state.schedulers:
-        load_each("schedulers", [], run.loaded.schedulers)  # warns that nothing uses the saved states
+    if run.state.loaded is not None and not state.schedulers:
+        load_each("schedulers", [], run.state.loaded.schedulers)  # warns that nothing uses the saved states
     for scheduler in state.schedulers:
         if not isinstance(scheduler, CompiledSchedule):
             if steps is not None:
@@ -222,8 +222,8 @@ def bind(run: Run) -> None:
         for scheduler in theirs:
             scale_torch_schedule(scheduler, ratio)
     run.unbound_schedules = None
-    if run.loaded is not None:  # a checkpoint was loaded before the schedules were bound
-        load_each("schedulers", state.schedulers, run.loaded.schedulers)
+    if run.state.loaded is not None:  # a checkpoint was loaded before the schedules were bound
+        load_each("schedulers", state.schedulers, run.state.loaded.schedulers)
 
 
 def _steps_to_come(state: State) -> tuple[int, int] | None:

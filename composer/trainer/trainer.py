@@ -526,8 +526,8 @@ class Trainer(TrainerNames):
                 end, _ = self._fit_calls.plan(self.state, duration, scale_schedule_ratio)
             if spin_dataloaders is not None:
                 self._run.options = dataclasses.replace(self._run.options, spin_dataloaders=spin_dataloaders)
-            if self._run.loaded is not None and self._run.loaded.metric_values:
-                set_metric_values(self.state, self._run.loaded.metric_values)  # for evaluators passed to fit
+            if self._run.state.loaded is not None and self._run.state.loaded.metric_values:
+                set_metric_values(self.state, self._run.state.loaded.metric_values)  # for evaluators passed to fit
             is_over = had_ended or (self._fit_calls.is_resumed and run_completion.is_complete(self._run, end))
             self.state.max_duration = end
             if schedulers is not None:  # those of a call that had ended hold for the calls after it, too
@@ -698,7 +698,7 @@ class Trainer(TrainerNames):
     @property
     def _rng_state(self) -> list[dict[str, Any]] | None:
         """The random states of a loaded checkpoint, until training starts; 0.32 test suites read this attribute."""
-        return None if self._run.loaded is None else self._run.loaded.rng
+        return None if self._run.state.loaded is None else self._run.state.loaded.rng
 
     def load_best(self, monitor: str | None = None) -> BestCheckpoint:
         """Load the weights of the best checkpoint that a :class:`.CheckpointSaver` with ``monitor=`` kept.

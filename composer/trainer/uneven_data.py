@@ -96,18 +96,17 @@ class UnevenInputs:
             model: The model, whose gradients are computed in the body.
 
         >>> layer, uneven_inputs = nn.BatchNorm1d(2), UnevenInputs(StepSync())
-        >>> uneven_inputs.is_idle = True
         >>> with uneven_inputs.undone(layer):
         ...     _ = layer(torch.ones(4, 2))
         >>> layer.running_mean, layer.num_batches_tracked
         (tensor([0., 0.]), tensor(0))
         """
         # Copied back rather than disabled: a compiled model keeps its graph.
-        before = [(one, one.clone()) for one in _statistics(model)] if self.is_idle else []
+        before = [(one, one.clone()) for one in _statistics(model)]
         yield
         for statistic, value in before:
             statistic.data.copy_(value)  # not a new version: an optimizer may still need the graph
-        if self.is_idle and self._random_state is not None:
+        if self._random_state is not None:
             self._random_state.restore()
 
     def _broadcast_first_batch(self, counts: StepCounts) -> None:
