@@ -129,6 +129,11 @@ def steps_of(scheduler: LRScheduler) -> int | None:
         return int(untyped.total_steps)
     if name == "CosineAnnealingLR":
         return int(untyped.T_max)
+    if name == "PolynomialLR" or (name == "LinearLR" and untyped.end_factor < untyped.start_factor):
+        return int(untyped.total_iters)  # not a warm-up, after which the learning rate is constant
+    if name == "LambdaLR":  # those of transformers
+        lengths = [getattr(one, "keywords", {}).get("num_training_steps") for one in untyped.lr_lambdas]
+        return lengths[0] if lengths and type(lengths[0]) is int else None
     if name == "SequentialLR":
         last = steps_of(untyped._schedulers[-1])
         return None if last is None else int(untyped._milestones[-1]) + last
@@ -198,14 +203,16 @@ def check_num_steps(scheduler: LRScheduler, every_batch: bool, epochs: int, batc
         return
     name, left = type(scheduler).__name__, made_for - int(scheduler.last_epoch)
     steps, unit, other = (batches, "batch", "epoch") if every_batch else (epochs, "epoch", "batch")
-    # Closer, as a ratio, to the number of steps of the other mode than to that of this one.
-    mistaken = left**2 < epochs * batches if every_batch else left**2 > epochs * batches
+    # Closer, as a ratio, to the number of steps of the other mode than to that of this one. One that has been stepped
+    # was checked when it began, and has few steps left at its end.
+    mistaken = left == made_for and (left**2 < epochs * batches if every_batch else left**2 > epochs * batches)
     remedy = f"Step it with every {other}: step_schedulers_every_batch={not every_batch}"
     if name == "OneCycleLR" and steps > left:
         remedy = f"{remedy}, or make it" if mistaken and every_batch else "Make it"
+        taken = f" after the {made_for - left} that it has taken" if left < made_for else ""
         raise ValueError(
-            f"schedulers: {name} was made for {made_for} steps, but would be stepped {steps} times. {remedy} with "
-            f"total_steps={made_for - left + steps}."
+            f"schedulers: {name} was made for {made_for} steps, but would be stepped {steps} times{taken}. {remedy} "
+            f"with total_steps={made_for - left + steps}."
         )
     if mistaken and epochs < batches:
         warnings.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import pytest
@@ -91,12 +92,38 @@ def warm(steps):
     return theirs.SequentialLR(optimizer, parts, [3])
 
 
-@pytest.mark.parametrize("make", [one_cycle, cosine, warm])
+def polynomial(steps):
+    return theirs.PolynomialLR(sgd(), steps)
+
+
+def decay(steps):
+    return theirs.LinearLR(sgd(), 1.0, 0.0, steps)
+
+
+def _share(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
+    return min(step / num_warmup_steps, 1 - step / num_training_steps)
+
+
+def of_transformers(steps):
+    """As get_linear_schedule_with_warmup of transformers makes it."""
+    return theirs.LambdaLR(sgd(), functools.partial(_share, num_warmup_steps=2, num_training_steps=steps))
+
+
+LONG = [one_cycle, cosine, warm, polynomial, decay, of_transformers]
+
+
+@pytest.mark.parametrize("make", LONG)
 def test_lengths(make) -> None:
     assert steps_of(make(20)) == 20
 
 
-@pytest.mark.parametrize("make", [one_cycle, cosine, warm])
+def test_schedules_without_an_end() -> None:
+    assert steps_of(theirs.LinearLR(sgd(), 0.1, 1.0, 20)) is None  # a warm-up
+    assert steps_of(theirs.LambdaLR(sgd(), lambda step: 0.5)) is None
+    assert steps_of(theirs.LambdaLR(sgd(), functools.partial(max, 0.5))) is None
+
+
+@pytest.mark.parametrize("make", LONG)
 @pytest.mark.parametrize("steps", [10, 12])
 def test_right_lengths_are_silent(make, steps) -> None:
     with warnings.catch_warnings():
@@ -107,7 +134,7 @@ def test_right_lengths_are_silent(make, steps) -> None:
         check_num_steps(theirs.StepLR(sgd(), 5), every_batch=False, epochs=10, batches=1000)
 
 
-@pytest.mark.parametrize("make", [one_cycle, cosine, warm])
+@pytest.mark.parametrize("make", LONG)
 def test_made_for_batches_but_stepped_with_epochs(make) -> None:
     name = type(make(9)).__name__
     message = f"{name} was made for 1000 steps, but is stepped with every epoch, 10 times. Step it with"
@@ -115,7 +142,7 @@ def test_made_for_batches_but_stepped_with_epochs(make) -> None:
         check_num_steps(make(1000), every_batch=False, epochs=10, batches=1000)
 
 
-@pytest.mark.parametrize("make", [cosine, warm])
+@pytest.mark.parametrize("make", [make for make in LONG if make is not one_cycle])
 def test_made_for_epochs_but_stepped_with_batches(make) -> None:
     with pytest.warns(ComposerWarning, match="made for 10 steps, but is stepped with every batch, 1000 times"):
         check_num_steps(make(10), every_batch=True, epochs=10, batches=1000)
@@ -134,5 +161,23 @@ def test_one_cycle_ends() -> None:
     used = one_cycle(10)
     follow(used, 4)
     check_num_steps(used, every_batch=False, epochs=6, batches=600)
-    with pytest.raises(ValueError, match=r"made for 10 steps, but would be stepped 7 times\..* total_steps=11"):
+    expected = (
+        r"made for 10 steps, but would be stepped 7 times after the 4 that it has taken\. Make it with total_steps=11\."
+    )
+    with pytest.raises(ValueError, match=expected):
         check_num_steps(used, every_batch=False, epochs=7, batches=700)
+
+
+def test_a_schedule_that_has_ended_was_stepped_as_intended() -> None:
+    ended = one_cycle(16)
+    follow(ended, 16)
+    with pytest.raises(
+        ValueError, match=r"stepped 8 times after the 16 that it has taken\. Make it with total_steps=24\."
+    ):
+        check_num_steps(ended, every_batch=True, epochs=1, batches=8)
+    for every_batch, steps in ((True, 16), (False, 2)):
+        used = cosine(steps)
+        follow(used, steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_num_steps(used, every_batch=every_batch, epochs=1, batches=8)
