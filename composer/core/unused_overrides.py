@@ -80,7 +80,9 @@ def _messages(cls: type[ComposerModel], *, has_optimizers: bool) -> Iterator[str
             if meant not in there:
                 yield f"{cls.__name__}.{name} is never called. Did you mean {_form(meant)}?"
         elif name in _ELSEWHERE:
-            if not there & set(_ELSEWHERE[name]):
+            # Modules of other libraries have forward too; it is the loss that shows that one is for the trainer.
+            needed = {"loss"} if "loss" in _ELSEWHERE[name] else set(_ELSEWHERE[name])
+            if not there & needed:
                 forms = " and ".join(map(_form, _ELSEWHERE[name]))
                 yield f"{cls.__name__}.{name} is never called by the Trainer. Composer's methods are {forms}."
         elif name in _OPTIMIZERS:

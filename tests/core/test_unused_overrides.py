@@ -50,6 +50,13 @@ def test_methods_that_are_never_called(base, written, said):
     assert message.endswith(said)
 
 
+def test_a_lightning_module_has_forward_too():
+    methods = {"forward": anything, "training_step": anything}
+    (message,) = messages(**methods)
+    assert message.endswith("Composer's methods are forward(self, batch) and loss(self, outputs, batch).")
+    assert messages(**methods, loss=anything) == []  # serves two libraries
+
+
 def test_optimizers_of_the_model():
     for name in ("configure_optimizers", "configure_optimizer"):
         (message,) = messages(has_optimizers=False, **{name: anything})
