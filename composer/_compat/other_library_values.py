@@ -202,8 +202,9 @@ _BY_VALUE: Final[Mapping[str, Callable[[Any, int | None], str]]] = {
     "disable_tqdm": _hidden,
     **dict.fromkeys(
         (
-            "amp", "auto_find_batch_size", "auto_lr_find", "auto_scale_batch_size", "benchmark", "bf16", "cpu",
-            "detect_anomaly", "early_stopping", "ema", "fast_dev_run", "fp16", "gradient_checkpointing", "jit_compile",
+            "amp", "auto_find_batch_size", "auto_lr_find", "auto_scale_batch_size", "benchmark", "bf16", "compile",
+            "cpu", "detect_anomaly", "early_stopping", "ema", "eval_on_start", "fast_dev_run", "fp16",
+            "gradient_checkpointing", "group_by_length", "jit_compile",
             "load_best_model_at_end", "no_cuda", "sync_batchnorm", "terminate_on_nan", "torch_compile", "use_amp",
             "use_cpu", "wandb",
         ),

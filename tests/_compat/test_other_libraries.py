@@ -73,6 +73,8 @@ def test_classes_lead_to_classes() -> None:
         ("save_total_limit", 2, " Use save_num_checkpoints_to_keep=2."),
         ("per_device_train_batch_size", 8, " Use DataLoader(dataset, batch_size=8) as train_dataloader."),
         ("fast_dev_run", True, " Use dry_run=True."),
+        ("processing_class", None, " Use model=HuggingFaceModel(model, tokenizer=...)."),
+        ("compile", True, " Use compile_config={}."),
         ("max_duraton", "1ep", " Did you mean 'max_duration'?"),
         ("qqq", 1, ""),
     ],
@@ -223,7 +225,7 @@ def test_a_slip_is_told_and_an_unrelated_name_is_not(name) -> None:
 @pytest.mark.parametrize(
     "name", ["save_every_hour", "modes_of_it", "prefix", "run", "metric_key_prefix", "profile_memory", "world",
              "log_dir", "load", "save", "interval", "train", "eval", "data_format",
-             "load_in_8bit", "group_by_length", "callable"]
+             "load_in_8bit", "length_column_name", "callable"]
 )  # fmt: skip
 def test_unrelated_names_get_no_guess(name) -> None:
     assert "Did you mean" not in argument_hint(name, THERE)
