@@ -26,7 +26,7 @@ from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.float8_model import prepare_model
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
-from composer.trainer.signals import Interrupted, Interruption, import_for_exit
+from composer.trainer.signals import Interrupted, Interruption
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -258,7 +258,6 @@ class SaveOnStop:
             except KeyboardInterrupt:
                 text = "interrupted by Ctrl-C; nothing was saved, as there is no save_folder"
                 run.logger.notice(text, urgent=True, kind="interruption")
-                import_for_exit()
                 raise
             return
         try:

@@ -50,7 +50,6 @@ class Interrupted(BaseException):
         """
         if self.signum == signal.SIGINT:
             _suppress_traceback()
-            import_for_exit()
             raise _mark_reported(KeyboardInterrupt()) from None
         raise _mark_reported(SystemExit(128 + self.signum)) from None
 
@@ -92,7 +91,8 @@ def import_for_exit() -> None:
     """Import what torch imports at exit, to show compile times.
 
     Some modules, such as those that define named tuples, run code from texts when they are imported. While Python
-    exits, that makes it forget that SIGINT was the reason, and the exit code is 1.
+    exits, that makes it forget that SIGINT was the reason, and the exit code is 1: Ctrl-C then ends one program in a
+    loop of a shell, not the loop.
 
     >>> import_for_exit()
     """

@@ -79,7 +79,7 @@ from composer.trainer.run import LoopOptions, Run
 from composer.trainer.run_ledger import RunLedger
 from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
-from composer.trainer.signals import is_reported
+from composer.trainer.signals import import_for_exit, is_reported
 from composer.trainer.step_sync import StepSync
 from composer.trainer.train_metrics import move_metrics
 from composer.trainer.unknown_names import check_call, no_attribute, raise_if_misplaced, raise_if_unknown
@@ -1027,6 +1027,8 @@ class Trainer(TrainerNames):
         except BaseException as error:
             self.logger.suspend()
             add_notes(error, self.state)
+            if isinstance(error, KeyboardInterrupt):
+                import_for_exit()
             raise
         finally:
             self.logger.deferred = outer

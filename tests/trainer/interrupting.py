@@ -14,13 +14,15 @@ from composer import Callback, Trainer
 from tests import forking
 from tests.common import At, Regression, regression_data
 
+MODES = ("eval", "predict")
+
 
 def interrupt_all(root: str, cases: dict[str, Any]) -> dict[str, int]:
     """Send the signal of each case in the sixth batch of a run; return the statuses of the processes.
 
     Args:
         root: Folder of what they write, a file for each.
-        cases: By name, the name of a signal and arguments of the run.
+        cases: By name, the name of a signal and arguments of the run, or the name of another method to call than fit.
     """
     _train([], progress_bar=False)  # imports here what is imported when it is used, so that no child needs to
     forking.share()
@@ -43,17 +45,20 @@ def _end_as_a_script(path: Path, name: str, arguments: dict[str, Any]) -> None:
         if state.timestamp.batch == 5:
             os.kill(os.getpid(), signal.Signals[name])
 
+    def send_at_once(state: Any) -> None:
+        os.kill(os.getpid(), signal.Signals[name])
+
     try:
-        _train([At("batch_start", send)], **arguments)
+        _train([At("batch_start", send), *(At(f"{mode}_batch_start", send_at_once) for mode in MODES)], **arguments)
     except Exception:  # which the parent's loop would catch
         traceback.print_exc()
     os._exit(99)
 
 
-def _train(callbacks: list[Callback], **arguments: Any) -> None:
+def _train(callbacks: list[Callback], call: str = "fit", **arguments: Any) -> None:
     model = Regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    Trainer(
+    trainer = Trainer(
         model=model,
         train_dataloader=regression_data(),
         optimizers=optimizer,
@@ -61,4 +66,5 @@ def _train(callbacks: list[Callback], **arguments: Any) -> None:
         run_name="night",
         callbacks=callbacks,
         **arguments,
-    ).fit()
+    )
+    getattr(trainer, call)(*([] if call == "fit" else [regression_data()]))

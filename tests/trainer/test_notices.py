@@ -19,7 +19,7 @@ from composer.callbacks import EarlyStopper
 from tests.common import At, classifier, labeled_data, trainer_of
 from tests.forking import Parent
 from tests.loggers.terminal import Terminal, screen
-from tests.trainer.interrupting import interrupt_all
+from tests.trainer.interrupting import MODES, interrupt_all
 
 
 class StopLate(Callback):
@@ -164,6 +164,8 @@ def interrupted(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> Any
             folder = root / f"{name}-{kind}"
             more: dict[str, Any] = {"progress_bar": kind == "bar", "autoresume": kind == "autoresume"}
             cases[folder.name] = (name, {**more, **({} if kind == "nowhere" else {"save_folder": str(folder)})})
+    for call in MODES:
+        cases[f"SIGINT-{call}"] = ("SIGINT", {"call": call, "progress_bar": False})
     statuses = parent.call(interrupt_all, root, cases)
 
     def result(case: str) -> tuple[int, list[str], Path]:
@@ -195,6 +197,13 @@ def test_interruption_without_save_folder_reports_the_loss(interrupted) -> None:
     assert lines.count("interrupted by Ctrl-C; nothing was saved, as there is no save_folder") == 1
     assert lines[-1] == "Raised by At at the event 'batch_start'."  # as Python leaves
     assert interrupted("SIGTERM-nowhere")[:2] == (-signal.SIGTERM, [])  # no one notes it
+
+
+@pytest.mark.parametrize("call", MODES)
+def test_an_interrupted_evaluation_ends_as_any_program(call, interrupted) -> None:
+    status, lines, _ = interrupted(f"SIGINT-{call}")
+    assert status == -signal.SIGINT
+    assert "KeyboardInterrupt" in "".join(lines)
 
 
 @pytest.mark.parametrize(
