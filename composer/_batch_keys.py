@@ -13,12 +13,13 @@ from torch import Tensor
 from composer._containers import is_mapping, is_sequence, rebuild, with_attributes, with_items
 from composer._text import did_you_mean, plural
 
-__all__ = ["BatchKey", "batch_get", "batch_set"]
+__all__ = ["BatchKey", "batch_get", "batch_set", "is_about_key"]
 
 BatchKey: TypeAlias = "int | str | slice | Callable[..., Any] | Sequence[Any]"
 """A key that selects an element of a batch; see :func:`batch_get`."""
 
 _MISSING = object()
+_MARK = "_composer_key_not_found"
 
 
 def batch_get(batch: Any, key: BatchKey) -> Any:
@@ -57,6 +58,21 @@ def batch_get(batch: Any, key: BatchKey) -> Any:
     if value is _MISSING:
         raise _not_found(batch, key)
     return value
+
+
+def is_about_key(error: BaseException) -> bool:
+    """Return whether :func:`batch_get` or :func:`batch_set` raised an exception, as the batch has no such element.
+
+    Args:
+        error: The exception.
+
+    >>> try:
+    ...     batch_get({"image": 1}, 0)
+    ... except KeyError as error:
+    ...     is_about_key(error)
+    True
+    """
+    return hasattr(error, _MARK)
 
 
 def batch_set(batch: Any, key: BatchKey, value: Any) -> Any:
@@ -164,6 +180,12 @@ def _path_step(batch: Any, step: str) -> int | str:
 
 def _not_found(batch: Any, key: Any) -> Exception:
     """Return the error for a key that does not exist in the batch."""
+    error = _missing(batch, key)
+    setattr(error, _MARK, True)
+    return error
+
+
+def _missing(batch: Any, key: Any) -> Exception:
     batch_type = type(batch).__name__
     if isinstance(batch, Mapping):
         names = [str(name) for name in cast("Mapping[Any, Any]", batch)]

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from composer._batch_keys import is_about_key
 from composer._numbers import as_integer
 from composer.core.algorithm import Algorithm
 from composer.core.algorithm_order import AlgorithmPass, warn_of_conflicts
@@ -256,10 +257,20 @@ class Engine:
         except BaseException as error:
             owner = owner_of(handler)
             if owner is not None:
-                error.add_note(f"Raised by {type(owner).__name__} at the event {str(event)!r}.")
+                error.add_note(
+                    f"Raised by {type(owner).__name__} at the event {str(event)!r}.{_key_hint(owner, error)}"
+                )
             raise
         finally:
             planner.traces = outer
+
+
+def _key_hint(owner: object, error: BaseException) -> str:
+    """Return the arguments that tell an algorithm or callback where to find in a batch what it did not find."""
+    names = [f"{name}={getattr(owner, name)!r}" for name in ("input_key", "target_key") if hasattr(owner, name)]
+    if not names or not is_about_key(error):
+        return ""
+    return f" Its keys of the batch are {', '.join(names)}: pass those of your batches."
 
 
 def _check_type(argument: str, listener: Any, cls: type[Hooks]) -> None:

@@ -8,6 +8,7 @@ import textwrap
 import weakref
 
 import pytest
+import torch
 
 from composer.core import Algorithm, Callback, Engine, Event, Logger, LoggerDestination, Trace
 from tests import after_torch
@@ -60,6 +61,23 @@ class TestErrors:
             with pytest.raises(ZeroDivisionError) as caught:
                 Engine(state_of(), **{target: [mine]}).run_event("batch_end")
             assert caught.value.__notes__ == [f"Raised by {base.__name__} at the event 'batch_end'."]
+
+    def test_note_names_the_keys_that_the_batch_lacks(self):
+        from composer.algorithms import LabelSmoothing, MixUp
+
+        batch = {"image": torch.ones(2, 3), "label": torch.zeros(2)}
+        for algorithm, event, keys in (
+            (MixUp(), "before_forward", "input_key=0, target_key=1"),
+            (LabelSmoothing(), "before_loss", "target_key=1"),
+        ):
+            engine = Engine(state_of(), algorithms=[algorithm])
+            engine.state.batch = batch
+            with pytest.raises(KeyError, match="Its keys: image, label") as caught:
+                engine.run_event(event)
+            assert caught.value.__notes__ == [
+                f"Raised by {type(algorithm).__name__} at the event {event!r}. Its keys of the batch are {keys}: pass "
+                "those of your batches."
+            ]
 
     def test_note_on_interrupt(self):
         class Stop(Callback):
