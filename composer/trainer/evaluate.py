@@ -26,6 +26,7 @@ from composer.trainer.schedules import observe_evaluation
 from composer.trainer.train_metrics import (
     compute_across_ranks,
     describe_arrays,
+    metrics_of,
     move_metrics,
     named_values,
     to_metrics_device,
@@ -152,7 +153,7 @@ def set_eval_metrics(state: State, evaluator: Evaluator) -> None:
         evaluator: The evaluator.
     """
     check_sharded_data(evaluator.dataloader.dataloader, state.data_shard, "eval_dataloader")
-    metrics = cast(ComposerModel, state.model).get_metrics(is_train=False)
+    metrics = metrics_of(cast(ComposerModel, state.model), is_train=False)
     state.eval_metrics[evaluator.label] = move_metrics(evaluator.__select__(metrics), state)
     # Replaced, not updated in place: on failure the old mapping is restored.
     state.eval_values = {label: values for label, values in state.eval_values.items() if label != evaluator.label}

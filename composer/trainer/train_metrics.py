@@ -32,6 +32,7 @@ __all__ = [
     "log_last_train_metrics",
     "log_train_metrics",
     "metrics_are_due",
+    "metrics_of",
     "move_metrics",
     "named_values",
     "reset_train_metrics",
@@ -211,6 +212,33 @@ def to_metrics_device(state: State, batch: Batch, outputs: Any) -> tuple[Batch, 
 def _metrics_device(state: State) -> torch.device:
     device = state.device.torch_device
     return device if widest_dtype(device) is torch.float64 else torch.device("cpu")
+
+
+def metrics_of(model: ComposerModel, *, is_train: bool) -> dict[str, Metric]:
+    """Return the metrics of a model by name.
+
+    Args:
+        model: The model.
+        is_train: Whether to return the training metrics, rather than the evaluation metrics.
+
+    Raises:
+        TypeError: ``get_metrics`` of the model returns something else.
+
+    >>> from composer.models import ComposerClassifier
+    >>> sorted(metrics_of(ComposerClassifier(torch.nn.Linear(4, 2), num_classes=2), is_train=True))
+    ['MulticlassAccuracy']
+    """
+    found: Any = model.get_metrics(is_train=is_train)
+    if hasattr(found, "items"):  # a mapping, or torchmetrics' MetricCollection
+        wrong = {name: one for name, one in found.items() if isinstance(one, type) or not hasattr(one, "metric_state")}
+        if not wrong:
+            return found
+        name, value = next(iter(wrong.items()))
+        reason = f"its entry {name!r} is {value!r}, not a torchmetrics.Metric"
+    else:
+        reason = f"got {found!r}"
+    form = "{'accuracy': metric}, or {} for none"
+    raise TypeError(f"{type(model).__name__}.get_metrics(is_train={is_train}) must return {form}; {reason}.")
 
 
 def move_metrics(metrics: dict[str, Metric], state: State) -> dict[str, Metric]:

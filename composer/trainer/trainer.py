@@ -81,7 +81,7 @@ from composer.trainer.run_summary import Summary
 from composer.trainer.short_names import instances
 from composer.trainer.signals import import_for_exit, is_reported
 from composer.trainer.step_sync import StepSync
-from composer.trainer.train_metrics import move_metrics
+from composer.trainer.train_metrics import metrics_of, move_metrics
 from composer.trainer.unknown_names import check_call, no_attribute, raise_if_misplaced, raise_if_unknown
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ class Trainer(TrainerNames):
             self.local_hparams = describe(arguments) if auto_log_hparams else {}
             setup.log_hyperparameters(self._run, self.local_hparams)
             # From the current model: algorithms may have replaced it.
-            metrics = cast(ComposerModel, self.state.model).get_metrics(is_train=True)
+            metrics = metrics_of(cast(ComposerModel, self.state.model), is_train=True)
             self.state.train_metrics = move_metrics(deepcopy(metrics), self.state)
             evaluators = given.as_evaluators(eval_dataloader, eval_interval, eval_subset_num_batches)
             # Callbacks may have added evaluators to the state at INIT.
