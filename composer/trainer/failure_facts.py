@@ -23,8 +23,10 @@ _METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 _TARGETS: Final = ("labels", "label", "targets", "target", "y")
 _MOST: Final = 8  # tensors that a note names
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
-# torch raises exactly these classes; subclasses, which users define, have a different meaning.
-_TORCH_ERRORS: Final = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NotImplementedError)
+# torch and Python raise exactly these classes; subclasses, which users define, have a different meaning.
+_TORCH_ERRORS: Final = (
+    RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, NotImplementedError,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Facts:
     def is_in_library(self) -> bool:
         """Whether the innermost frame is in torch, torchmetrics or this library."""
         return bool(self.frames) and _package(self.frames[-1]) in ("torch", "torchmetrics", "composer")
+
+    @property
+    def is_in_model(self) -> bool:
+        """Whether the innermost frame is a method of the model."""
+        return bool(self.frames) and _owner(self.frames[-1]) is self.model
 
     def takes(self, value: Any) -> bool:
         """Return whether the failed library function had this value (or a tensor with its memory) as an argument.

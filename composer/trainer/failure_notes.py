@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, is_out_of_memory
+from composer.trainer.failure_batches import batch_form, not_a_tensor, one_sample, unpacking
 from composer.trainer.failure_dtypes import devices, input_dtype, target_dtype
 from composer.trainer.failure_facts import Facts, called_method, described, facts_of, target_of, tensors_in
 
@@ -32,7 +33,9 @@ _SHAPE: Final = re.compile(
 _BOUNDS: Final = re.compile(
     r"(target|index) -?\d+ is out of bounds|`target` (?:tensor )?contains|unique values in `target`|class values must"
 )
-_CONTAINER: Final = re.compile(r"must be tensor, not (\w+)$|'(\w+)' object has no attribute")
+_CONTAINER: Final = re.compile(
+    r"must be tensor, not [\w.]+$|'[\w.]+' object has no attribute|invalid combination of arguments - got \((?!tensor)"
+)
 
 
 def add_notes(error: BaseException, state: State) -> None:
@@ -122,17 +125,8 @@ def _arguments(facts: Facts) -> str | None:
         return None
     return (
         f"the trainer calls {forms[called]}, with the full batch, here {described(facts.batch)}, as one argument; "
-        f"unpack it inside: {_unpacking(facts.batch)}."
+        f"unpack it inside: {unpacking(facts.batch)}."
     )
-
-
-def _unpacking(batch: Any) -> str:
-    if isinstance(batch, Mapping):
-        keys = list(batch)[:2]
-        return ", ".join(f"{key} = batch[{key!r}]" for key in keys) or "x = batch['x']"
-    if isinstance(batch, (list, tuple)):
-        return {1: "x, = batch", 2: "x, y = batch"}.get(len(batch), "x = batch[0]")
-    return "x = batch"
 
 
 def _full_batch(facts: Facts) -> str | None:
@@ -146,7 +140,7 @@ def _full_batch(facts: Facts) -> str | None:
     if facts.stage in ("forward", "eval_forward"):
         return (
             f"{facts.stage} gets the full batch, here {described(facts.batch)}, not only the inputs. Unpack them: "
-            f"{_unpacking(facts.batch)}."
+            f"{unpacking(facts.batch)}."
         )
     if facts.stage in ("loss", "update_metric"):
         target = target_of(facts.batch)
@@ -317,6 +311,9 @@ _RULES: Final[tuple[Callable[[Facts], str | None], ...]] = (
     _arguments,
     _attribute,
     _full_batch,
+    not_a_tensor,
+    batch_form,
+    one_sample,
     _nothing_returned,
     _no_graph,
     _integer_loss,
