@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from composer.core.logger import Logger
 from composer.core.model import ComposerModel
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
@@ -69,6 +70,7 @@ def _compiled_call(module: nn.Module) -> Any:
 def _compile(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
     model = cast(ComposerModel, run.state.model)
     if wrapper is not None or config is not None or is_compiled(run):
+        _keep_eager(run.logger)
         # Blocks get marks of their own.
         by_size = (config is None or fuses_loss(config)) and is_compiled_by_size(model, config or {})
         run.dynamic_dims = DynamicDims(dynamic_dims(run.state.algorithms), by_size=by_size)
@@ -107,6 +109,16 @@ def _compile(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None)
     if type(run.strategy) is SingleProcess:
         # Other strategies act before and after the forward pass of the model.
         run.forward_and_loss = torch.compile(_with_own_code(forward_and_loss), **arguments)
+
+
+def _keep_eager(logger: Logger) -> None:
+    """Leave calls of the logger by the model out of its graphs, which they split.
+
+    torch would trace them, and compile the model again in each step, as the number of the step is logged; after eight
+    steps it would run eagerly.
+    """
+    for name in ("log_metrics", "log_hyperparameters", "log_table", "log_images", "upload_file"):
+        setattr(logger, name, torch.compiler.disable(getattr(logger, name)))
 
 
 def _with_own_code(function: Any) -> Any:

@@ -245,3 +245,31 @@ def test_batch_of_one_sample_has_a_separate_graph() -> None:
     """As PyTorch always has it: sizes of 1 are not generalized."""
     data = [cut(batch, size) for batch, size in zip(labeled_data(6, 8), (8, 8, 4, 5, 1, 3), strict=True)]
     assert compiled(dense(), data).steps == [1, 3, 5]
+
+
+@pytest.mark.parametrize("where", ["forward", "loss"])
+def test_a_model_that_logs_is_not_compiled_in_each_step(where: str) -> None:
+    """Its values are those of each step, and the calls of the logger split the graph."""
+
+    def logging(self, *given):
+        result = getattr(ComposerClassifier, where)(self, *given)
+        self.logger.log_metrics({"mine": result.detach().sum(), "size": len(result) if result.ndim else 1})
+        return result
+
+    logs = []
+    for backend in (None, Compiled()):
+        torch.manual_seed(0)
+        model = dense()
+        model.__class__ = type("Logging", (ComposerClassifier,), {where: logging})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        logs.append(Received())
+        config = None if backend is None else {"backend": backend}
+        data = labeled_data(12, 8)
+        Trainer(
+            model=model, train_dataloader=data, max_duration="1ep", optimizers=optimizer, seed=1, progress_bar=False,
+            loggers=logs[-1], compile_config=config, callbacks=[] if backend is None else [Step(backend.tell)],
+        ).fit()  # fmt: skip
+    assert set(backend.steps) == {1}
+    eager, found = (dict(log.series("mine")) for log in logs)
+    assert list(found) == list(range(12))
+    assert found == pytest.approx(eager, rel=1e-4)
