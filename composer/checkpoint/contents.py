@@ -15,6 +15,7 @@ from composer._version import __version__
 from composer.checkpoint.added_groups import add_saved_groups
 from composer.checkpoint.averaged_losses import get_loss_names, get_new_losses, set_loss_names, set_new_losses
 from composer.checkpoint.data_position import get_data_position, set_data_position
+from composer.checkpoint.found_microbatch_sizes import get_microbatch_sizes, set_microbatch_sizes
 from composer.checkpoint.metric_values import get_metric_values, set_metric_values
 from composer.checkpoint.named_states import as_named, by_name, load_each, name_of
 from composer.checkpoint.optimizer_states import class_name, optimizer_state, set_optimizer_state
@@ -354,6 +355,7 @@ STATE_ENTRIES: tuple[StateEntry, ...] = (
     StateEntry("metric_values", get_metric_values, set_metric_values),
     StateEntry("max_duration", _get_max_duration),
     StateEntry("ending", _get_stop_info, _set_evaluated),  # run_completion decides whether it still applies
+    StateEntry("microbatch_sizes", get_microbatch_sizes, set_microbatch_sizes),
     StateEntry("loss_names", get_loss_names, set_loss_names),
     StateEntry("new_losses", get_new_losses, set_new_losses),
     StateEntry("run_name", lambda state: state.run_name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -82,6 +83,32 @@ def _are_new_losses(value: Any) -> bool:
     if not (_are_named(value) and _are_ranks(value.get("ranks"))):
         return False
     return all(map(_is_dtype, [value.get("dtype"), *(dtype for rank in value["ranks"] for dtype in rank.values())]))
+
+
+def _are_microbatch_sizes(value: Any) -> bool:
+    if not _are_ranks(value):
+        return False
+    types = {"limits": list, "largest_batches": list, "room_left": bool, "clean": int, "patience": int}
+    sizes = [one for rank in value for one in rank.values()]
+    return all(
+        _are_named(one)
+        and all(type(one.get(name)) is known for name, known in types.items())
+        and type(one.get("start", "")) in (int, NoneType)
+        and all(map(_is_size_of_shape, [*one["limits"], *one["largest_batches"]]))
+        for one in sizes
+    )
+
+
+def _is_size_of_shape(value: Any) -> bool:
+    """Return whether a value is a pair of the shapes of tensors and a number, or None."""
+    if not isinstance(value, (list, tuple)) or len(cast("list[Any]", value)) != 2:
+        return False
+    shape, size = cast("list[Any]", value)
+    return type(size) in (int, NoneType) and isinstance(shape, (list, tuple)) and all(map(_are_sizes, shape))
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(size) is int for size in cast("list[Any]", value))
 
 
 def _is_dtype(value: Any) -> bool:
@@ -174,6 +201,7 @@ _STATE_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ending": (_is_dict, "a dict"),
     "loss_names": (_are_flags, "a dict of names and booleans"),
     "new_losses": (_are_new_losses, "a dict with the name 'dtype' and the list 'ranks' of names and dtypes"),
+    "microbatch_sizes": (_are_microbatch_sizes, "a list of the microbatch sizes of each rank, by name"),
     "metric_values": (_is_dict, "a dict"),
     "integrations": (_is_dict, "a dict"),
     "metadata": (_is_dict, "a dict"),

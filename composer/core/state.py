@@ -19,6 +19,7 @@ from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.data_spec import DataSpec
 from composer.core.evaluator import Evaluator
 from composer.core.loss_names import LossNames
+from composer.core.microbatch_sizes import MicrobatchSizes
 from composer.core.name_placeholders import check_run_name
 from composer.core.stop_reason import Stop, caller_of_stop
 from composer.core.time import Time, TimeUnit
@@ -100,6 +101,8 @@ class State(StateProgress, StateNames, StateSaved):
         planned_duration: The ``max_duration`` at the start of training, regardless of later changes.
         fit_calls: For each call of ``fit`` of the run so far, the counts at which it began by unit, and the time at
             which it ends; saved in checkpoints.
+        microbatch_sizes: The microbatch sizes that "auto" has found on this rank: of training (``"train"``) and of
+            evaluators (``"eval/<label>"``); saved in checkpoints.
         loss_names: The losses that are averaged over all ranks; empty on one rank, and saved in checkpoints.
         autocast_cache_enabled: Whether autocast caches cast weights until the end of a forward pass.
         float8_by_conversion: Whether, in ``amp_fp8``, the layers are converted to float8 (with torchao), so that the
@@ -168,6 +171,7 @@ class State(StateProgress, StateNames, StateSaved):
         self.rank_zero_seed = rank_zero_seed
         self.fit_calls: list[dict[str, Any]] = []
         self.loss_names = LossNames()
+        self.microbatch_sizes: dict[str, MicrobatchSizes] = {}
         self.run_name_given = bool(run_name)
         self.run_name = check_run_name("run_name", run_name) if run_name else f"run-{time.strftime('%Y%m%d-%H%M%S')}"
         self.device = get_device(_device_of(model) if device is None else device)

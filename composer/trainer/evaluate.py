@@ -11,6 +11,7 @@ from composer.core.data_sharding import check_sharded_data
 from composer.core.evaluator import Evaluator
 from composer.core.event import Event
 from composer.core.interval import IntervalSchedule
+from composer.core.microbatch_sizes import MicrobatchSizes, eval_sizes
 from composer.core.model import ComposerModel
 from composer.core.state import State
 from composer.core.time import TimeUnit
@@ -163,12 +164,12 @@ def _evaluate_batch(run: Run, evaluator: Evaluator, samples: int, *, counts: boo
     """Run one batch through the model and the metrics."""
     state, spec = run.state, evaluator.dataloader
     if evaluator.auto_microbatching:
-        finder = run.auto_evaluations.setdefault(evaluator.label, AutoEvaluation())
+        sizes = state.microbatch_sizes.setdefault(eval_sizes(evaluator.label), MicrobatchSizes())
 
         def evaluate_one(microbatch: Batch) -> None:
             _evaluate_microbatch(run, evaluator, microbatch, counts=counts)
 
-        finder.evaluate(run, evaluator, samples, evaluate_one)
+        AutoEvaluation(sizes).evaluate(run, evaluator, samples, evaluate_one)
         return
     size = evaluator.microbatch_size
     microbatches = spec.__microbatches__(state.batch, size, samples)

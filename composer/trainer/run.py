@@ -23,7 +23,6 @@ from composer.trainer.uneven_data import UnevenInputs
 
 if TYPE_CHECKING:
     from composer.parallel.float8_layers import Float8Settings
-    from composer.trainer.auto_microbatch.evaluation import AutoEvaluation
     from composer.trainer.auto_microbatch.retry import AutoMicrobatch
     from composer.trainer.microbatch_weights import Counts
     from composer.trainer.run_ledger import RunLedger
@@ -86,7 +85,6 @@ class Run:
         batch_counts: What the loss of the current batch averages over, if it could be counted when the batch was
             loaded; None in a single process.
         auto_microbatch: Finds the microbatch size, or None if it is fixed.
-        auto_evaluations: The same for evaluators, by label.
         microbatches_left: Number of microbatches of the current batch left to run on this rank; None before the loss
             weights are all-reduced.
         fetched: The batches of the current step as fetched, in a tuple that is empty before the first; None after the
@@ -128,7 +126,6 @@ class Run:
     user_token_count: Any = None
     batch_counts: Counts | None = None
     auto_microbatch: AutoMicrobatch | None = None
-    auto_evaluations: dict[str, AutoEvaluation] = field(default_factory=dict[str, "AutoEvaluation"])
     microbatches_left: int | None = None
     fetched: tuple[Batch, ...] | None = None
     is_fetching: bool = False

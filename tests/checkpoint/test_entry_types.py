@@ -9,6 +9,7 @@ from composer import State
 from composer.checkpoint import save_checkpoint
 from composer.checkpoint.entry_types import check_entry_types
 from composer.checkpoint.file_format import read
+from composer.core.microbatch_sizes import MicrobatchSizes
 
 
 def test_saved_entries_are_accepted(tmp_path) -> None:
@@ -58,6 +59,17 @@ def test_invalid_new_losses(losses) -> None:
     check_entry_types({"state": {"new_losses": {"dtype": "float32", "ranks": [{}, {"loss/train/aux": "float64"}]}}})
     with pytest.raises(ValueError, match=r"'state/new_losses' is .*, but must be a dict with the name 'dtype'"):
         check_entry_types({"state": {"new_losses": losses}})
+
+
+def test_invalid_microbatch_sizes() -> None:
+    sizes = MicrobatchSizes(start=4)
+    sizes.fail(((3, 8), ()), 8)
+    sound = sizes.state_dict()
+    check_entry_types({"state": {"microbatch_sizes": [{}, {"train": sound, "eval/test": {**sound, "start": None}}]}})
+    wrong = [{"start": "4"}, {"clean": 1.5}, {"room_left": 1}, {"limits": [4]}, {"limits": [[[3], 4]]}]
+    for sizes in [3, [3], [{"train": 3}], [{"train": {}}], *([{"train": {**sound, **part}}] for part in wrong)]:
+        with pytest.raises(ValueError, match=r"'state/microbatch_sizes' is .*, but must be a list of the microbatch"):
+            check_entry_types({"state": {"microbatch_sizes": sizes}})
 
 
 @pytest.mark.parametrize("part", ["ending", "metric_values"])

@@ -23,7 +23,7 @@ Modules:
 - ``first_size``: the estimate.
 - ``batch_rollback``: save and restore what running a batch changes in addition to gradients.
 - ``undo``: snapshot arbitrary objects, and restore their contents in place.
-- ``sizes``: microbatch size cache by batch shape: halving, growing.
+- ``composer.core.microbatch_sizes``: microbatch size cache by batch shape: halving, growing; saved in checkpoints.
 - ``evaluation``: the same for evaluation batches, on each rank separately.
 - ``out_of_memory``: recognize OOM errors of all libraries, and free the memory that a failed attempt holds.
 """

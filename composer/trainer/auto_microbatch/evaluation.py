@@ -8,10 +8,10 @@ from collections.abc import Callable
 from composer import rng
 from composer._containers import copy_containers
 from composer.core.evaluator import Evaluator
+from composer.core.microbatch_sizes import MicrobatchSizes, shape_of
 from composer.core.types import Batch
 from composer.trainer.auto_microbatch.batch_rollback import MetricStates
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, free, is_out_of_memory
-from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, shape_of
 from composer.trainer.run import Run
 
 __all__ = ["AutoEvaluation", "check_auto_evaluation"]
@@ -25,11 +25,14 @@ class AutoEvaluation:
     A microbatch that runs out of memory is split and retried; earlier microbatches stay counted. Each rank finds its
     size separately.
 
-    >>> finder = AutoEvaluation()
+    Args:
+        sizes: The sizes that are known.
+
+    >>> finder = AutoEvaluation(MicrobatchSizes())
     """
 
-    def __init__(self) -> None:
-        self._sizes = MicrobatchSizes()
+    def __init__(self, sizes: MicrobatchSizes) -> None:
+        self._sizes = sizes
 
     def evaluate(self, run: Run, evaluator: Evaluator, samples: int, evaluate_one: Callable[[Batch], None]) -> None:
         """Evaluate on ``state.batch``.

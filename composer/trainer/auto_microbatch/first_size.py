@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from composer import rng
 from composer._module_hooks import module_hooks
 from composer.core.data_spec import DataSpec
+from composer.core.microbatch_sizes import halved
 from composer.devices import MEMORY_STATISTICS
-from composer.trainer.auto_microbatch.sizes import halved
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.compilation import is_compiled
 from composer.trainer.microbatch import named_losses

@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 from composer import dist
 from composer._containers import copy_containers
 from composer.core.data_spec import DataSpec
+from composer.core.microbatch_sizes import TRAIN_SIZES, MicrobatchSizes, Shape, halved, shape_of
 from composer.core.types import Batch
 from composer.parallel.strategy import SingleProcess
 from composer.trainer.auto_microbatch.batch_rollback import BatchRollback
 from composer.trainer.auto_microbatch.first_size import estimated_halvings
 from composer.trainer.auto_microbatch.out_of_memory import ESTIMATE, free, is_out_of_memory
-from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Shape, halved, shape_of
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from composer.trainer.microbatch import finish_accumulation, run_microbatches
 from composer.trainer.microbatch_weights import reduce_loss_weights
@@ -53,6 +53,7 @@ def set_microbatch_size(run: Run, size: int | str | None) -> None:
             run.auto_microbatch, state.microbatch_size = AutoMicrobatch(run), None
     else:
         run.auto_microbatch, state.microbatch_size = None, size
+        state.microbatch_sizes = {name: one for name, one in state.microbatch_sizes.items() if name != TRAIN_SIZES}
 
 
 class AutoMicrobatch:
@@ -79,8 +80,6 @@ class AutoMicrobatch:
         self._size = 0
         self._tries_larger = False
         self._gradients_ready = False
-        # Whether any rank had a larger size left to try in the last batch.
-        self._has_room = False
 
     def train_batch(
         self, run: Run, update: Callable[[Run], None], closure_optimizers: Callable[[Run], Sequence[Optimizer]]
@@ -99,7 +98,7 @@ class AutoMicrobatch:
         if self._sizes is None:
             self._begin(run)
         assert self._sizes is not None
-        self._tries_larger = self._has_room and self._sizes.is_time_to_grow
+        self._tries_larger = self._sizes.room_left and self._sizes.is_time_to_grow
         if (self._tries_larger or not self._has_stepped) and _can_undo(run, closure_optimizers):
             self._update_or_undo(run, update, run.state.batch)
         else:
@@ -124,7 +123,7 @@ class AutoMicrobatch:
         run.strategy.begin_batch()
         self._rollback.save()
         while True:
-            self._shape, size, self._has_room = self._sizes.plan(batch, samples)
+            self._shape, size, self._sizes.room_left = self._sizes.plan(batch, samples)
             if self._tries_larger:
                 size = self._sizes.choose(self._shape, samples, larger=True)
             self._size, state.microbatch_size = size if size < samples else samples, size
@@ -157,12 +156,14 @@ class AutoMicrobatch:
         return loss
 
     def _begin(self, run: Run) -> None:
-        self._sizes = MicrobatchSizes(run.state.microbatch_size)
+        state = run.state
+        is_resumed = TRAIN_SIZES in state.microbatch_sizes or state.microbatch_size is not None
+        self._sizes = state.microbatch_sizes.setdefault(TRAIN_SIZES, MicrobatchSizes(state.microbatch_size))
         if run.step_sync is not None:
             run.strategy.record_collectives()
             if run.strategy.needs_trial_microbatches:
                 self._run_trial_microbatches(run)
-        if run.state.microbatch_size is None:
+        if not is_resumed:
             self._begin_at_estimate(run)
 
     def _begin_at_estimate(self, run: Run) -> None:
@@ -246,7 +247,7 @@ class AutoMicrobatch:
             reduced = torch.tensor([failed, room])
             dist.all_reduce(reduced, "MAX")  # on the host: no device synchronization
             failed, room = reduced.tolist()
-        self._has_room = bool(room)
+        self._sizes.room_left = bool(room)
         if not failed:
             return False
         if failed == 2:

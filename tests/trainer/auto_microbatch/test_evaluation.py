@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from composer import Evaluator
-from composer.trainer.auto_microbatch import sizes as size_cache
+from composer.core import microbatch_sizes as size_cache
 from tests.common import At, Received, Regression, regression_data, trainer_of
 from tests.ranks import Ranks
 

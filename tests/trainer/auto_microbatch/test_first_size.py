@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from composer import ComposerModel
 from composer.algorithms import EMA, BlurPool, GradientClipping, LabelSmoothing, MixUp, SqueezeExcite
+from composer.core import microbatch_sizes as size_cache
 from composer.trainer.auto_microbatch import first_size, retry
-from composer.trainer.auto_microbatch import sizes as size_cache
 from composer.trainer.auto_microbatch.undo import ObjectSnapshot
 from tests.common import At, regression_data, trainer_of, weights_of
 from tests.limited_device import LimitedDevice

@@ -12,7 +12,7 @@ from torch import nn
 
 from composer import Algorithm, DataSpec
 from composer.algorithms import EMA, SAM, GradientClipping
-from composer.trainer.auto_microbatch import sizes as size_cache
+from composer.core import microbatch_sizes as size_cache
 from tests.common import At, Received, Regression, TwoLayers, regression_data, trainer_of, weights
 from tests.simulated_oom import Limit, RunsOut, StepsRunOut, digest, train
 

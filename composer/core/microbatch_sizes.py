@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
 from composer import trees
 from composer.core.types import Batch
 
-__all__ = ["MicrobatchSizes", "Plan", "Shape", "halved", "shape_of"]
+__all__ = ["TRAIN_SIZES", "MicrobatchSizes", "Plan", "Shape", "eval_sizes", "halved", "shape_of"]
 
 Shape = tuple[tuple[int, ...], ...]
+
+TRAIN_SIZES: Final = "train"
+"""The name of the sizes of training in ``state.microbatch_sizes``."""
 
 # Batches without OOM until a larger size is tried; doubled after each failed try.
 _PATIENCE = 64
@@ -50,6 +53,18 @@ def halved(size: int) -> int:
     return max(1, -(-size // 2))
 
 
+def eval_sizes(label: str) -> str:
+    """Return the name of the sizes of an evaluator in ``state.microbatch_sizes``.
+
+    Args:
+        label: Label of the evaluator.
+
+    >>> eval_sizes("test")
+    'eval/test'
+    """
+    return f"eval/{label}"
+
+
 class Plan(NamedTuple):
     """How to split a batch.
 
@@ -73,8 +88,13 @@ class MicrobatchSizes:
     A new shape starts with the size of a known shape that is not larger in any dimension, since a size that was too
     large for that shape is too large for the new one.
 
+    Checkpoints contain them, so that a resumed run splits its batches as the uninterrupted one.
+
     Args:
         start: The initial size, found in an earlier run; None is the full batch.
+
+    Attributes:
+        room_left: Whether any rank had a larger size left to try in the last batch.
 
     >>> sizes, shape = MicrobatchSizes(), ((3, 32, 32),)
     >>> sizes.choose(shape, samples=12)
@@ -85,6 +105,7 @@ class MicrobatchSizes:
     """
 
     def __init__(self, start: int | None = None) -> None:
+        self.room_left = False
         self._start = start
         self._limits: dict[Shape, int | None] = {}
         self._largest_batch: dict[Shape, int] = {}
@@ -183,6 +204,38 @@ class MicrobatchSizes:
             self._set_limit(shape, limit if limit is None else max(limit, size))
         self._clean = 0 if larger else self._clean + 1
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known, as numbers and lists.
+
+        >>> MicrobatchSizes(start=4).state_dict()["start"]
+        4
+        """
+        return {
+            "start": self._start,
+            "limits": [[_as_lists(shape), limit] for shape, limit in self._limits.items()],
+            "largest_batches": [[_as_lists(shape), samples] for shape, samples in self._largest_batch.items()],
+            "room_left": self.room_left,
+            "clean": self._clean,
+            "patience": self._patience,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with what another cache knew.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        >>> sizes, other = MicrobatchSizes(), MicrobatchSizes(start=4)
+        >>> sizes.load_state_dict(other.state_dict())
+        >>> sizes.choose(((3, 32, 32),), samples=12)
+        4
+        """
+        self._start, self.room_left = state["start"], state["room_left"]
+        self._limits = {_as_shape(shape): limit for shape, limit in state["limits"]}
+        self._largest_batch = {_as_shape(shape): samples for shape, samples in state["largest_batches"]}
+        self._clean, self._patience = state["clean"], state["patience"]
+        self._plans.clear()
+
     def _set_limit(self, shape: Shape, limit: int | None) -> None:
         """Record the largest size to use; it may be that of other shapes too."""
         self._limits[shape] = limit
@@ -194,6 +247,16 @@ class MicrobatchSizes:
             return self._limits[shape]
         limits = [limit for known, limit in self._limits.items() if limit is not None and _covers(shape, known)]
         return min(limits, default=self._start)
+
+
+def _as_lists(shape: Shape) -> list[list[int]]:
+    """Return a shape as a checkpoint contains it."""
+    return [list(part) for part in shape]
+
+
+def _as_shape(saved: Sequence[Sequence[int]]) -> Shape:
+    """Return a shape from a checkpoint."""
+    return tuple(tuple(part) for part in saved)
 
 
 def _shapes(batch: Batch) -> tuple[Sequence[int], ...] | None:

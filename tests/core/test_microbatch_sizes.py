@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer.trainer.auto_microbatch.sizes import MicrobatchSizes, Plan, shape_of
+from composer.core.microbatch_sizes import MicrobatchSizes, Plan, shape_of
 
 SMALL, LARGE, OTHER = ((3, 8, 8), ()), ((3, 16, 8), ()), ((64,), ())
 
@@ -116,3 +116,23 @@ def test_plans_tell_batches_apart() -> None:
     assert [sizes.plan(batch, samples).has_room for samples in (8, 4, 8)] == [True, False, True]
     assert sizes.plan({"x": batch[0], "y": batch[1]}, 8).size == 4
     assert sizes.plan((batch[0], batch[1].numpy()), 8) == Plan(((2,),), 8, has_room=False)
+
+
+def test_a_cache_continues_with_what_another_knew() -> None:
+    sizes, other = MicrobatchSizes(start=16), MicrobatchSizes()
+    sizes.fail(SMALL, 12)
+    sizes.fail(SMALL, 8, larger=True)
+    sizes.choose(OTHER, 9)
+    sizes.succeed(SMALL, 4)
+    sizes.room_left = True
+    other.load_state_dict(sizes.state_dict())
+    assert other.state_dict() == sizes.state_dict()
+    assert [other.choose(shape, 32) for shape in (SMALL, LARGE, OTHER)] == [4, 4, 16]
+    waits = []
+    for one in (sizes, other):
+        count = 0
+        while not one.is_time_to_grow:
+            one.succeed(SMALL, 4)
+            count += 1
+        waits.append(count)
+    assert waits == [127, 127]
