@@ -89,8 +89,8 @@ class Event(StrEnum):
 
     ``BEFORE_TRAIN_BATCH`` to ``AFTER_TRAIN_BATCH`` run inside the optimizer's closure, so an optimizer that evaluates
     its closure several times fires them several times. From ``BATCH_END`` on, the timestamp includes the batch. If
-    an iteration length is set, ``ITERATION_END`` and ``ITERATION_CHECKPOINT`` follow the ``EPOCH_CHECKPOINT`` that
-    completes it, and the next epoch begins with ``ITERATION_START``.
+    an iteration length is set, ``ITERATION_END``, the evaluation and ``ITERATION_CHECKPOINT`` follow the
+    ``EPOCH_CHECKPOINT`` that completes it, and the next epoch begins with ``ITERATION_START``.
 
     Names are accepted in any case, including old names.
 

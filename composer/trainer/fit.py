@@ -126,8 +126,14 @@ def _finish_interrupted_evaluation(run: Run) -> None:
     if event == Event.EPOCH_END:
         _evaluate_and_save_epoch(run)
         return
+    if event == Event.ITERATION_END:
+        _evaluate_and_save_iteration(run)
+        _stop_if_interrupted(run)
+        return
     if event == Event.BATCH_END:
         _evaluate_and_save_batch(run)
+    elif run.state.timestamp.batch_in_epoch.value == 0 < run.state.timestamp.epoch_in_iteration.value:
+        _end_iteration_if_complete(run)  # saved at the end of its last epoch
     if event is not None and run.state.finished and phase.iterator is not None and is_at_end(phase):
         _end_epoch(run)  # if training continues, the loop does this
 
@@ -199,11 +205,30 @@ def _evaluate_and_save_epoch(run: Run) -> None:
     Args:
         run: The run.
     """
-    fire = run.engine.run_event
     evaluate_if_due(run, Event.EPOCH_END)
-    fire(Event.EPOCH_CHECKPOINT)
+    run.engine.run_event(Event.EPOCH_CHECKPOINT)
+    _end_iteration_if_complete(run)
+    _stop_if_interrupted(run)
+
+
+def _end_iteration_if_complete(run: Run) -> None:
+    """End the iteration after its last epoch: advance the timestamp, evaluate, save.
+
+    Args:
+        run: The run.
+    """
     if iteration_is_complete(run):
         advance_iteration(run)
-        fire(Event.ITERATION_END)
-        fire(Event.ITERATION_CHECKPOINT)
-    _stop_if_interrupted(run)
+        run.state.train_phase.evaluation_event = Event.ITERATION_END.value
+        run.engine.run_event(Event.ITERATION_END)
+        _evaluate_and_save_iteration(run)
+
+
+def _evaluate_and_save_iteration(run: Run) -> None:
+    """Evaluate and save a checkpoint after an iteration, if due.
+
+    Args:
+        run: The run.
+    """
+    evaluate_if_due(run, Event.ITERATION_END)
+    run.engine.run_event(Event.ITERATION_CHECKPOINT)

@@ -136,7 +136,7 @@ def iteration_is_complete(run: Run) -> bool:
 
 
 def advance_iteration(run: Run) -> None:
-    """Advance the timestamp by one iteration.
+    """Advance the timestamp by one iteration, and refresh the schedules, which may depend on it.
 
     Args:
         run: The run.
@@ -144,6 +144,7 @@ def advance_iteration(run: Run) -> None:
     phase = run.state.train_phase
     run.state.previous_timestamp = phase.timestamp
     phase.timestamp = phase.timestamp.to_next_iteration()
+    refresh_schedules(run)
 
 
 def begin_other_data(run: Run, *, reset_time: bool) -> None:
