@@ -276,13 +276,13 @@ def _get_max_duration(state: State) -> str | None:
 def _get_stop_info(state: State) -> dict[str, Any]:
     stop, planned, loaded = state.stop, state.planned_duration, _continued(state)
     batch, evaluated_at = state.timestamp.batch.value, state.train_phase.evaluated_at
-    evaluated: dict[str, bool] = {}
+    # Also before the end of training, which may come without another batch: they are not to be evaluated again then.
+    evaluated = {label: True for label, at in evaluated_at.items() if at == batch}
     if loaded is not None:
         stop, planned = loaded.stop, loaded.planned_duration
-        evaluated = {label: at == batch for label, at in evaluated_at.items()}
         evaluated |= dict.fromkeys(loaded.unevaluated, False)
-    elif state.evaluators and state.finished:
-        evaluated = {one.label: evaluated_at.get(one.label) == batch for one in state.evaluators}
+    elif state.finished:
+        evaluated |= {one.label: False for one in state.evaluators if one.label not in evaluated}
     found: dict[str, Any] = {} if planned is None else {"planned_duration": str(planned)}
     if state.fit_calls:
         found["fit_calls"] = state.fit_calls

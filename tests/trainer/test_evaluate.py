@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torchmetrics import MeanAbsoluteError, MeanSquaredError
 
-from composer import ComposerModel, DataSpec, Evaluator, Event, Time
+from composer import Callback, ComposerModel, DataSpec, Evaluator, Event, Time
+from composer.checkpoint import save_checkpoint
 from composer.core import TrainerMode
 from composer.warnings import ComposerWarning
 from tests.common import (
@@ -354,3 +357,19 @@ def test_metrics_may_compute_sparse_tensors() -> None:
     for label in ("train", "eval"):
         dense, sparse = (log.series(f"metrics/{label}/Pair/{kind}") for kind in ("dense", "sparse"))
         assert dense == sparse != []
+
+
+@pytest.mark.parametrize("event", ["batch_checkpoint", "epoch_end"])
+def test_an_evaluation_after_the_last_batch_is_not_repeated_in_a_resumed_run(event: str, tmp_path) -> None:
+    """Training ends with the epoch, without another batch."""
+
+    def evaluated(*callbacks: Callback, **arguments: Any) -> list[int]:
+        seen = At("eval_end", lambda state: int(state.timestamp.batch))
+        data = {"eval_dataloader": regression_data(1), "eval_interval": "2ba"}
+        trainer_of(max_duration="2ep", callbacks=[seen, *callbacks], **data, **arguments).fit()
+        return seen.found
+
+    save = At(event, lambda state: save_checkpoint(state, tmp_path / "{batch}.pt"))
+    assert evaluated(save) == [2, 4, 6, 8]
+    assert evaluated(load_path=str(tmp_path / "4.pt")) == [6, 8]
+    assert evaluated(load_path=str(tmp_path / "8.pt")) == []
