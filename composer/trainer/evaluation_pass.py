@@ -10,10 +10,12 @@ import itertools
 import time
 import warnings
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import torch
 
 from composer import rng
+from composer.core.data_sharding import samplers_of
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.eval_mode import model_eval_mode
@@ -128,7 +130,8 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
 
     On exit, restores the state's phase, batch, outputs and loss, the mode of each module and the random state, so that
     training does not depend on how often it is evaluated; checkpoints that are saved meanwhile have the random state
-    from before.
+    from before. Generators that the user gave to the loader or its samplers are restored too: each evaluation has the
+    same order, also in a resumed run, whose generators begin anew.
 
     Args:
         run: The run.
@@ -149,12 +152,30 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
     weights = contextlib.nullcontext() if state.replicas is None else state.replicas.evaluation_weights()
     try:
         state.rng_before_evaluation = rng_before or rng.get_local_rng_state()
-        with weights, model_eval_mode(state.model), rng.preserve_rng_state(), torch.no_grad():
+        with (
+            weights,
+            model_eval_mode(state.model),
+            rng.preserve_rng_state(),
+            _preserved_generators(spec.dataloader),
+            torch.no_grad(),
+        ):
             yield EvaluationPass(run, phase)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
         state.rng_before_evaluation = rng_before
         state.metric_outputs = {}
+
+
+@contextlib.contextmanager
+def _preserved_generators(loader: Any) -> Generator[None]:
+    """Restore the generators of a loader and its samplers at the end."""
+    found = [getattr(one, "generator", None) for one in (loader, *samplers_of(loader))]
+    before = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+    try:
+        yield
+    finally:
+        for generator, state in before:
+            generator.set_state(state)
 
 
 def _watch(phase: Phase) -> LongEpochWatch:
@@ -170,7 +191,12 @@ def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
     epoch_iterators = spec.__epoch_iterators__(state.rank_zero_seed, state.data_shard)
 
     def begin() -> Iterator[Batch]:
-        batches = iterate(loader) if state.data_shard.size == 1 else epoch_iterators.begin(epoch=0)
+        if state.data_shard.size > 1:
+            batches = epoch_iterators.begin(epoch=0)
+        else:
+            if state.train_dataloader is not loader and callable(begin_at := getattr(loader, "set_epoch", None)):
+                begin_at(0)  # the same samples in each evaluation, as on several ranks
+            batches = iterate(loader)
         if state.phase.length is None:
             source = batches.source if isinstance(batches, EpochIterator) else batches
             raise_if_infinite(f"Iterating over the data {state.phase.label!r}", source, _REMEDY)
