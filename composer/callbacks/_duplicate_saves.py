@@ -24,6 +24,7 @@ class SavePoint:
         stop: What ended the run before its duration, or None.
         evaluations: Number of evaluations completed.
         makes_up_evaluation: Whether they are those that the loaded checkpoint lacks, after training had ended.
+        in_round: Whether replicas that train apart (:class:`.Replicas`) differ; the end of training synchronizes them.
 
     >>> before, after = SavePoint(4, None, 1), SavePoint(4, None, 2)
     >>> after.is_saved_by(before), after.is_saved_by(before, at_end=True)
@@ -34,6 +35,7 @@ class SavePoint:
     stop: Stop | None
     evaluations: int
     makes_up_evaluation: bool = False
+    in_round: bool = False
 
     @classmethod
     def of(cls, state: State) -> SavePoint:
@@ -43,7 +45,8 @@ class SavePoint:
             state: The state of the run.
         """
         batch, phase = int(state.timestamp.count(TimeUnit.BATCH)), state.train_phase
-        return cls(batch, state.stop, state.evaluations, phase.makes_up_evaluation)
+        in_round = state.replicas is not None and state.replicas.synchronized is not None
+        return cls(batch, state.stop, state.evaluations, phase.makes_up_evaluation, in_round)
 
     def is_saved_by(self, last: SavePoint | None, *, at_end: bool = False) -> bool:
         """Return whether the last checkpoint makes a checkpoint of this moment redundant.

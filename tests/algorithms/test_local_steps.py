@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from composer import dist
 from composer.algorithms import DiLoCo, LocalSGD, _background_average
 from composer.algorithms._pseudo_gradients import decode, encode
+from composer.warnings import ComposerWarning
 from tests.algorithms.low_communication import (
     BATCH,
     Seen,
@@ -23,8 +25,9 @@ from tests.algorithms.low_communication import (
     make_normed,
     make_sgd,
     trainer_with,
+    weights_now,
 )
-from tests.common import regression_data
+from tests.common import At, regression_data
 from tests.ranks import Ranks
 
 
@@ -272,3 +275,36 @@ def test_arguments() -> None:
     for value in (True, "", "soon", None):
         with pytest.raises((TypeError, ValueError), match="overlap"):
             DiLoCo(overlap=value)
+
+
+def started_again(method: str, folder: str) -> list[Any]:
+    """The weights of a run that is stopped within a round, and those of the same command, which has nothing to do."""
+
+    def stop(state: Any) -> None:
+        if state.timestamp.batch == 4:
+            state.stop_training(everywhere=True, reason="enough")
+
+    found: list[Any] = []
+    for _ in range(2):
+        trainer = trainer_with(
+            {"DiLoCo": DiLoCo, "LocalSGD": LocalSGD}[method](3),
+            callbacks=At("batch_end", stop),
+            save_folder=folder,
+            save_interval="1ba",
+            autoresume=True,
+            run_name="night",
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "autoresume: this call of fit is already complete", ComposerWarning)
+            trainer.fit()
+        found.append((int(trainer.state.timestamp.batch), weights_now(trainer.state)))
+        trainer.close()
+    return found
+
+
+@pytest.mark.parametrize("method", ["DiLoCo", "LocalSGD"])
+def test_the_last_checkpoint_of_a_stopped_run_is_after_its_last_round(method: str, tmp_path, two_ranks: Ranks) -> None:
+    (first, again), (other, other_again) = two_ranks.run(started_again, method, str(tmp_path))
+    assert [one[0] for one in (first, again, other, other_again)] == [4] * 4
+    for one in (again, other, other_again):
+        assert not list(differing(one[1], first[1]))
