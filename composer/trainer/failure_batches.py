@@ -18,7 +18,9 @@ _NOT_TENSOR: Final = re.compile(
     r"must be tensor, not [\w.]+$|object has no attribute|invalid combination of arguments - got \("
 )
 # Messages of Python and torch, in lower case.
-_BY_NAME: Final = re.compile(r"(tuple|list) indices must be integers or slices, not str|are valid indices \(got str\)")
+_BY_NAME: Final = re.compile(
+    r"(tuple|list) indices must be integers or slices, not str|are valid indices \(got str\)|invalid data type 'str'"
+)
 _COUNT: Final = re.compile(r"too many values to unpack|not enough values to unpack")
 _METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 

@@ -44,6 +44,7 @@ def mine(**methods) -> Net:
     return type("Mine", (Net,), methods)()
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # torch, of a tensor indexed by text
 @pytest.mark.parametrize(
     ("model", "loader", "expected"),
     [
