@@ -138,9 +138,11 @@ def _remedy(value: Any) -> str:
             f"text, such as {first!r}, not a tensor. Give class indices or token ids instead, in the dataset or in the "
             f"collate_fn of the loader."
         )
-    if hasattr(value, "ndim") and hasattr(value, "shape"):
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, Sequence):
+        sizes = tuple(cast("Sequence[int]", shape))
         return (
-            f"a {type(value).__module__.partition('.')[0]} array of shape {tuple(value.shape)}, not a tensor. Convert "
+            f"a {type(value).__module__.partition('.')[0]} array of shape {sizes}, not a tensor. Convert "
             f"it in the data, torch.from_numpy(x), or use a DataLoader, which does."
         )
     return f"{described(value)}, not a tensor. Make it one, torch.as_tensor(x), in the dataset or in the collate_fn."
