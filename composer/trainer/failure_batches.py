@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from torch import Tensor
 
 from composer._text import first_of
-from composer.trainer.failure_facts import Facts, described, tensors_in
+from composer.trainer.failure_facts import METHODS, Facts, described, tensors_in
 
 __all__ = ["batch_form", "not_a_tensor", "one_sample", "unpacking"]
 
@@ -22,7 +22,6 @@ _BY_NAME: Final = re.compile(
     r"(tuple|list) indices must be integers or slices, not str|are valid indices \(got str\)|invalid data type 'str'"
 )
 _COUNT: Final = re.compile(r"too many values to unpack|not enough values to unpack")
-_METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 
 
 def unpacking(batch: Any) -> str:
@@ -54,7 +53,7 @@ def batch_form(facts: Facts) -> str | None:
     >>> from composer.trainer.failure_facts import facts_of
     >>> batch_form(facts_of(OSError("No space left on device"), State(model=torch.nn.Linear(1, 1))))
     """
-    if facts.stage not in _METHODS or not facts.is_in_model:
+    if facts.stage not in METHODS or not facts.is_in_model:
         return None  # the entries are not taken in the method itself
     frame, batch, error = facts.frames[-1], facts.batch, facts.error
     name = next((name for name, value in frame.f_locals.items() if value is batch), "")
@@ -105,7 +104,7 @@ def not_a_tensor(facts: Facts) -> str | None:
     >>> not_a_tensor(facts_of(OSError("No space left on device"), State(model=torch.nn.Linear(1, 1))))
     """
     error, batch = facts.error, facts.batch
-    if facts.stage not in _METHODS or not isinstance(error, (TypeError, AttributeError)):
+    if facts.stage not in METHODS or not isinstance(error, (TypeError, AttributeError)):
         return None
     if not _NOT_TENSOR.search(facts.text):
         return None

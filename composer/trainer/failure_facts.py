@@ -17,9 +17,9 @@ from composer.core.model import ComposerModel
 if TYPE_CHECKING:
     from composer.core.state import State
 
-__all__ = ["Facts", "called_method", "described", "facts_of", "target_of", "tensors_in"]
+__all__ = ["METHODS", "Facts", "called_method", "described", "facts_of", "target_of", "tensors_in"]
 
-_METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
+METHODS: Final = ("forward", "eval_forward", "loss", "update_metric")
 _TARGETS: Final = ("labels", "label", "targets", "target", "y")
 _MOST: Final = 8  # tensors that a note names
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
@@ -146,7 +146,7 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
     """Return the method of the model that failed, with its batch and outputs."""
     batch, outputs = getattr(state, "batch", None), getattr(state, "outputs", None)
     # Also by code object: a function with a different name may have been assigned.
-    methods = {getattr(getattr(type(state.model), name, None), "__code__", None): name for name in _METHODS}
+    methods = {getattr(getattr(type(state.model), name, None), "__code__", None): name for name in METHODS}
     for position, frame in reversed(list(enumerate(frames))):
         owner, given = _owner(frame), _arguments(frame)
         name = methods.get(frame.f_code, frame.f_code.co_name)
@@ -155,7 +155,7 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
             continue
         if in_backward:
             return "backward", batch, outputs
-        if name in _METHODS and isinstance(owner, ComposerModel):
+        if name in METHODS and isinstance(owner, ComposerModel):
             if name == "loss" and len(given) > 1:
                 return name, given[1], given[0]
             if name == "update_metric" and len(given) > 1:
@@ -169,7 +169,7 @@ def _stage(frames: Sequence[FrameType], error: Exception, state: State) -> tuple
         return "forward", batch, outputs
     # A call with the wrong arguments never enters the method.
     called = called_method(error)
-    is_ours = called in _METHODS and bool(frames) and _package(frames[-1]) == "composer"
+    is_ours = called in METHODS and bool(frames) and _package(frames[-1]) == "composer"
     return called if is_ours else None, batch, outputs
 
 
