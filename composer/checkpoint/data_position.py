@@ -13,7 +13,6 @@ from composer.core.epoch_iterator import EpochIterator
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:
-    from composer.core.epoch_iterators import EpochIterators
     from composer.core.phase import Phase
     from composer.core.state import State
 
@@ -60,24 +59,16 @@ def _position_of(phase: Phase) -> dict[str, Any] | None:
     iterators, everywhere = phase.epoch_iterators, is_gathered_everywhere()
     if iterators is not None and isinstance(phase.iterator, EpochIterator):
         done, uncounted = int(phase.timestamp.sample_in_epoch), phase.num_fetched if phase.in_step else 0
-        sized = _is_sized(phase, iterators, phase.batches_loaded)
+        sized = phase.is_sized(phase.batches_loaded)
         _warn_in_step(phase, phase.iterator, uncounted)
         position = iterators.position(phase.iterator, done, uncounted=uncounted, sized=sized, everywhere=everywhere)
         return {**position, "begun": True} if _has_begun(phase, phase.iterator, uncounted) else position
     if iterators is not None and phase.last_epoch is not None and iterators.loader is phase.loader.dataloader:
         if isinstance(phase.last_epoch, dict):
             return phase.last_epoch
-        sized = _is_sized(phase, iterators, phase.last_epoch[2])
+        sized = phase.is_sized(phase.last_epoch[2])
         return iterators.position_after(*phase.last_epoch, sized=sized, everywhere=everywhere)
     return phase.resume_position if phase.iterator is None else None  # loaded, but training has not resumed yet
-
-
-def _is_sized(phase: Phase, iterators: EpochIterators, batches: int) -> bool:
-    """Return whether the number of batches determines where the epoch ends, of which so many are done.
-
-    The data may end before ``train_subset_num_batches``, which is the length of the phase also if the loader has none.
-    """
-    return phase.length is not None and (iterators.length is not None or batches >= phase.length)
 
 
 def _has_begun(phase: Phase, iterator: EpochIterator, uncounted: int) -> bool:

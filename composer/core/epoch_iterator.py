@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import logging
@@ -13,7 +14,7 @@ from composer import rng
 from composer.core.first_batch_rng import FirstBatchRNG, are_same
 from composer.core.types import Batch
 
-__all__ = ["EpochIterator", "counts_samples"]
+__all__ = ["EpochIterator", "counts_samples", "has_state_dict"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class EpochIterator:
         # Batches to yield again, last to first; those after them come from what was fetched ahead, or the iterator.
         self._again: list[Batch] = []
         self._ahead: _Ahead | None = None
+        self._held: dict[str, Any] | None = None
 
     def __iter__(self) -> EpochIterator:
         """Return itself."""
@@ -162,6 +164,47 @@ class EpochIterator:
         self._again, self._ahead = [], None
         self._iterator = self._source = _LazyIterator(begin)
 
+    def hold(self, sample: int, *, uncounted: int = 0, sized: bool = True) -> tuple[dict[str, Any], int]:
+        """Fetch nothing until :meth:`continue_at`, so that other code can iterate over the same stateful data.
+
+        Return the position, as :meth:`state_dict` does, and the number of batches that were fetched after it: batches
+        that were fetched and not yielded yet are kept.
+
+        Args:
+            sample: As for :meth:`state_dict`.
+            uncounted: Number of yielded batches that ``sample`` does not count.
+            sized: As for :meth:`state_dict`.
+        """
+        is_counting = counts_samples(self._stateful)
+        if is_counting:
+            state = self._stateful.state_dict(sample, True)
+        elif self._ahead is not None and self._ahead.batches:
+            state = self._ahead.state
+        else:
+            state = copy.deepcopy(self._stateful.state_dict())
+        sized = sized or getattr(self._stateful, "__state_has_end__", False)
+        position = {"kind": self.resume_by, "state": state}
+        if self._ended or (not sized and self._is_over(state)):
+            position["over"] = True
+        fetched = int(self._ahead is not None and bool(self._ahead.batches))
+        if is_counting:
+            fetched += uncounted + len(self._again)
+        self._iterator = self._source = iter(())  # the old one shares the data, and must not change them later
+        self._held = position
+        return position, fetched
+
+    def continue_at(self, source: Iterator[Batch], fetched: int) -> None:
+        """Continue with an iterator at the position that :meth:`hold` returned.
+
+        Args:
+            source: The iterator.
+            fetched: Number of its first batches to leave out, which were fetched before.
+        """
+        for _ in itertools.islice(source, fetched):
+            pass
+        self._iterator = self._source = source
+        self._held = None
+
     def stop(self) -> None:
         """Fetch no more batches, and release the workers."""
         self._iterator = iter(())
@@ -189,6 +232,8 @@ class EpochIterator:
         )
         if self._stateful is None:
             return position
+        if self._held is not None:  # other code iterates over the data
+            return self._held
         state = {**position, "state": self._state(sample, uncounted)}
         # Once that data has ended, while other ranks still have batches, its state is that of the next epoch.
         sized = sized or (not self._ended and getattr(self._stateful, "__state_has_end__", False))
@@ -290,3 +335,15 @@ def counts_samples(dataset: Any) -> bool:
     """
     parameters = inspect.signature(dataset.state_dict).parameters.values()
     return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) == 2
+
+
+def has_state_dict(stateful: Any) -> bool:
+    """Return whether a loader or dataset has a state that can be saved and loaded.
+
+    Args:
+        stateful: The loader or dataset.
+
+    >>> has_state_dict(torch.nn.Linear(1, 1)), has_state_dict([1, 2])
+    (True, False)
+    """
+    return callable(getattr(stateful, "state_dict", None)) and callable(getattr(stateful, "load_state_dict", None))

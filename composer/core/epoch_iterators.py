@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,15 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from composer import dist, rng
 from composer._text import plural
-from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded, samplers_of
-from composer.core.epoch_iterator import EpochIterator, counts_samples
+from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
+from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
+from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.loader_workers import iterate, lend, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
+from composer.core.shared_data import positioned
 from composer.core.types import Batch
 
-__all__ = ["EpochIterators", "agree_on_seed", "set_epoch"]
+__all__ = ["EpochIterators"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,10 @@ class EpochIterators:
         shard_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
         fetch_again: Whether a batch that was fetched ahead of a checkpoint is fetched again, if it used random numbers
             other than those that it would use when it is needed.
+        keeps_start: Whether to keep the state of the data before the first epoch, if its iterators begin where it is.
+
+    Attributes:
+        start: That state, in a tuple; empty if none was kept.
 
     >>> next(
     ...     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
@@ -61,18 +67,20 @@ class EpochIterators:
     shard: DataShard = FULL_SHARD
     shard_batches: bool = False
     fetch_again: bool = True
+    keeps_start: bool = False
     _sharded: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
+    start: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
     def resume_by(self) -> str:
         """How an epoch is resumed: "loader", "dataset", "indices" or "replay"."""
         dataset = getattr(self.loader, "dataset", None)
-        if _has_state_dict(dataset) and counts_samples(dataset):
+        if has_state_dict(dataset) and counts_samples(dataset):
             return "dataset"  # before the loader's, which may be valid only for the current number of ranks
-        if _has_state_dict(self.loader):
+        if has_state_dict(self.loader):
             return "loader"
         by_index = type(self.loader) is DataLoader and not isinstance(dataset, IterableDataset)
-        if _has_state_dict(dataset) and not (by_index or self._has_workers):
+        if has_state_dict(dataset) and not (by_index or self._has_workers):
             return "dataset"
         # A custom loader class may do more than fetch the indices of its sampler.
         return "indices" if by_index else "replay"
@@ -123,6 +131,8 @@ class EpochIterators:
             ValueError: The loader is resumed in another way than the saved one, or its position cannot be restored on
                 this number of ranks.
         """
+        if self.keeps_start and not self.start and (data := positioned(self.loader)) is not None:
+            self.start = (copy.deepcopy(data.state_dict()),)
         set_epoch(self.loader, epoch)
         resume_by = self.resume_by
         if saved is not None and saved["kind"] == "any":
@@ -139,7 +149,7 @@ class EpochIterators:
         if resume_by == "replay":
             return self._by_replay(batch, saved)
         stateful = self.loader if resume_by == "loader" else self.loader.dataset
-        if resume_by == "indices" and (self._has_workers or not _has_state_dict(stateful)):
+        if resume_by == "indices" and (self._has_workers or not has_state_dict(stateful)):
             stateful = None
         if saved is not None and stateful is not None and "state" in saved:
             stateful.load_state_dict(saved["state"])
@@ -165,7 +175,7 @@ class EpochIterators:
         """
         if not self.fetch_again or self._has_workers or not self.is_per_rank:
             return False
-        return not isinstance(self.loader, DataLoader) or _has_state_dict(self.loader.dataset)
+        return not isinstance(self.loader, DataLoader) or has_state_dict(self.loader.dataset)
 
     def _restart(self, stateful: Any, state: Any) -> Iterator[Batch]:
         stateful.load_state_dict(copy.deepcopy(state))  # a checkpoint may contain that object
@@ -284,6 +294,43 @@ class EpochIterators:
             return False
         return True
 
+    def hold(
+        self, current: EpochIterator, epoch: int, batch: int, sample: int, *, uncounted: int = 0, sized: bool = True
+    ) -> Callable[[], None]:
+        """Stop an iterator, so that other code can iterate over the same stateful data; return what continues it.
+
+        Args:
+            current: The iterator.
+            epoch: Number of its epoch.
+            batch: Number of batches of the epoch that are done.
+            sample: As for :meth:`position`.
+            uncounted: As for :meth:`position`.
+            sized: As for :meth:`position`.
+        """
+        position, fetched = current.hold(sample, uncounted=uncounted, sized=sized)
+        saved = {**position, "ranks": [position] * self.shard.size}
+        if saved.get("over") and self.resume_by == "dataset" and counts_samples(self.loader.dataset):
+            return lambda: current.continue_at(iter(()), 0)  # the number of the next epoch says where it begins
+        return lambda: current.continue_at(self.begin(epoch, batch, saved).source, fetched)
+
+    def hold_start(self) -> Callable[[], object]:
+        """Return what restores the position in stateful data before the first epoch."""
+        if (data := positioned(self.loader)) is None:
+            return lambda: None
+        state = copy.deepcopy(data.state_dict())
+        return lambda: data.load_state_dict(state)
+
+    def return_to_start(self, current: EpochIterator | None) -> None:
+        """Return stateful data to its start, or to that of the current epoch, for another iterator that begins there.
+
+        Args:
+            current: The held iterator of the current epoch, if any.
+        """
+        if self.start:
+            positioned(self.loader).load_state_dict(copy.deepcopy(self.start[0]))
+        elif current is not None and self.resume_by == "dataset" and counts_samples(dataset := self.loader.dataset):
+            dataset.load_state_dict(dataset.state_dict(0, True))
+
     def lend_workers(self, current: EpochIterator | None, epoch: int, batch: int) -> None:
         """Let the user's loader use the persistent workers until the next batch is requested.
 
@@ -342,53 +389,9 @@ class EpochIterators:
         return EpochIterator("replay", iterator, start=saved["rng"], fetched=True)
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch of a loader, its dataset and its samplers, as far as they take one.
-
-    Args:
-        loader: The loader.
-        epoch: Number of the epoch that begins, from 0.
-
-    >>> from torch.utils.data.distributed import DistributedSampler
-    >>> loader = DataLoader([1, 2], sampler=DistributedSampler([1, 2], num_replicas=1, rank=0))
-    >>> set_epoch(loader, 3)
-    >>> loader.sampler.epoch
-    3
-    """
-    # Outer samplers after those that they wrap, whose epoch they may set themselves.
-    objects: list[Any] = [*reversed(samplers_of(loader)), getattr(loader, "dataset", None)]
-    for each in {id(one): one for one in (*objects, loader)}.values():
-        if callable(method := getattr(each, "set_epoch", None)):
-            method(epoch)
-        elif type(getattr(each, "next_epoch", None)) is int:
-            each.next_epoch = epoch
-
-
-def agree_on_seed(order: SampleOrder) -> None:
-    """Broadcast the seed of the user's generator, which may differ among ranks; all ranks must call this.
-
-    Args:
-        order: The sample order of the loader; its ``generator_seed`` is set.
-
-    >>> loader = DataLoader([1, 2], shuffle=True, generator=torch.Generator().manual_seed(5))
-    >>> order = SampleOrder(loader)
-    >>> agree_on_seed(order)  # on one rank nothing changes
-    >>> order.generator_seed
-    5
-    """
-    if order.num_ranks > 1 and not order.is_data_sharded:
-        generator_seed = [order.generator_seed]
-        dist.broadcast_object_list(generator_seed)
-        order.generator_seed = generator_seed[0]
-
-
 _BY = {
     "loader": "the state_dict of the loader",
     "dataset": "the state_dict of the dataset",
     "indices": "the indices of a torch DataLoader",
     "replay": "fetching earlier batches again",
 }
-
-
-def _has_state_dict(stateful: Any) -> bool:
-    return callable(getattr(stateful, "state_dict", None)) and callable(getattr(stateful, "load_state_dict", None))

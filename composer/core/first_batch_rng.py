@@ -45,6 +45,14 @@ class FirstBatchRNG:
         """
         self.state, self._loader, self._is_loaded = None if state is None else dict(state), None, state is not None
 
+    def state_for(self, loader: Any) -> dict[str, Any] | None:
+        """Return the random state before the first batch of a loader, if that was recorded or repeated.
+
+        Args:
+            loader: The loader.
+        """
+        return self.state if self._loader is loader else None
+
     def record(self, loader: Any, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return the batches; if they are the first of a loader, record the random state before the first batch.
 

@@ -109,6 +109,17 @@ class Phase:
         """Number of steps per epoch, or None if unknown, also because the number of joined batches changes."""
         return None if self.joins_batches else self.length
 
+    def is_sized(self, batches: int) -> bool:
+        """Return whether the number of batches determines where the epoch ends, of which so many are done.
+
+        The data may end before ``train_subset_num_batches``, which is :attr:`length` also if the loader has none.
+
+        Args:
+            batches: Number of batches that are done.
+        """
+        has_length = self.epoch_iterators is not None and self.epoch_iterators.length is not None
+        return self.length is not None and (has_length or batches >= self.length)
+
     @property
     def epochs_trained(self) -> float:
         """Number of epochs trained, with the fraction of the current one if the length of an epoch is known."""

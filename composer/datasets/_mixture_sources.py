@@ -11,7 +11,8 @@ from composer._text import plural
 from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.data_spec import ensure_data_spec
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.epoch_iterators import EpochIterators, agree_on_seed, set_epoch
+from composer.core.epoch_iterators import EpochIterators
+from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.infinite_data import infinite_reason
 from composer.core.loader_workers import iterate
 from composer.core.random_order import mix_seed

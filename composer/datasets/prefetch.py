@@ -65,6 +65,7 @@ class DevicePrefetcher:
         seed: int = 0,
         transform: Callable[[Batch], Batch] | None = None,
     ) -> None:
+        self.__loaders__ = [loader]  # which share the position
         self.loader, self.transform = loader, callable_or_none("transform", transform)
         self.seed = whole_number("seed", seed, minimum=None)
         self.device = default_device() if device is None else torch.device(device)

@@ -7,6 +7,7 @@
 - ``run``: the state, engine, strategy and progress that all loops share.
 - ``fit``: the training loop over epochs and batches.
 - ``batch_loading``: fetch batches, transfer them to the device, count samples and tokens.
+- ``training_data``: begin, resume and end epochs; keep the position while the same data is evaluated.
 - ``step``, ``optimizer_calls``: one optimizer step per batch; fp16 loss scaling; optimizers without their spans.
 - ``microbatch``, ``microbatch_weights``: gradient accumulation, and the loss weight of each microbatch.
 - ``zero_weight``: mask the gradients of microbatches without valid targets.

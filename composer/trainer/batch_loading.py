@@ -1,4 +1,4 @@
-"""Fetch training batches: iterate over the epochs of the data, transfer to the device, count samples and tokens."""
+"""Fetch training batches: iterate over an epoch of the data, transfer to the device, count samples and tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import cast
 
 import torch
 
-from composer import dist, trees
+from composer import trees
 from composer._containers import copy_containers
 from composer.core.data_spec import DataSpec
 from composer.core.device_transfer import start_transfer
 from composer.core.epoch_iterator import EpochIterator
-from composer.core.epoch_iterators import EpochIterators
 from composer.core.event import AFTER_DATALOADER, BEFORE_DATALOADER
 from composer.core.infinite_data import EFFECTIVELY_INFINITE, LongEpochWatch, raise_if_infinite
 from composer.core.phase import Phase
@@ -27,24 +26,17 @@ from composer.ledger.category import Category
 from composer.trainer.microbatch_weights import batch_weight, count_loaded
 from composer.trainer.run import Run
 from composer.trainer.step import may_read_losses
+from composer.trainer.training_data import end_epoch_iterator, start_epoch_iterator
 from composer.trainer.uneven_data import END, UnevenInputs
 
 __all__ = [
     "batches",
     "check_epochs_end",
-    "end_epoch_iterator",
     "is_at_end",
-    "lend_workers",
     "load",
-    "longest_length",
-    "replay_first_batch",
-    "resume_between_epochs",
-    "start_epoch_iterator",
     "to_device",
 ]
 
-# The largest int64: larger than any length.
-_UNKNOWN = 2**63 - 1
 _REMEDY = "Set train_subset_num_batches, or give max_duration (duration of fit) in batches, samples, tokens or time."
 
 
@@ -62,7 +54,7 @@ def check_epochs_end(run: Run) -> bool:
     unit = duration.unit
     if unit is TimeUnit.ITERATION and (length := state._iteration_length) is not None:  # pyright: ignore[reportPrivateUsage]
         unit = length.unit
-    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or (phase.length or _UNKNOWN) < EFFECTIVELY_INFINITE:
+    if unit is not TimeUnit.EPOCH or run.options.overfit_batches or 0 < (phase.length or 0) < EFFECTIVELY_INFINITE:
         return False
     raise_if_infinite(f"max_duration={duration}, but an epoch of train_dataloader", phase.loader.dataloader, _REMEDY)
     return phase.length is None
@@ -235,111 +227,6 @@ def _metrics_due(run: Run) -> bool:
         return run.logger.poll()
     finally:
         phase.timestamp, phase.extra_batches = now, extra
-
-
-def start_epoch_iterator(run: Run) -> Iterator[Batch]:
-    """Return an iterator over the epoch, at the position stored in the checkpoint if one was loaded.
-
-    Args:
-        run: The run.
-    """
-    phase: Phase = run.state.train_phase
-    epoch_iterators = _epoch_iterators(run, phase)
-    epoch, done = int(phase.timestamp.epoch), phase.batches_loaded
-    saved = phase.resume_position
-    phase.resume_position = phase.last_epoch = None
-    if saved is not None and "begun" in saved and not epoch_iterators.accepts(saved):
-        saved = None
-    replay_first_batch(run)
-    if (follow := getattr(phase.loader.dataloader, "__follow__", None)) is not None:
-        follow(run.state)  # a mixture, whose weights may depend on the progress of the run
-    if not run.options.overfit_batches:
-        iterator = epoch_iterators.begin(epoch, 0 if saved is None else done, saved)
-        if epoch_iterators.can_prefetch:
-            iterator.watch_first(phase.first_batch_rng["train"], epoch_iterators.loader)
-        return iterator
-    if phase.repeated is None:
-        first = epoch_iterators.begin(epoch=0)
-        phase.repeated = list(itertools.islice(first, run.options.overfit_batches))
-        phase.length = longest_length(len(phase.repeated))
-    return itertools.islice(phase.repeated, done, None)
-
-
-def end_epoch_iterator(phase: Phase) -> None:
-    """Stop the iterator of an epoch that has ended, and keep it until the next one begins: it knows the position.
-
-    Args:
-        phase: The training phase, before its timestamp advances to the next epoch.
-
-    >>> from composer.core import TrainerMode
-    >>> phase = Phase(TrainerMode.TRAIN, iterator=EpochIterator("indices", iter([1, 2])))
-    >>> end_epoch_iterator(phase)
-    >>> phase.iterator is None, len(phase.last_epoch)
-    (True, 3)
-    """
-    iterator, phase.iterator = phase.iterator, None
-    if isinstance(iterator, EpochIterator):
-        iterator.stop()
-        phase.last_epoch = iterator, int(phase.timestamp.sample_in_epoch), phase.batches_loaded
-
-
-def replay_first_batch(run: Run) -> None:
-    """Replay the random numbers that the training data used, and kept, in the run that saved the loaded checkpoint.
-
-    Args:
-        run: The run.
-    """
-    phase: Phase = run.state.train_phase
-    epoch_iterators = _epoch_iterators(run, phase)
-    if epoch_iterators.can_prefetch:
-        phase.first_batch_rng["train"].repeat(epoch_iterators.loader, lambda: epoch_iterators.begin(epoch=0))
-
-
-def resume_between_epochs(run: Run) -> None:
-    """Resume between epochs: restore the state of the training data after an epoch, if the checkpoint has it.
-
-    Args:
-        run: The run.
-    """
-    phase: Phase = run.state.train_phase
-    saved, phase.resume_position = phase.resume_position, None
-    if saved is not None and not run.options.overfit_batches:
-        _epoch_iterators(run, phase).restore_after(int(phase.timestamp.epoch) - 1, saved)
-        phase.last_epoch = saved  # for checkpoints until the next epoch begins
-
-
-def lend_workers(run: Run) -> None:
-    """Give persistent workers back to the user's training DataLoader until the next fit.
-
-    Args:
-        run: The run, after fit.
-    """
-    phase: Phase = run.state.train_phase
-    if phase.epoch_iterators is not None:
-        current = phase.iterator if isinstance(phase.iterator, EpochIterator) else None
-        phase.epoch_iterators.lend_workers(current, int(phase.timestamp.epoch), phase.batches_loaded)
-
-
-def _epoch_iterators(run: Run, phase: Phase) -> EpochIterators:
-    """Return the epoch iterators of the current loader."""
-    if phase.epoch_iterators is None or phase.epoch_iterators.loader is not phase.loader.dataloader:
-        phase.epoch_iterators = EpochIterators(phase.loader.dataloader, run.state.rank_zero_seed, run.state.data_shard)
-        if run.step_sync is not None:
-            run.uneven_inputs = UnevenInputs(run.step_sync)
-    return phase.epoch_iterators
-
-
-def longest_length(length: int | None) -> int | None:
-    """Return the largest number of batches of any rank; None if any rank does not know its number.
-
-    Args:
-        length: Number of batches of this rank, or None.
-
-    >>> longest_length(3)
-    3
-    """
-    found = dist.largest(_UNKNOWN if length is None else length)
-    return None if found == _UNKNOWN else found
 
 
 def to_device(batch: Batch, device: Device) -> Batch:

@@ -6,6 +6,7 @@ With multiple ranks the data is sharded; ranks with fewer batches (uneven inputs
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import time
 import warnings
@@ -28,6 +29,7 @@ from composer.core.user_counts import as_tokens
 from composer.trainer.batch_loading import load
 from composer.trainer.run import Run
 from composer.trainer.step_sync import StepSync
+from composer.trainer.training_data import training_data_kept
 from composer.trainer.uneven_data import END, UnevenInputs
 from composer.warnings import ComposerWarning
 
@@ -42,6 +44,7 @@ class EvaluationPass:
     Args:
         run: The run.
         phase: The active phase.
+        loader: The loader to iterate over: that of the phase, or a copy of it.
 
     Attributes:
         samples: Number of samples in the current batch of this rank, also if it is a dummy.
@@ -52,8 +55,8 @@ class EvaluationPass:
     False
     """
 
-    def __init__(self, run: Run, phase: Phase) -> None:
-        self._run, self._phase = run, phase
+    def __init__(self, run: Run, phase: Phase, loader: Any = None) -> None:
+        self._run, self._phase, self._loader = run, phase, loader
         self.samples = self._tokens = 0
         self._step_sync = None if run.step_sync is None else StepSync(run.step_sync.ranks_per_batch)
         self._uneven_inputs = None if self._step_sync is None else UnevenInputs(self._step_sync)
@@ -68,7 +71,7 @@ class EvaluationPass:
         run, phase = self._run, self._phase
         spec: DataSpec = phase.loader
         phase.batch_start_time = time.perf_counter()
-        iterator = _start(run, spec)
+        iterator = _start(run, spec, self._loader)
         watch = _watch(phase) if phase.length is None else None
         rest = itertools.islice(iterator, phase.length)
         while True:
@@ -128,10 +131,11 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
 
     If replicas train apart (:class:`.Replicas`), the model has the last synchronized weights meanwhile.
 
-    On exit, restores the state's phase, batch, outputs and loss, the mode of each module and the random state, so that
-    training does not depend on how often it is evaluated; checkpoints that are saved meanwhile have the random state
-    from before. Generators that the user gave to the loader or its samplers are restored too: each evaluation has the
-    same order, also in a resumed run, whose generators begin anew.
+    On exit, restores the state's phase, batch, outputs and loss, the mode of each module, the random state, and the
+    position in the training data if that is evaluated: training does not depend on how often it is evaluated.
+    Checkpoints that are saved meanwhile have the random state and the position from before. Generators that the user
+    gave to the loader or its samplers are restored too: each evaluation has the same order, also in a resumed run,
+    whose generators begin anew.
 
     Args:
         run: The run.
@@ -157,9 +161,10 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
             model_eval_mode(state.model),
             rng.preserve_rng_state(),
             _preserved_generators(spec.dataloader),
+            training_data_kept(run, spec.dataloader, label) as loader,
             torch.no_grad(),
         ):
-            yield EvaluationPass(run, phase)
+            yield EvaluationPass(run, phase, loader)
     finally:
         state.phase, state.batch, state.outputs, state.loss = before
         state.rng_before_evaluation = rng_before
@@ -186,15 +191,17 @@ def _watch(phase: Phase) -> LongEpochWatch:
     )
 
 
-def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
-    state, loader = run.state, spec.dataloader
+def _start(run: Run, spec: DataSpec, loader: Any) -> Iterator[Batch]:
+    state = run.state
     epoch_iterators = spec.__epoch_iterators__(state.rank_zero_seed, state.data_shard)
+    if loader is not spec.dataloader:
+        epoch_iterators = dataclasses.replace(epoch_iterators, loader=loader)
 
     def begin() -> Iterator[Batch]:
         if state.data_shard.size > 1:
             batches = epoch_iterators.begin(epoch=0)
         else:
-            if state.train_dataloader is not loader and callable(begin_at := getattr(loader, "set_epoch", None)):
+            if callable(begin_at := getattr(loader, "set_epoch", None)):
                 begin_at(0)  # the same samples in each evaluation, as on several ranks
             batches = iterate(loader)
         if state.phase.length is None:
@@ -205,5 +212,5 @@ def _start(run: Run, spec: DataSpec) -> Iterator[Batch]:
     if not epoch_iterators.can_prefetch:
         return begin()
     first = state.phase.first_batch_rng[str(state.phase.label)]
-    first.repeat(loader, begin)
-    return first.record(loader, begin())
+    first.repeat(spec.dataloader, begin)
+    return first.record(spec.dataloader, begin())

@@ -10,7 +10,7 @@ import time
 
 from composer.core.event import BATCH_CHECKPOINT, BATCH_END, BATCH_START, Event
 from composer.optim.compiled_schedule import schedule_added_groups
-from composer.trainer.batch_loading import batches, check_epochs_end, end_epoch_iterator, is_at_end, lend_workers
+from composer.trainer.batch_loading import batches, check_epochs_end, is_at_end
 from composer.trainer.evaluate import evaluate_if_due
 from composer.trainer.failed_step import reset_failed_step, rewind_batch
 from composer.trainer.fingerprint.start import note_start
@@ -34,6 +34,7 @@ from composer.trainer.train_metrics import (
     metrics_are_due,
     reset_train_metrics,
 )
+from composer.trainer.training_data import end_epoch_iterator, lend_workers
 
 __all__ = ["fit"]
 

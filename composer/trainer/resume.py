@@ -21,12 +21,12 @@ from composer.core.algorithm import Algorithm, find_algorithm
 from composer.core.name_placeholders import format_name
 from composer.optim.decoupled_sgd import DecoupledSGDW
 from composer.storage.downloads import fetched
-from composer.trainer.batch_loading import replay_first_batch, resume_between_epochs, start_epoch_iterator
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.float8_model import prepare_model
 from composer.trainer.run import Run
 from composer.trainer.schedules import bind
 from composer.trainer.signals import Interrupted, Interruption
+from composer.trainer.training_data import replay_first_batch, resume_between_epochs, start_epoch_iterator
 
 if TYPE_CHECKING:
     from pathlib import Path

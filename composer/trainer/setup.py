@@ -24,12 +24,12 @@ from composer.loggers._format import checked_stream, open_stream
 from composer.precision import Precision
 from composer.storage.uris import is_remote
 from composer.trainer.arguments import as_subset
-from composer.trainer.batch_loading import longest_length
 from composer.trainer.default_optimizer import make_default_optimizer
 from composer.trainer.evaluate import set_eval_metrics
 from composer.trainer.float8_model import float8_settings
 from composer.trainer.resume import LoadOptions
 from composer.trainer.run import Run
+from composer.trainer.training_data import longest_length
 from composer.warnings import ComposerWarning
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ class Trainer(TrainerNames):
         step_schedulers_every_batch: Whether to step schedules after every batch rather than every epoch. None means
             every batch, unless one of them is from ``torch.optim.lr_scheduler``.
         eval_dataloader: Data to evaluate on: a loader (labeled "eval"), a mapping from labels to loaders, or
-            :class:`.Evaluator` objects.
+            :class:`.Evaluator` objects. It may be the training data: training goes on where it was.
         eval_interval: How often to evaluate, for evaluators without their own interval: a number of epochs, a time
             string, a :class:`.Time` or ``(state, event) -> bool``. 0 disables evaluation.
         eval_subset_num_batches: Number of batches per evaluation, for evaluators that do not set it; -1 uses all.

@@ -87,7 +87,7 @@ def start(rank: int, folder: Path, event: str, seconds: float) -> tuple[int, int
 def until_told(errors: int) -> None:
     """Wait until a process has noted a signal."""
     text = b""
-    while b"repeat to end it now" not in text:
+    while b"repeat after a second to end it now" not in text:
         more = os.read(errors, 4096)
         assert more, text.decode()
         text += more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from composer import DataSpec
 from composer.devices import get_device
@@ -14,6 +14,17 @@ from tests.common import At, Received, Recorder, Regression, Unsized, regression
 
 def x_of(state) -> torch.Tensor:
     return state.batch[0].clone()
+
+
+class Augmented(Dataset):
+    """Its samples are drawn when they are fetched."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int):
+        x, y = regression_data(1, 12)[0]
+        return x[index] + torch.rand(()), y[index]
 
 
 def loader(batch_size: int = 3, **more) -> DataLoader:
@@ -164,6 +175,26 @@ def test_overfit_batches_of_new_data() -> None:
     other = regression_data(3, seed=8)
     trainer.fit(train_dataloader=other, duration="1ep")
     assert torch.equal(torch.stack(seen.found), torch.stack([regression_data()[0][0], other[0][0]]))
+
+
+class Drawn:
+    """Its batches are drawn when they are fetched."""
+
+    def __iter__(self):
+        for x, y in regression_data(4):
+            yield torch.randn_like(x), y
+
+
+@pytest.mark.parametrize("data", [Drawn, lambda: DataLoader(Augmented(), batch_size=3)])
+def test_overfit_batches_that_are_drawn_are_the_same_after_resuming(data, tmp_path) -> None:
+    seen = At("before_forward", x_of)
+    options = {"overfit_batches": 2, "max_duration": "3ep", "seed": 1}
+    trainer_of(data=data(), callbacks=seen, save_folder=str(tmp_path), save_interval="1ba", **options).fit()
+    for batch in (1, 2, 3):
+        rest = At("before_forward", x_of)
+        path = next(tmp_path.glob(f"ep*-ba{batch}-rank0.pt"))
+        trainer_of(data=data(), callbacks=rest, load_path=str(path), **options).fit()
+        assert torch.equal(torch.stack(rest.found), torch.stack(seen.found[batch:]))
 
 
 @pytest.mark.parametrize("form", [tuple, list, lambda pair: dict(zip("xy", pair, strict=True))])

@@ -1,0 +1,76 @@
+"""Data that an evaluation reads while training is in the middle of it, if its iterators share a position."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from composer.core.epoch_iterator import counts_samples, has_state_dict
+
+__all__ = ["independent_copy", "positioned"]
+
+# What a copy of a loader must not take over from it; the last two are those of torchdata's StatefulDataLoader.
+_FRESH = {
+    "_iterator": None,
+    "persistent_workers": False,
+    "next_iter_state": None,
+    "_initial_iter_for_state_dict": False,
+}
+
+
+def positioned(loader: Any) -> Any:
+    """Return the loader or dataset whose iterators begin where it is, rather than at the start of its data, or None.
+
+    Args:
+        loader: A loader.
+
+    >>> from composer.datasets import TensorLoader
+    >>> loader = TensorLoader([torch.arange(3)], 1, device="cpu")
+    >>> positioned(loader) is loader, positioned(DataLoader(torch.arange(3)))
+    (True, None)
+    """
+    if has_state_dict(loader) and not _is_torchdata(loader):
+        return loader
+    dataset = getattr(loader, "dataset", None)
+    # Workers have copies of the dataset; streaming datasets begin at their start.
+    in_workers = getattr(loader, "num_workers", 0) > 0
+    has_position = isinstance(dataset, IterableDataset) and has_state_dict(dataset) and not in_workers
+    return dataset if has_position and not counts_samples(dataset) else None
+
+
+def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any] | None:
+    """Return a copy of a loader whose iterators do not affect those of the loader, or None if there can be none.
+
+    It has workers of its own, and a copy of a dataset that has a position. Other loaders than those of torch and
+    torchdata cannot be copied, as their state may be anywhere; nor streaming datasets, which have one iterator.
+
+    Args:
+        loader: The loader.
+        start: In a tuple, the state of the dataset at its start, if it is known: else the copy begins where it is.
+
+    >>> loader = DataLoader(torch.arange(2))
+    >>> list(independent_copy(loader))
+    [tensor([0]), tensor([1])]
+    """
+    if not isinstance(loader, DataLoader) or (has_state_dict(loader) and not _is_torchdata(loader)):
+        return None
+    dataset = loader.dataset
+    if has_state_dict(dataset) and counts_samples(dataset):
+        return None
+    made = copy.copy(loader)
+    vars(made).update({name: value for name, value in _FRESH.items() if name in vars(made)})
+    if positioned(loader) is dataset:
+        try:
+            own = copy.deepcopy(dataset)
+        except Exception:  # it holds an open file, for example
+            return None
+        if start:
+            own.load_state_dict(copy.deepcopy(start[0]))
+        vars(made)["dataset"] = own
+    return made
+
+
+def _is_torchdata(loader: Any) -> bool:
+    return any(each.__module__.partition(".")[0] == "torchdata" for each in type(loader).__mro__)
