@@ -31,8 +31,8 @@ class TensorLoader:
     from values, rather than shapes, synchronizes with the device in each step.
 
     The state is four numbers: iteration resumes at any position, with any world size, without reading earlier samples.
-    The ``Trainer`` saves it in its checkpoints. A loader has a single position: in a loop of your own, use a separate one
-    for evaluation. Shuffling gives different orders on different device types.
+    The ``Trainer`` saves it in its checkpoints. A loader has a single position: in your own loop, use another one for
+    evaluation. Shuffling gives different orders on different device types.
 
     Args:
         tensors: Tensors of equal length, the number of samples: a sequence, for batches that are tuples, or a mapping,

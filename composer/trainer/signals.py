@@ -162,7 +162,9 @@ class Interruption:
         name = signal.Signals(signum).name
         # Ranks may be one step apart, and stop after the same one.
         step = "this step" if dist.get_world_size() == 1 else "this step or the next"
-        message = f"\n{name}: a checkpoint is saved after {step}, then training ends; repeat after a second to end it now.\n"
+        message = (
+            f"\n{name}: a checkpoint is saved after {step}, then training ends; repeat after a second to end it now.\n"
+        )
         # Not sys.stderr, which raises if the signal arrives while the program writes to it.
         with contextlib.suppress(OSError):
             os.write(2, message.encode())
