@@ -31,13 +31,13 @@ def positioned(loader: Any) -> Any:
     >>> positioned(loader) is loader, positioned(DataLoader(torch.arange(3)))
     (True, None)
     """
+    dataset = getattr(loader, "dataset", None)
+    if has_state_dict(dataset) and counts_samples(dataset):  # streaming datasets begin at the start of an epoch
+        return None
     if has_state_dict(loader) and not _is_torchdata(loader):
         return loader
-    dataset = getattr(loader, "dataset", None)
-    # Workers have copies of the dataset; streaming datasets begin at their start.
-    in_workers = getattr(loader, "num_workers", 0) > 0
-    has_position = isinstance(dataset, IterableDataset) and has_state_dict(dataset) and not in_workers
-    return dataset if has_position and not counts_samples(dataset) else None
+    in_workers = getattr(loader, "num_workers", 0) > 0  # which have copies of the dataset
+    return dataset if isinstance(dataset, IterableDataset) and has_state_dict(dataset) and not in_workers else None
 
 
 def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any] | None:

@@ -38,6 +38,7 @@ def test_what_has_a_position() -> None:
         DataLoader(range(3)),
         DataLoader(stream, None, num_workers=1),
         DataLoader(Counting(), None),
+        OwnStateful(Counting(), None),
         DataLoader(Mapped(), None),
         StatefulDataLoader(range(3)),
     ):
