@@ -56,7 +56,7 @@ def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any
     """
     if not isinstance(loader, DataLoader) or (has_state_dict(loader) and not _is_torchdata(loader)):
         return None
-    dataset = loader.dataset
+    dataset: Any = loader.dataset
     if has_state_dict(dataset) and counts_samples(dataset):
         return None
     made = copy.copy(loader)
