@@ -24,11 +24,12 @@ __all__ = ["NaNMonitor"]
 class NaNMonitor(Callback):
     """Raises ``RuntimeError`` when a training loss is NaN, and names the batch.
 
-    On the CPU it raises at once; in distributed training it raises on all ranks after the step, whichever rank had the
-    batch. On an accelerator the check runs on the device and its result is copied to the host asynchronously, so that
-    no step waits for it: the error names the batch that had the NaN, and is raised as soon as the device has reached
-    it, usually a few batches after the host. At the end of an epoch, before an evaluation and at the end of training
-    it waits for pending checks, so that no checkpoint or score of these is from a broken model.
+    The loss of a batch is checked before the optimizer steps. A microbatch without valid targets, whose mean may be 0 /
+    0, does not count in it. On the CPU it raises at once; in distributed training it raises on all ranks after the
+    step, whichever rank had the batch. On an accelerator the check runs on the device and its result is copied to the
+    host asynchronously, so that no step waits for it: the error names the batch that had the NaN, and is raised as soon
+    as the device has reached it, usually a few batches after the host. At the end of an epoch, before an evaluation and
+    at the end of training it waits for pending checks, so that no checkpoint or score of these is from a broken model.
 
     Raises:
         RuntimeError: From :meth:`.Trainer.fit`: a loss is NaN.
@@ -48,9 +49,14 @@ class NaNMonitor(Callback):
         self._readback = Readback()
 
     def after_loss(self, state: State, logger: Logger) -> None:
-        """Check the loss on its device, and raise for checks that have finished."""
-        if dist.get_world_size() == 1:
+        """Check the loss on its device in a loop without a trainer, and raise for checks that have finished."""
+        if dist.get_world_size() == 1 and not state.train_phase.in_step:
             self._check(state.loss, state.timestamp)
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Check the loss of the batch, in which microbatches have their weights: 0 for those without valid targets."""
+        if dist.get_world_size() == 1 and state.train_phase.in_step:
+            self._check(state.total_loss_dict, state.timestamp)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Check the mean loss over ranks, so that all ranks raise and none hangs in a collective."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from composer import Engine, State
+from composer import ComposerModel, Engine, State
 from composer.callbacks import NaNMonitor
 from composer.callbacks._async_readback import Readback
 from composer.core.timestamp import Timestamp
 from tests.callbacks.cases import Case, run_with
-from tests.common import labeled_data
+from tests.common import labeled_data, weights_of
 
 CASE = Case(make=lambda folder: NaNMonitor())
 
@@ -52,6 +53,42 @@ def test_stops_a_run_in_the_batch_of_the_nan() -> None:
         run.trainer.fit()
     assert run.trainer.state.timestamp.batch == 2
     assert "Raised by NaNMonitor" in caught.value.__notes__[0]
+
+
+class Masked(ComposerModel):
+    """Its loss averages over labels that are not -100: 0 / 0 if there are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, batch):
+        return self.scale * batch["x"]
+
+    def loss(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), batch["labels"].flatten())
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_batches_and_microbatches_without_targets_pass(size) -> None:
+    labels = torch.tensor([[1, -100], [-100, -100], [2, 3], [-100, -100], [-100, -100], [-100, -100]])
+    data = [{"x": torch.randn(2, 2, 5), "labels": part} for part in labels.split(2)]
+    model = Masked()
+    run = run_with(NaNMonitor(), data=data, model=model, device_train_microbatch_size=size)
+    run.trainer.fit()
+    assert run.trainer.state.timestamp.batch == 3
+    assert model.scale.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_raises_before_the_step(size) -> None:
+    data = labeled_data(1)
+    data[0][0][-1] = torch.nan
+    run = run_with(NaNMonitor(), data=data, device_train_microbatch_size=size)
+    before = weights_of(run.trainer.state.model)
+    with pytest.raises(RuntimeError, match=r"batch 0 \(epoch 0\)"):
+        run.trainer.fit()
+    assert torch.equal(weights_of(run.trainer.state.model), before)
 
 
 class Late(Readback):
