@@ -22,6 +22,13 @@ from composer.trainer.run import Run
 __all__ = ["compile_model", "fuses_loss", "is_compiled", "torch_arguments", "undo_compilation"]
 
 
+# In the error of torch with fullgraph=True.
+_LOGS = (
+    "calls of self.logger by the model are not compiled, since the number of the step would be. Log in a callback, as "
+    "at BATCH_END, or leave out fullgraph=True"
+)
+
+
 def compile_model(run: Run, config: dict[str, Any] | None, wrapper: nn.Module | None) -> None:
     """Compile the model in place, so that its type and parameter names do not change; see :func:`undo_compilation`.
 
@@ -118,7 +125,7 @@ def _keep_eager(logger: Logger) -> None:
     steps it would run eagerly.
     """
     for name in ("log_metrics", "log_hyperparameters", "log_table", "log_images", "upload_file"):
-        setattr(logger, name, torch.compiler.disable(getattr(logger, name)))
+        setattr(logger, name, torch.compiler.disable(getattr(logger, name), reason=_LOGS))
 
 
 def _with_own_code(function: Any) -> Any:

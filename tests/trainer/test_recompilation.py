@@ -19,7 +19,7 @@ from composer.models import ComposerClassifier
 from composer.optim import LinearScheduler
 from tests.algorithms.cases import Case, all_cases, make_batches, make_model
 from tests.algorithms.text import make_text_batches, make_text_model
-from tests.common import Received, labeled_data
+from tests.common import Received, Regression, labeled_data, trainer_of
 from tests.trainer.test_sync_free import Step
 
 ALIKE = {"ColOut", "CutOut", "ProgressiveResizing", "StochasticDepth"}
@@ -275,3 +275,14 @@ def test_a_model_that_logs_is_not_compiled_in_each_step(where: str) -> None:
     eager, found = (dict(log.series("mine")) for log in logs)
     assert list(found) == list(range(12))
     assert found == pytest.approx(eager, rel=1e-4)
+
+
+def test_the_error_for_a_full_graph_of_a_model_that_logs_tells_what_to_do() -> None:
+    class Logging(Regression):
+        def forward(self, batch):
+            self.logger.log_metrics({"mine": 1.0})
+            return super().forward(batch)
+
+    trainer = trainer_of(Logging(), compile_config={"fullgraph": True, "backend": "eager"})
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"self\.logger .* Log in a callback"):
+        trainer.fit()
