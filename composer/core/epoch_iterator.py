@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,8 @@ class EpochIterator:
         self.length = length
         self._fetched, self._ended = fetched, ended
         self._iterator = self._source = iterator
-        self._stateful, self._restart = stateful, restart
+        self._stateful: Any = stateful
+        self._restart = restart
         self.start = start
         self._position, self._step = position, step
         # Batches to yield again, last to first; those after them come from what was fetched ahead, or the iterator.
@@ -185,7 +187,9 @@ class EpochIterator:
         sized = sized or getattr(self._stateful, "__state_has_end__", False)
         position = {"kind": self.resume_by, "state": state}
         if self._ended or (not sized and self._is_over(state)):
-            position["over"] = True
+            # The end of the data was only found now: their state there is that of the next epoch.
+            end = state if is_counting else copy.deepcopy(self._stateful.state_dict())
+            position |= {"state": end, "over": True}
         fetched = int(self._ahead is not None and bool(self._ahead.batches))
         if is_counting:
             fetched += uncounted + len(self._again)
@@ -204,6 +208,17 @@ class EpochIterator:
             pass
         self._iterator = self._source = source
         self._held = None
+
+    @contextlib.contextmanager
+    def state_kept(self) -> Generator[None]:
+        """Return the current state of the data in :meth:`state_dict` meanwhile, while other code changes it."""
+        stateful = self._stateful
+        if stateful is not None:
+            self._stateful = _KeptState(copy.deepcopy(stateful.state_dict()))
+        try:
+            yield
+        finally:
+            self._stateful = stateful
 
     def stop(self) -> None:
         """Fetch no more batches, and release the workers."""
@@ -304,6 +319,16 @@ class _Ahead:
         if not self.batches:
             raise StopIteration
         return self.batches[0]
+
+
+@dataclass(frozen=True)
+class _KeptState:
+    """Stands in for data whose state other code changes."""
+
+    state: Any
+
+    def state_dict(self) -> Any:
+        return self.state
 
 
 class _LazyIterator:

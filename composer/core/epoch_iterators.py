@@ -19,7 +19,7 @@ from composer.core.epoch_iterator import EpochIterator, counts_samples, has_stat
 from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.loader_workers import iterate, lend, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
-from composer.core.shared_data import positioned
+from composer.core.shared_data import KeptStarts
 from composer.core.types import Batch
 
 __all__ = ["EpochIterators"]
@@ -51,10 +51,7 @@ class EpochIterators:
         shard_batches: Whether complete batches of the loader are sharded, instead of the samples of a step.
         fetch_again: Whether a batch that was fetched ahead of a checkpoint is fetched again, if it used random numbers
             other than those that it would use when it is needed.
-        keeps_start: Whether to keep the state of the data before the first epoch, if its iterators begin where it is.
-
-    Attributes:
-        start: That state, in a tuple; empty if none was kept.
+        starts: Keeps the states of loaders and datasets before the first epoch.
 
     >>> next(
     ...     EpochIterators([1, 2, 3], seed=0).begin(epoch=0, batch=2, saved={"kind": "replay", "rng": None})
@@ -67,9 +64,8 @@ class EpochIterators:
     shard: DataShard = FULL_SHARD
     shard_batches: bool = False
     fetch_again: bool = True
-    keeps_start: bool = False
+    starts: KeptStarts = field(default_factory=KeptStarts, repr=False)
     _sharded: tuple[SampleOrder, DataLoader[Any]] | None = field(default=None, repr=False)
-    start: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
     def resume_by(self) -> str:
@@ -131,8 +127,7 @@ class EpochIterators:
             ValueError: The loader is resumed in another way than the saved one, or its position cannot be restored on
                 this number of ranks.
         """
-        if self.keeps_start and not self.start and (data := positioned(self.loader)) is not None:
-            self.start = (copy.deepcopy(data.state_dict()),)
+        self.starts.keep()
         set_epoch(self.loader, epoch)
         resume_by = self.resume_by
         if saved is not None and saved["kind"] == "any":
@@ -313,22 +308,14 @@ class EpochIterators:
             return lambda: current.continue_at(iter(()), 0)  # the number of the next epoch says where it begins
         return lambda: current.continue_at(self.begin(epoch, batch, saved).source, fetched)
 
-    def hold_start(self) -> Callable[[], object]:
-        """Return what restores the position in stateful data before the first epoch."""
-        if (data := positioned(self.loader)) is None:
-            return lambda: None
-        state = copy.deepcopy(data.state_dict())
-        return lambda: data.load_state_dict(state)
-
     def return_to_start(self, current: EpochIterator | None) -> None:
         """Return stateful data to its start, or to that of the current epoch, for another iterator that begins there.
 
         Args:
             current: The held iterator of the current epoch, if any.
         """
-        if self.start:
-            positioned(self.loader).load_state_dict(copy.deepcopy(self.start[0]))
-        elif current is not None and self.resume_by == "dataset" and counts_samples(dataset := self.loader.dataset):
+        self.starts.restore()
+        if current is not None and self.resume_by == "dataset" and counts_samples(dataset := self.loader.dataset):
             dataset.load_state_dict(dataset.state_dict(0, True))
 
     def lend_workers(self, current: EpochIterator | None, epoch: int, batch: int) -> None:

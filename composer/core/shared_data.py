@@ -7,9 +7,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from composer.core.data_sharding import samplers_of
 from composer.core.epoch_iterator import counts_samples, has_state_dict
 
-__all__ = ["independent_copy", "positioned"]
+__all__ = ["KeptStarts", "independent_copy", "positioned"]
 
 # What a copy of a loader must not take over from it; the last two are those of torchdata's StatefulDataLoader.
 _FRESH = {
@@ -40,11 +41,52 @@ def positioned(loader: Any) -> Any:
     return dataset if isinstance(dataset, IterableDataset) and has_state_dict(dataset) and not in_workers else None
 
 
+class KeptStarts:
+    """The states of loaders and datasets whose iterators begin where they are, before others read them.
+
+    Args:
+        loaders: Loaders, of which those without such a position are left out.
+
+    >>> from composer.datasets import TensorLoader
+    >>> loader = TensorLoader([torch.arange(3)], 1, device="cpu")
+    >>> starts = KeptStarts(loader)
+    >>> starts.keep()
+    >>> _ = next(iter(loader))
+    >>> starts.restore()
+    >>> len(list(loader))
+    3
+    """
+
+    def __init__(self, *loaders: Any) -> None:
+        self._data = {id(data): data for data in map(positioned, loaders) if data is not None}
+        self._states: dict[int, Any] = {}
+
+    def keep(self) -> None:
+        """Keep the current states, unless this was done before."""
+        if not self._states:
+            self._states = {key: copy.deepcopy(data.state_dict()) for key, data in self._data.items()}
+
+    def of(self, loader: Any) -> tuple[Any, ...]:
+        """Return, in a tuple, the state of a loader or its dataset; empty if none was kept.
+
+        Args:
+            loader: The loader.
+        """
+        key = id(positioned(loader))
+        return (self._states[key],) if key in self._states else ()
+
+    def restore(self) -> None:
+        """Load the kept states."""
+        for key, state in self._states.items():
+            self._data[key].load_state_dict(copy.deepcopy(state))
+
+
 def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any] | None:
     """Return a copy of a loader whose iterators do not affect those of the loader, or None if there can be none.
 
-    It has workers of its own, and a copy of a dataset that has a position. Other loaders than those of torch and
-    torchdata cannot be copied, as their state may be anywhere; nor streaming datasets, which have one iterator.
+    It has workers of its own, and copies of a dataset and of samplers that have a position. Other loaders than those of
+    torch and torchdata cannot be copied, as their state may be anywhere; nor streaming datasets, which have one
+    iterator.
 
     Args:
         loader: The loader.
@@ -69,6 +111,12 @@ def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any
         if start:
             own.load_state_dict(copy.deepcopy(start[0]))
         vars(made)["dataset"] = own
+    if any(map(has_state_dict, samplers_of(loader))):  # torchdata's StatefulDistributedSampler, for example
+        try:
+            own = copy.deepcopy((loader.sampler, loader.batch_sampler), {id(dataset): made.dataset})
+        except Exception:
+            return None
+        vars(made)["sampler"], vars(made)["batch_sampler"] = own
     return made
 
 

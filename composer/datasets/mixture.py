@@ -121,6 +121,7 @@ class Mixture:
             )
             for name, (loader, _) in pairs.items()
         }
+        self.__loaders__ = [loader for loader, _ in pairs.values()]  # each has a position that is part of this one
         self._batch_sizes = {getattr(loader, "batch_size", None) for loader, _ in pairs.values()}
         self._steps, self.stopping_strategy = self._end_of_epoch(epoch_length, stopping_strategy)
         self._spec = DataSpec(None)

@@ -10,13 +10,15 @@ import warnings
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
+from torch.utils.data import IterableDataset
+
 from composer import dist, rng
 from composer.core.data_spec import DataSpec
-from composer.core.epoch_iterator import EpochIterator, has_state_dict
+from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.epoch_start import set_epoch
 from composer.core.phase import Phase
-from composer.core.shared_data import independent_copy
+from composer.core.shared_data import KeptStarts, independent_copy
 from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.trainer.uneven_data import UnevenInputs
@@ -153,9 +155,9 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
     in_epoch = isinstance(phase.iterator, EpochIterator)
     resume_by = {EpochIterators(one, seed=0).resume_by for one in (loader, given.dataloader)}
     if not resume_by & {"indices", "replay"}:
-        used = independent_copy(loader, _epoch_iterators(run, phase).start)
+        used = independent_copy(loader, _epoch_iterators(run, phase).starts.of(loader))
         if used is None:
-            with _position_kept(run):
+            with _position_kept(run, loader):
                 yield loader
             return
     elif in_epoch and "replay" in resume_by and getattr(loader, "_iterator", None) is not None:
@@ -170,25 +172,45 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)
     try:
-        yield used
+        with _dataset_kept(phase, loader):
+            yield used
     finally:
         if in_epoch and loader is given.dataloader:
             set_epoch(loader, int(phase.timestamp.epoch))
 
 
+@contextlib.contextmanager
+def _dataset_kept(phase: Phase, loader: Any) -> Generator[None]:
+    """Restore the state of a dataset with indices at the end, such as that of a generator for random transforms."""
+    dataset: Any = getattr(loader, "dataset", None)
+    in_workers = getattr(loader, "num_workers", 0) > 0  # which have copies of the dataset
+    if in_workers or isinstance(dataset, IterableDataset) or not has_state_dict(dataset) or counts_samples(dataset):
+        yield
+        return
+    state = copy.deepcopy(dataset.state_dict())
+    current = phase.last_epoch[0] if isinstance(phase.last_epoch, tuple) else phase.iterator
+    try:
+        with current.state_kept() if isinstance(current, EpochIterator) else contextlib.nullcontext():
+            yield
+    finally:
+        dataset.load_state_dict(state)
+
+
 def _reads(data: Any, loader: Any) -> bool:
-    """Return whether data is read from a loader, or from the same dataset, if that has a position."""
+    """Return whether data is read from a loader or its parts, or from the same dataset, if that has a position."""
     if data is loader:
         return True
     dataset = getattr(data, "dataset", None)
     if has_state_dict(dataset) and dataset is getattr(loader, "dataset", None):
         # Workers have copies of the dataset.
         return not any(getattr(one, "num_workers", 0) for one in (data, loader))
-    return any(_reads(one, loader) for one in getattr(data, "__loaders__", ()))
+    if any(_reads(one, loader) for one in getattr(data, "__loaders__", ())):
+        return True
+    return any(_reads(data, one) for one in getattr(loader, "__loaders__", ()))
 
 
 @contextlib.contextmanager
-def _position_kept(run: Run) -> Generator[None]:
+def _position_kept(run: Run, loader: Any) -> Generator[None]:
     """Restore the position in stateful training data at the end, and return a dataset to its start meanwhile."""
     phase = run.state.train_phase
     earlier, current, epoch = phase.epoch_iterators, phase.iterator, int(phase.timestamp.epoch)
@@ -203,7 +225,9 @@ def _position_kept(run: Run) -> Generator[None]:
             ended = phase.last_epoch = copy.deepcopy(position)  # also for a checkpoint that is saved meanwhile
         restore = functools.partial(iterators.restore_after, epoch - 1, cast("dict[str, Any]", ended))
     else:
-        restore = iterators.hold_start()
+        starts = KeptStarts(iterators.loader, loader)
+        starts.keep()
+        restore = starts.restore
     iterators.return_to_start(current if isinstance(current, EpochIterator) else None)
     try:
         yield
@@ -238,7 +262,8 @@ def _epoch_iterators(run: Run, phase: Phase) -> EpochIterators:
     if phase.epoch_iterators is None or phase.epoch_iterators.loader is not phase.loader.dataloader:
         loader, evaluators = phase.loader.dataloader, run.state.evaluators
         phase.epoch_iterators = EpochIterators(loader, run.state.rank_zero_seed, run.state.data_shard)
-        phase.epoch_iterators.keeps_start = any(_reads(loader, each.dataloader.dataloader) for each in evaluators)
+        read = [one for each in evaluators if _reads(loader, one := each.dataloader.dataloader)]
+        phase.epoch_iterators.starts = KeptStarts(*([loader, *read] if read else []))
         if run.step_sync is not None:
             run.uneven_inputs = UnevenInputs(run.step_sync)
     return phase.epoch_iterators

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from composer.core.shared_data import independent_copy, positioned
 from composer.datasets import TensorLoader
@@ -70,6 +71,16 @@ def test_a_stateful_loader_that_was_not_begun() -> None:
     later.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in independent_copy(later)] == [[0, 1], [2, 3], [4, 5]]
     assert [batch.tolist() for batch in later] == [[2, 3], [4, 5]]
+
+
+def test_samplers_with_a_state_are_copied() -> None:
+    sampler = StatefulDistributedSampler(range(6), num_replicas=1, rank=0, shuffle=False)
+    loader = StatefulDataLoader(range(6), 2, sampler=sampler)
+    iterator = iter(loader)
+    next(iterator)
+    assert [batch.tolist() for batch in independent_copy(loader)] == [[0, 1], [2, 3], [4, 5]]
+    assert loader.state_dict()["_num_yielded"] == 1
+    assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
 
 
 def test_what_cannot_be_copied() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from composer import Evaluator, Trainer
@@ -36,12 +36,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 class PlacedStream(IterableDataset[Any]):
     """Its iterators begin at the place of the dataset, in an order that depends on the epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = SAMPLES) -> None:
         self.place = self.epoch = 0
+        self.size = size
 
     def __iter__(self):
         data = samples()
-        while self.place < SAMPLES:
+        while self.place < self.size:
             self.place += 1
             yield data[(self.place * (2 * self.epoch + 3)) % SAMPLES]
         self.place, self.epoch = 0, self.epoch + 1
@@ -56,9 +57,29 @@ class PlacedStream(IterableDataset[Any]):
 class OpenStream(PlacedStream):
     """It cannot be copied."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, size: int = SAMPLES) -> None:
+        super().__init__(size)
         self.lock = threading.Lock()
+
+
+class Jittered(Dataset[Any]):
+    """With indices, and a generator that is its state."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(5)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = samples()[index]
+        return x + torch.randn(4, generator=self.generator), y
+
+    def state_dict(self) -> Any:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.generator.set_state(state["generator"])
 
 
 class CountedStream(CountingStream):
@@ -95,6 +116,9 @@ LOADERS: dict[str, Any] = {
     "list": lambda: list(DataLoader(samples(), BATCH)),
     "placed stream": lambda: DataLoader(PlacedStream(), BATCH),
     "placed stream that cannot be copied": lambda: DataLoader(OpenStream(), BATCH),
+    "placed stream of full batches that cannot be copied": lambda: DataLoader(OpenStream(6 * BATCH), BATCH),
+    "map-style with a state": lambda: DataLoader(Jittered(), BATCH, shuffle=True),
+    "stateful, map-style with a state": lambda: StatefulDataLoader(Jittered(), BATCH, shuffle=True),
     "counting stream": lambda: DataLoader(CountedStream(), BATCH),
     "loader with a place": StatefulLoader,
     "tensors": lambda: words(0),
@@ -111,7 +135,11 @@ LOADERS: dict[str, Any] = {
     "Hugging Face, shuffled": lambda: hugging_face(shuffle=True),
 }
 # Without workers that share the samples, each yields all of them.
-IN_EPOCH = {"stream, persistent workers": 2 * SAMPLES, "mixture": 6 * BATCH}
+IN_EPOCH = {
+    "stream, persistent workers": 2 * SAMPLES,
+    "mixture": 6 * BATCH,
+    "placed stream of full batches that cannot be copied": 6 * BATCH,
+}
 DURATION, NUM_EVALUATIONS = "15ba", 8  # an epoch has six batches, and one of two workers twelve
 
 
@@ -231,6 +259,41 @@ def test_a_part_of_the_training_data() -> None:
     loader = made("placed stream")
     _, seen, counted = run(loader, DataLoader(loader.dataset, 7))
     assert seen == expected and set(counted) == {SAMPLES}
+
+
+@pytest.mark.parametrize("name", ["placed stream", "loader with a place", "tensors", "stateful, map-style"])
+@pytest.mark.parametrize("kind", ["mixture", "prefetched"])
+def test_a_stateful_part_of_the_training_data(kind: str, name: str, tmp_path: Path) -> None:
+    def parts() -> tuple[Any, Any]:
+        loader = made(name)
+        if kind == "prefetched":
+            return DevicePrefetcher(loader, device="cpu"), loader
+        return Mixture([(words(1), 0.5), (loader, 0.5)], epoch_length=6), loader
+
+    _, expected, _ = run(parts()[0], max_duration="5ba")
+    data, loader = parts()
+    _, seen, counted = run(data, loader, max_duration="5ba", callbacks=[SaveIn("batch_checkpoint", tmp_path)])
+    assert seen == expected and set(counted) == {SAMPLES}
+    data, loader = parts()
+    _, rest, counted = run(data, loader, max_duration="5ba", load_path=str(tmp_path / "3.pt"))
+    assert rest == expected[3:] and set(counted) == {SAMPLES}
+
+
+@pytest.mark.parametrize("name", ["placed stream", "tensors", "loader with a place"])
+def test_data_that_read_the_training_data(name: str) -> None:
+    _, expected, _ = run(made(name))
+    loader = made(name)
+    _, seen, counted = run(loader, DevicePrefetcher(loader, device="cpu"))
+    assert seen == expected and set(counted) == {SAMPLES}
+
+
+def test_the_user_s_generator_gives_each_evaluation_the_same_order() -> None:
+    """Also in the second epoch of training."""
+    loader = DataLoader(samples(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(5))
+    evaluated = At("eval_batch_start", lambda state: state.batch[0][:, 0].tolist())
+    run(loader, loader, callbacks=[evaluated])
+    firsts = evaluated.found[::6]
+    assert len(firsts) == NUM_EVALUATIONS and all(one == firsts[0] for one in firsts)
 
 
 def test_an_iterator_loses_batches_and_warns() -> None:
