@@ -252,7 +252,10 @@ class EpochIterator:
         state = {**position, "state": self._state(sample, uncounted)}
         # Once that data has ended, while other ranks still have batches, its state is that of the next epoch.
         sized = sized or (not self._ended and getattr(self._stateful, "__state_has_end__", False))
-        if sized or (uncounted and self.can_step_back) or not self._is_over(state["state"]):
+        if sized or (uncounted and self.can_step_back):
+            return state
+        state["state"] = copy.deepcopy(state["state"])  # the data may change this object when a batch is fetched
+        if not self._is_over(state["state"]):
             return state
         return {**position, "state": self._state(sample, uncounted), "over": True}
 

@@ -105,3 +105,27 @@ def test_nothing_is_fetched_ahead_if_the_state_has_the_end() -> None:
     resumed = EpochIterators(WithEnd(), seed=0).begin(0, 5, ended)
     assert resumed.state_dict(sized=False) == ended
     assert list(resumed) == []
+
+
+class LiveStream(Stream):
+    """Its state is one object, which it changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = {"place": 0}
+
+    def __iter__(self):
+        for number in super().__iter__():
+            self.live["place"] = self.place
+            yield number
+
+    def state_dict(self) -> Any:
+        return self.live
+
+
+def test_a_state_that_the_data_changes_is_that_before_the_batch_fetched_ahead() -> None:
+    running = EpochIterators(DataLoader(LiveStream(), None), seed=0).begin(epoch=0)
+    assert [next(running), next(running)] == [0, 1]
+    saved = running.state_dict(sized=False)
+    later = EpochIterators(DataLoader(LiveStream(), None), seed=0).begin(0, 2, saved)
+    assert list(later) == [2, 3, 4]
