@@ -24,8 +24,8 @@ __all__ = ["NaNMonitor"]
 class NaNMonitor(Callback):
     """Raises ``RuntimeError`` when a training loss is NaN, and names the batch.
 
-    The loss of a batch is checked before the optimizer steps. A microbatch without valid targets, whose mean may be 0 /
-    0, does not count in it. On the CPU it raises at once; in distributed training it raises on all ranks after the
+    The loss of each batch is checked; a microbatch without valid targets, whose mean may be 0 / 0, does not count in
+    it. On the CPU it raises before the optimizer steps; in distributed training it raises on all ranks after the
     step, whichever rank had the batch. On an accelerator the check runs on the device and its result is copied to the
     host asynchronously, so that no step waits for it: the error names the batch that had the NaN, and is raised as soon
     as the device has reached it, usually a few batches after the host. At the end of an epoch, before an evaluation and

@@ -358,8 +358,8 @@ def resumable_loader(loader: DataLoader[Any], indices: Iterable[Any], seed: int)
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
-        # A separate generator, so that starting an epoch samples nothing from torch's default generator.
-        # Nor from the user's, which gives evaluations on this loader the same order each time.
+        # A separate generator, so that starting an epoch samples nothing from torch's default generator, nor from the
+        # user's, from which evaluations on the same loader draw their order.
         generator=torch.Generator().manual_seed(seed if loader.generator is None else loader.generator.initial_seed()),
         in_order=loader.in_order,
         **workers,

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from composer import dist, rng
 from composer.core.data_spec import DataSpec
@@ -160,8 +160,9 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
             with _position_kept(run, loader):
                 yield loader
             return
-    elif in_epoch and "replay" in resume_by and getattr(loader, "_iterator", None) is not None:
-        used = independent_copy(loader)
+    elif in_epoch and "replay" in resume_by and isinstance(loader, DataLoader) and loader._iterator is not None:
+        copied = independent_copy(loader)
+        used = loader if copied is None else copied
     else:
         used = loader
         if in_epoch and any(isinstance(one, Iterator) for one in (loader, getattr(loader, "dataset", None))):

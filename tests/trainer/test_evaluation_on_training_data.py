@@ -82,6 +82,16 @@ class Jittered(Dataset[Any]):
         self.generator.set_state(state["generator"])
 
 
+class Remembering:
+    """Has an attribute that a DataLoader has, too."""
+
+    _iterator: Any = None
+
+    def __iter__(self):
+        self._iterator = iter(DataLoader(samples(), BATCH))
+        return self._iterator
+
+
 class CountedStream(CountingStream):
     """The state at the end of an epoch is that at the beginning of the next one."""
 
@@ -113,6 +123,7 @@ LOADERS: dict[str, Any] = {
     "stream": lambda: DataLoader(Streamed(), BATCH),
     "stream, workers": lambda: DataLoader(Streamed(), BATCH, num_workers=1),
     "stream, persistent workers": lambda: DataLoader(Streamed(), BATCH, num_workers=2, persistent_workers=True),
+    "iterator remembered": Remembering,
     "list": lambda: list(DataLoader(samples(), BATCH)),
     "placed stream": lambda: DataLoader(PlacedStream(), BATCH),
     "placed stream that cannot be copied": lambda: DataLoader(OpenStream(), BATCH),
