@@ -11,7 +11,15 @@ from torch.utils.data.distributed import DistributedSampler
 
 from composer import dist
 
-__all__ = ["FULL_SHARD", "DataShard", "check_sharded_data", "index_sampler", "is_data_sharded", "samplers_of"]
+__all__ = [
+    "FULL_SHARD",
+    "DataShard",
+    "check_sharded_data",
+    "index_sampler",
+    "is_data_sharded",
+    "parts_of",
+    "samplers_of",
+]
 
 # Attributes of samplers that yield only the shard of one rank.
 _SHARD_ATTRIBUTES = ("num_replicas", "rank", "world_size", "num_processes", "data_parallel_rank")
@@ -54,6 +62,20 @@ def index_sampler(loader: DataLoader[Any]) -> Any:
     """
     batch_sampler: Any = loader.batch_sampler
     return batch_sampler.sampler if type(batch_sampler) is BatchSampler else loader.sampler
+
+
+def parts_of(loader: Any) -> list[Any]:
+    """Return the loaders that a loader reads, as :class:`.Mixture` and :class:`.DevicePrefetcher` do, and last itself.
+
+    Args:
+        loader: The user's loader.
+
+    >>> from composer.datasets import DevicePrefetcher
+    >>> data = [torch.zeros(1)]
+    >>> [part is data for part in parts_of(DevicePrefetcher(data, "cpu"))]
+    [True, False]
+    """
+    return [*(one for part in getattr(loader, "__loaders__", ()) for one in parts_of(part)), loader]
 
 
 def samplers_of(loader: Any) -> list[Any]:

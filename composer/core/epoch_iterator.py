@@ -15,7 +15,7 @@ from composer import rng
 from composer.core.first_batch_rng import FirstBatchRNG, are_same
 from composer.core.types import Batch
 
-__all__ = ["EpochIterator", "counts_samples", "has_state_dict"]
+__all__ = ["EpochIterator", "counts_samples", "has_state_dict", "state_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -183,12 +183,12 @@ class EpochIterator:
         elif self._ahead is not None and self._ahead.batches:
             state = self._ahead.state
         else:
-            state = copy.deepcopy(self._stateful.state_dict())
+            state = copy.deepcopy(state_of(self._stateful))
         sized = sized or getattr(self._stateful, "__state_has_end__", False)
         position = {"kind": self.resume_by, "state": state}
         if self._ended or (not sized and self._is_over(state)):
             # The end of the data was only found now: their state there is that of the next epoch.
-            end = state if is_counting else copy.deepcopy(self._stateful.state_dict())
+            end = state if is_counting else copy.deepcopy(state_of(self._stateful))
             position |= {"state": end, "over": True}
         fetched = int(self._ahead is not None and bool(self._ahead.batches))
         if is_counting:
@@ -214,7 +214,7 @@ class EpochIterator:
         """Return the current state of the data in :meth:`state_dict` meanwhile, while other code changes it."""
         stateful = self._stateful
         if stateful is not None:
-            self._stateful = _KeptState(copy.deepcopy(stateful.state_dict()))
+            self._stateful = _KeptState(copy.deepcopy(state_of(stateful)))
         try:
             yield
         finally:
@@ -273,7 +273,7 @@ class EpochIterator:
                 "exception: the earlier position of %s is unknown. A run that resumes from here skips that batch.",
                 type(self._stateful).__name__,
             )
-        return self._ahead.state if self._ahead is not None and is_ahead else self._stateful.state_dict()
+        return self._ahead.state if self._ahead is not None and is_ahead else state_of(self._stateful)
 
     def _is_over(self, before: Any = None) -> bool:
         if self._again:
@@ -375,3 +375,18 @@ def has_state_dict(stateful: Any) -> bool:
     (True, False)
     """
     return callable(getattr(stateful, "state_dict", None)) and callable(getattr(stateful, "load_state_dict", None))
+
+
+def state_of(stateful: Any) -> Any:
+    """Return the state of a loader or dataset on this rank, without communication if the loader provides for that.
+
+    Ranks ask for it at different times: once more, for example, where data have ended.
+
+    Args:
+        stateful: The loader or dataset.
+
+    >>> from types import SimpleNamespace
+    >>> state_of(SimpleNamespace(state_dict=lambda: {"epoch": 1}))
+    {'epoch': 1}
+    """
+    return getattr(stateful, "__state_of_rank__", stateful.state_dict)()

@@ -140,9 +140,9 @@ class EpochIterators:
                 f"{_BY[resume_by]}. Pass the same type of loader, or spin_dataloaders=False to restart the data."
             )
         if saved is not None and (self.is_per_rank or resume_by == "replay"):
-            saved = self._of_this_rank(saved)
+            saved = self.of_this_rank(saved)
         if resume_by == "replay":
-            return self._by_replay(batch, saved)
+            return self._by_replay(epoch, batch, saved)
         stateful = self.loader if resume_by == "loader" else self.loader.dataset
         if resume_by == "indices" and (self._has_workers or not has_state_dict(stateful)):
             stateful = None
@@ -158,7 +158,7 @@ class EpochIterators:
         is_shared = saved is not None and resume_by == "loader" and not self.is_per_rank
         left = self.loader.steps_left if is_shared else None
         length = None if left is None else batch + left
-        batches = iterate(self.loader, resumed=saved is not None)
+        batches = iterate(self.loader, resumed=saved is not None, restarted=epoch > 0 and resume_by == "dataset")
         restart = functools.partial(self._restart, stateful) if self._can_restart else None
         return EpochIterator(resume_by, batches, stateful=stateful, length=length, restart=restart)
 
@@ -283,7 +283,7 @@ class EpochIterators:
         elif fetched and is_complete:
             current.push_back(fetched)
         elif current.resume_by == "replay" and not isinstance(self.loader, Iterator):
-            current.continue_with(lambda: self._by_replay(batch, {"rng": current.start}))
+            current.continue_with(lambda: self._by_replay(epoch, batch, {"rng": current.start}))
         else:
             current.push_back(fetched)  # only the batch that failed is lost
             return False
@@ -329,8 +329,15 @@ class EpochIterators:
         if self._sharded is not None and lend(self._sharded[1], self.loader) and current is not None:
             self.rewind(current, epoch, batch, ())
 
-    def _of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the saved position of this rank."""
+    def of_this_rank(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the saved position of this rank.
+
+        Args:
+            saved: The positions of all ranks, as "ranks".
+
+        Raises:
+            ValueError: They are of another number of ranks.
+        """
         ranks: list[Any] = saved.get("ranks", [saved])
         if len(ranks) != self.shard.size:
             now = plural(self.shard.size, "rank")
@@ -352,17 +359,18 @@ class EpochIterators:
         batches = iterate(loader, owner=self.loader)
         return EpochIterator("indices", batches, stateful=stateful, position=start, step=indices.step, length=length)
 
-    def _by_replay(self, batch: int, saved: Mapping[str, Any] | None) -> EpochIterator:
+    def _by_replay(self, epoch: int, batch: int, saved: Mapping[str, Any] | None) -> EpochIterator:
+        start = rng.get_local_rng_state() if saved is None else saved["rng"]
+        if saved is not None and start is not None:
+            rng.set_local_rng_state(start)
+        iterator = iterate(self.loader, restarted=epoch > 0)
         if saved is None:
-            state = rng.get_local_rng_state()
-            return EpochIterator("replay", iterate(self.loader), start=state)
-        if saved["rng"] is not None:
-            rng.set_local_rng_state(saved["rng"])
+            return EpochIterator("replay", iterator, start=start)
         if batch == 0:
-            iterator, fetched = iterate(self.loader), saved.get("fetched", True)
+            fetched = saved.get("fetched", True)
             # Saved within the first step: its batch was fetched, and with it the order of the epoch drawn.
             first = list(itertools.islice(iterator, 1)) if fetched else []
-            return EpochIterator("replay", itertools.chain(first, iterator), start=saved["rng"], fetched=fetched)
+            return EpochIterator("replay", itertools.chain(first, iterator), start=start, fetched=fetched)
         _log.warning(
             "Fetching the first %d batches again to resume the training data at its position: %s has neither a "
             "state_dict nor indices. Use a torchdata StatefulDataLoader, or data with state_dict and load_state_dict, "
@@ -370,10 +378,9 @@ class EpochIterators:
             batch,
             type(self.loader).__name__,
         )
-        iterator = iterate(self.loader)
         for _ in itertools.islice(iterator, batch):
             pass
-        return EpochIterator("replay", iterator, start=saved["rng"], fetched=True)
+        return EpochIterator("replay", iterator, start=start, fetched=True)
 
 
 _BY = {

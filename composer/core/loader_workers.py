@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from composer import rng
@@ -25,7 +26,9 @@ _SIGNALS = [
 ]
 
 
-def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = None) -> Iterator[Batch]:
+def iterate(
+    loader: Iterable[Batch], *, resumed: bool = False, restarted: bool = False, owner: object = None
+) -> Iterator[Batch]:
     """Return an iterator over a loader, whose workers survive a signal that is sent to all processes of the job.
 
     The parent process decides when to stop: without its workers it could not finish the current step.
@@ -33,6 +36,8 @@ def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = N
     Args:
         loader: Any iterable; only workers of torch DataLoaders are supported.
         resumed: Whether an epoch is resumed, so that starting the iterator must not sample random values.
+        restarted: Whether persistent workers were started before in this run, so that starting them in a resumed one
+            must not sample their seed.
         owner: The object whose lifetime determines that of persistent workers; the loader by default.
 
     Raises:
@@ -46,15 +51,30 @@ def iterate(loader: Iterable[Batch], *, resumed: bool = False, owner: object = N
     if isinstance(loader, DataLoader) and loader._iterator is not None:
         _drop_unknown_workers(loader)
     if isinstance(loader, DataLoader) and inspect.isgeneratorfunction(type(loader).__iter__):
-        return _GeneratorIterator(loader, resumed)
+        return _GeneratorIterator(loader, resumed or (restarted and loader.persistent_workers))
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
-    with _starting(loader):
+    with _starting(loader), _own_seed(loader) if restarted else contextlib.nullcontext():
         iterator: Any = iter(loader)
     wrapper = _OwningIterator(iterator, loader)
     # Persistent workers also serve the next epoch of their loader.
     _end_with((owner or loader) if loader.persistent_workers else wrapper, iterator)
     return wrapper
+
+
+@contextlib.contextmanager
+def _own_seed(loader: DataLoader[Any]) -> Generator[None]:
+    """Start persistent workers without an effect on the random state, from which the sampler may sample as well."""
+    if not loader.persistent_workers or loader._iterator is not None:
+        yield
+        return
+    with rng.preserve_rng_state():
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+    given, loader.generator = loader.generator, torch.Generator().manual_seed(seed)
+    try:
+        yield
+    finally:
+        loader.generator = given
 
 
 def _drop_unknown_workers(loader: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from composer.core.data_sharding import samplers_of
-from composer.core.epoch_iterator import counts_samples, has_state_dict
+from composer.core.epoch_iterator import counts_samples, has_state_dict, state_of
 
 __all__ = ["KeptStarts", "independent_copy", "positioned"]
 
@@ -64,7 +64,7 @@ class KeptStarts:
     def keep(self) -> None:
         """Keep the current states, unless this was done before."""
         if not self._states:
-            self._states = {key: copy.deepcopy(data.state_dict()) for key, data in self._data.items()}
+            self._states = {key: copy.deepcopy(state_of(data)) for key, data in self._data.items()}
 
     def of(self, loader: Any) -> tuple[Any, ...]:
         """Return, in a tuple, the state of a loader or its dataset; empty if none was kept.
@@ -81,21 +81,23 @@ class KeptStarts:
             self._data[key].load_state_dict(copy.deepcopy(state))
 
 
-def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any] | None:
+def independent_copy(loader: Any, starts: KeptStarts | None = None) -> Any:
     """Return a copy of a loader whose iterators do not affect those of the loader, or None if there can be none.
 
-    It has workers of its own, and copies of a dataset and of samplers that have a position. Other loaders than those of
-    torch and torchdata cannot be copied, as their state may be anywhere; nor streaming datasets, which have one
-    iterator.
+    It has workers of its own, and copies of a dataset and of samplers that have a position. Of other loaders than those
+    of torch and torchdata, whose state may be anywhere, only those with a method ``__independent_copy__`` are copied;
+    streaming datasets, which have one iterator, are not.
 
     Args:
         loader: The loader.
-        start: In a tuple, the state of the dataset at its start, if it is known: else the copy begins where it is.
+        starts: The states of datasets at their start, as far as they are known: others begin where they are.
 
     >>> loader = DataLoader(torch.arange(2))
     >>> list(independent_copy(loader))
     [tensor([0]), tensor([1])]
     """
+    if hasattr(loader, "__independent_copy__"):
+        return loader.__independent_copy__(starts)
     if not isinstance(loader, DataLoader) or (has_state_dict(loader) and not _is_torchdata(loader)):
         return None
     dataset: Any = loader.dataset
@@ -108,8 +110,8 @@ def independent_copy(loader: Any, start: tuple[Any, ...] = ()) -> DataLoader[Any
             own = copy.deepcopy(dataset)
         except Exception:  # it holds an open file, for example
             return None
-        if start:
-            own.load_state_dict(copy.deepcopy(start[0]))
+        for state in () if starts is None else starts.of(loader):
+            own.load_state_dict(copy.deepcopy(state))
         vars(made)["dataset"] = own
     if any(map(has_state_dict, samplers_of(loader))):  # torchdata's StatefulDistributedSampler, for example
         try:

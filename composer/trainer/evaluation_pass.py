@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from composer import rng
-from composer.core.data_sharding import samplers_of
+from composer.core.data_sharding import parts_of, samplers_of
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.eval_mode import model_eval_mode
@@ -173,8 +173,8 @@ def evaluation_pass(run: Run, phase: Phase, spec: DataSpec, label: str, subset: 
 
 @contextlib.contextmanager
 def _preserved_generators(loader: Any) -> Generator[None]:
-    """Restore the generators of a loader and its samplers at the end."""
-    found = [getattr(one, "generator", None) for one in (loader, *samplers_of(loader))]
+    """Restore the generators of a loader, its parts and their samplers at the end."""
+    found = [getattr(one, "generator", None) for part in parts_of(loader) for one in (part, *samplers_of(part))]
     before = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
     try:
         yield

@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from composer import dist, rng
+from composer.core.data_sharding import parts_of
 from composer.core.data_spec import DataSpec
 from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
 from composer.core.epoch_iterators import EpochIterators
-from composer.core.epoch_start import set_epoch
+from composer.core.epoch_start import epoch_kept
 from composer.core.phase import Phase
 from composer.core.shared_data import KeptStarts, independent_copy
 from composer.core.types import Batch
@@ -149,18 +150,41 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
     """
     phase = run.state.train_phase
     given: DataSpec | None = phase.loader
-    if given is None or given.dataloader is None or not _reads(given.dataloader, loader):
+    if given is None or given.dataloader is None:
         yield loader
+    elif not _reads(given.dataloader, loader):
+        with _epoch_kept(phase, loader):
+            yield loader
+    else:
+        with _position_kept(run, loader, label) as used, _epoch_kept(phase, loader):
+            yield used
+
+
+@contextlib.contextmanager
+def _epoch_kept(phase: Phase, loader: Any) -> Generator[None]:
+    """Keep the number of the current epoch, if any."""
+    if not isinstance(phase.iterator, EpochIterator):
+        yield
         return
+    with epoch_kept(phase.loader.dataloader, loader, int(phase.timestamp.epoch)):
+        yield
+
+
+@contextlib.contextmanager
+def _position_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
+    """Yield the loader that is read instead of one of the training data, or of a part of it."""
+    phase = run.state.train_phase
+    given: DataSpec = phase.loader
     in_epoch = isinstance(phase.iterator, EpochIterator)
     resume_by = {EpochIterators(one, seed=0).resume_by for one in (loader, given.dataloader)}
     if not resume_by & {"indices", "replay"}:
-        used = independent_copy(loader, _epoch_iterators(run, phase).starts.of(loader))
+        used = independent_copy(loader, _epoch_iterators(run, phase).starts)
         if used is None:
-            with _position_kept(run, loader):
+            with _position_restored(run, loader):
                 yield loader
             return
-    elif in_epoch and "replay" in resume_by and isinstance(loader, DataLoader) and loader._iterator is not None:
+    elif "replay" in resume_by and getattr(loader, "persistent_workers", False):
+        # Its workers serve one iterator at a time, and their random numbers continue from epoch to epoch.
         copied = independent_copy(loader)
         used = loader if copied is None else copied
     else:
@@ -172,29 +196,27 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
                 f"over a dataset, or separate data."
             )
             warnings.warn(message, ComposerWarning, stacklevel=2)
-    try:
-        with _dataset_kept(phase, loader):
-            yield used
-    finally:
-        if in_epoch and loader is given.dataloader:
-            set_epoch(loader, int(phase.timestamp.epoch))
+    with _datasets_kept(phase, loader):
+        yield used
 
 
 @contextlib.contextmanager
-def _dataset_kept(phase: Phase, loader: Any) -> Generator[None]:
-    """Restore the state of a dataset with indices at the end, such as that of a generator for random transforms."""
-    dataset: Any = getattr(loader, "dataset", None)
-    in_workers = getattr(loader, "num_workers", 0) > 0  # which have copies of the dataset
-    if in_workers or isinstance(dataset, IterableDataset) or not has_state_dict(dataset) or counts_samples(dataset):
-        yield
-        return
-    state = copy.deepcopy(dataset.state_dict())
+def _datasets_kept(phase: Phase, loader: Any) -> Generator[None]:
+    """Restore the state of datasets with indices at the end, such as that of a generator for random transforms."""
+    here = [part for part in parts_of(loader) if not getattr(part, "num_workers", 0)]  # workers have copies of datasets
+    datasets: list[Any] = [one for part in here if _keeps_state(one := getattr(part, "dataset", None))]
+    states = [copy.deepcopy(one.state_dict()) for one in datasets]
     current = phase.last_epoch[0] if isinstance(phase.last_epoch, tuple) else phase.iterator
     try:
-        with current.state_kept() if isinstance(current, EpochIterator) else contextlib.nullcontext():
+        with current.state_kept() if datasets and isinstance(current, EpochIterator) else contextlib.nullcontext():
             yield
     finally:
-        dataset.load_state_dict(state)
+        for dataset, state in zip(datasets, states, strict=True):
+            dataset.load_state_dict(state)
+
+
+def _keeps_state(dataset: Any) -> bool:
+    return has_state_dict(dataset) and not (isinstance(dataset, IterableDataset) or counts_samples(dataset))
 
 
 def _reads(data: Any, loader: Any) -> bool:
@@ -211,7 +233,7 @@ def _reads(data: Any, loader: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _position_kept(run: Run, loader: Any) -> Generator[None]:
+def _position_restored(run: Run, loader: Any) -> Generator[None]:
     """Restore the position in stateful training data at the end, and return a dataset to its start meanwhile."""
     phase = run.state.train_phase
     earlier, current, epoch = phase.epoch_iterators, phase.iterator, int(phase.timestamp.epoch)

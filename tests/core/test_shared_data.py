@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from composer.core.shared_data import independent_copy, positioned
+from composer.core.shared_data import KeptStarts, independent_copy, positioned
 from composer.datasets import TensorLoader
 from tests.core.test_epoch_iterator import BATCHES, Counting, Loader, Mapped, OwnLoader, Plain, Stream
 
@@ -50,10 +50,11 @@ def test_what_has_a_position() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_copy_is_independent(kind: Any, workers: int) -> None:
     loader = kind(Stream(), None, num_workers=workers, persistent_workers=workers > 0)
-    start = (loader.dataset.state_dict(),)
+    starts = KeptStarts(DataLoader(loader.dataset, None))  # without workers, so that it has a position here
+    starts.keep()
     iterator = iter(loader)
     found = [next(iterator), next(iterator)]
-    assert list(independent_copy(loader, start)) == list(range(BATCHES))
+    assert list(independent_copy(loader, starts)) == list(range(BATCHES))
     assert found + list(iterator) == list(range(BATCHES))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
+from composer import dist
 from composer.core import device_transfer
 from composer.core.epoch_iterators import EpochIterators
 from composer.datasets import DevicePrefetcher, NormalizationFn
@@ -103,6 +105,82 @@ def test_wrong_arguments_are_refused() -> None:
     state = prefetcher("shuffled", seed=1).state_dict()
     with pytest.raises(ValueError, match="seed=1, but this prefetcher has seed=2"):
         prefetcher("shuffled", seed=2).load_state_dict(state)
+
+
+class Onward:
+    """Each epoch has the next batches of a stream."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.place += 1
+            yield torch.tensor(self.place)
+            if self.place % 3 == 0:
+                return
+
+    def state_dict(self) -> Any:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.place = state["place"]
+
+
+def test_data_go_on_from_epoch_to_epoch() -> None:
+    """Also after loading, and after an epoch that was left early, of which no batch that was fetched ahead is lost."""
+    running = DevicePrefetcher(Onward(), "cpu")
+    states = [running.state_dict()]
+    assert plain(running) == [1, 2, 3]
+    states.append(running.state_dict())
+    assert next(iter(running)) == 4
+    running.set_epoch(2)
+    states.append(running.state_dict())
+    assert plain(running) == [5, 6]
+    for loaded in (running, DevicePrefetcher(Onward(), "cpu")):
+        for state, expected in zip(states, ([1, 2, 3], [4, 5, 6], [5, 6]), strict=True):
+            loaded.load_state_dict(state)
+            assert loaded.state_dict() == state
+            assert plain(loaded) == expected
+
+
+def test_an_epoch_that_is_over_yields_nothing_more() -> None:
+    running = prefetcher("shuffled")
+    for _, batch in zip(range(5), running, strict=False):
+        last = batch
+    assert last is not None
+    later = prefetcher("shuffled")
+    later.load_state_dict(running.state_dict())
+    assert (later.epoch, plain(later), later.epoch) == (0, [], 1)
+
+
+def _uneven(state: Any) -> tuple[Any, list[Any]]:
+    """One batch fewer on rank 0 than on rank 1, of which the state is taken after two batches, when rank 0 is done."""
+    running = DevicePrefetcher(_OfRank(), "cpu")
+    if state is not None:
+        running.load_state_dict(state)
+        return None, plain(running)
+    batches = iter(running)
+    seen = plain(batch for _, batch in zip(range(2), batches, strict=False))
+    return running.state_dict(), seen
+
+
+class _OfRank(Onward):
+    def __iter__(self) -> Iterator[Any]:
+        for batch in super().__iter__():
+            yield batch
+            if self.place % 3 == 1 and dist.get_global_rank() == 0:
+                return
+
+
+def test_epochs_of_separate_data_end_earlier_on_some_ranks(two_ranks) -> None:
+    (state, seen), (other_state, other_seen) = two_ranks.run(_uneven, None)
+    assert state == other_state
+    assert (seen, other_seen) == ([1], [1, 2])
+    (_, rest), (_, other_rest) = two_ranks.run(_uneven, state)
+    assert (rest, other_rest) == ([2, 3], [3])  # the next epoch of rank 0
+    with pytest.raises(ValueError, match="saved by 2 ranks"):
+        DevicePrefetcher(Onward(), "cpu").load_state_dict(state)
 
 
 def flat(batches: list[list[int]]) -> list[int]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from composer import Evaluator, Trainer
+from composer import Evaluator, Trainer, dist
 from composer.datasets import DevicePrefetcher, Mixture, TensorLoader
 from composer.models import ComposerClassifier
 from composer.warnings import ComposerWarning
@@ -142,6 +142,19 @@ LOADERS: dict[str, Any] = {
     "mixture": lambda: Mixture([(words(1), 0.5), (DataLoader(Streamed(), BATCH), 0.5)], epoch_length=6),
     "prefetched": lambda: DevicePrefetcher(DataLoader(samples(), BATCH, shuffle=True), device="cpu"),
     "prefetched tensors": lambda: DevicePrefetcher(words(2), device="cpu"),
+    "prefetched placed stream": lambda: DevicePrefetcher(DataLoader(PlacedStream(), BATCH), device="cpu"),
+    "prefetched placed stream that cannot be copied": lambda: DevicePrefetcher(
+        DataLoader(OpenStream(), BATCH), device="cpu"
+    ),
+    "prefetched map-style with a state": lambda: DevicePrefetcher(
+        DataLoader(Jittered(), BATCH, shuffle=True), device="cpu"
+    ),
+    "prefetched, stateful, map-style": lambda: DevicePrefetcher(
+        StatefulDataLoader(samples(), BATCH, shuffle=True), device="cpu"
+    ),
+    "prefetched, stateful, worker": lambda: DevicePrefetcher(
+        StatefulDataLoader(samples(), BATCH, shuffle=True, num_workers=1), device="cpu"
+    ),
     "Hugging Face": lambda: hugging_face(shuffle=False),
     "Hugging Face, shuffled": lambda: hugging_face(shuffle=True),
 }
@@ -337,3 +350,55 @@ def test_two_ranks(name: str, two_ranks: Ranks) -> None:
     for expected, seen, counted in two_ranks.run(of_a_rank, name):
         assert seen == expected
         assert len(set(counted)) == 1
+
+
+class Augmented(Dataset[Any]):
+    """Its samples depend on the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = samples()[index]
+        return x + self.epoch, y
+
+
+def of_another_loader(_: str) -> Any:
+    torch.set_num_threads(1)
+    _, expected, _ = run(DataLoader(Augmented(), BATCH, shuffle=True))
+    data = Augmented()
+    _, seen, counted = run(DataLoader(data, BATCH, shuffle=True), DataLoader(data, BATCH))
+    return expected, seen, counted
+
+
+def test_another_loader_of_the_dataset(two_ranks: Ranks) -> None:
+    for expected, seen, _ in [of_another_loader(""), *two_ranks.run(of_another_loader, "")]:
+        assert seen == expected
+
+
+class UnevenStream(IterableDataset[Any]):
+    def __iter__(self):
+        for index in range(SAMPLES - 9 * dist.get_global_rank()):
+            yield samples()[index]
+
+
+def saved_by_a_rank(folder: str) -> Any:
+    torch.set_num_threads(1)
+
+    def loader() -> Any:
+        return DevicePrefetcher(DataLoader(UnevenStream(), BATCH), device="cpu")
+
+    whole, expected, _ = run(loader(), save_folder=folder, save_interval="1ba")
+    resumed, rest, _ = run(loader(), load_path=f"{folder}/ep0-ba5-rank0.pt")
+    return expected[5:], rest, torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_prefetcher_whose_data_ends_earlier_on_a_rank(two_ranks: Ranks, tmp_path: Path) -> None:
+    (expected, rest, is_same), (_, _, is_other_same) = two_ranks.run(saved_by_a_rank, str(tmp_path))
+    assert rest == expected  # the other rank has dummy batches
+    assert is_same and is_other_same

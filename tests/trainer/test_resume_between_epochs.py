@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from composer import Callback, Trainer
-from composer.datasets import Mixture
+from composer.datasets import DevicePrefetcher, Mixture
 from composer.models import ComposerClassifier
 from tests.common import At, weights
 from tests.trainer.test_resume_within_step import SaveIn
@@ -84,8 +84,12 @@ DATA: dict[str, Callable[[], Any]] = {
     "without a length": Onward,
     "mixture": mixture,
     "torchdata": torchdata,
+    "prefetched, sized": lambda: DevicePrefetcher(Sized(), "cpu"),
+    "prefetched, without a length": lambda: DevicePrefetcher(Onward(), "cpu"),
+    "prefetched mixture": lambda: DevicePrefetcher(mixture(), "cpu"),
+    "prefetched torchdata": lambda: DevicePrefetcher(torchdata(), "cpu"),
 }
-SIZED = [name for name in DATA if name != "without a length"]  # of which a fit in batches ends epochs
+SIZED = [name for name in DATA if "without a length" not in name]  # of which a fit in batches ends epochs
 
 
 def trainer_on(data: Any, *callbacks: Callback, **arguments: Any) -> tuple[Trainer, list[Any]]:
@@ -170,7 +174,8 @@ def test_saved_before_each_step(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["before_dataloader", "batch_checkpoint"])
 @pytest.mark.parametrize("subset", [2, EPOCH, 5])
-def test_epochs_with_a_largest_number_of_batches(subset: int, event: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["without a length", "prefetched, without a length"])
+def test_epochs_with_a_largest_number_of_batches(name: str, subset: int, event: str, tmp_path: Path) -> None:
     """The data, which has no length, ends before that number of batches or not."""
 
     def places() -> At:
@@ -178,12 +183,12 @@ def test_epochs_with_a_largest_number_of_batches(subset: int, event: str, tmp_pa
 
     arguments = {"train_subset_num_batches": subset}
     expected = places()
-    whole, seen = trainer_on(Onward(), expected, SaveIn(event, tmp_path), **arguments)
+    whole, seen = trainer_on(DATA[name](), expected, SaveIn(event, tmp_path), **arguments)
     whole.fit()
     assert {epoch for epoch, _ in expected.found} != {0}
     for stop in range(1, STEPS):
         found = places()
-        resumed, rest = trainer_on(Onward(), found, load_path=str(tmp_path / f"{stop}.pt"), **arguments)
+        resumed, rest = trainer_on(DATA[name](), found, load_path=str(tmp_path / f"{stop}.pt"), **arguments)
         resumed.fit()
         assert (rest, found.found) == (seen[stop:], expected.found[stop:]), stop
         assert torch.equal(weights(resumed), weights(whole)), stop
@@ -212,3 +217,27 @@ def test_other_data_begins_a_begun_epoch(tmp_path: Path, caplog: pytest.LogCaptu
     resumed.fit()
     assert rest == [samples(6)[first : first + BATCH][0].tolist() for first in (0, 2, 4)]
     assert "The training data differs from that of the checkpoint" in caplog.text
+
+
+class Counted(IterableDataset[Any]):
+    """Its samples are the same in every epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(samples(EPOCH * BATCH))
+
+
+@pytest.mark.parametrize("prefetched", [False, True])
+def test_persistent_workers_sample_their_seed_once(prefetched: bool, tmp_path: Path) -> None:
+    """A run that resumes between epochs starts them, while they go on in another: both draw the same dropout."""
+
+    def data() -> Any:
+        loader = DataLoader(Counted(), BATCH, num_workers=1, persistent_workers=True)
+        return DevicePrefetcher(loader, "cpu") if prefetched else loader
+
+    whole, seen = trainer_on(data(), SaveIn("epoch_checkpoint", tmp_path))
+    whole.fit()
+    for stop in (EPOCH, 2 * EPOCH):
+        resumed, rest = trainer_on(data(), load_path=str(tmp_path / f"{stop}.pt"))
+        resumed.fit()
+        assert rest == seen[stop:]
+        assert torch.equal(weights(resumed), weights(whole)), stop
