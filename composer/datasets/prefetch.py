@@ -131,7 +131,9 @@ class DevicePrefetcher:
         return None if isinstance(getattr(self.loader, "dataset", None), IterableDataset) else self._epochs.length
 
     def _is_at_end(self, position: _Position) -> bool:
-        """Return whether no batch of the epoch is left."""
+        """Return whether it is known without reading that no batch of the epoch is left."""
+        if self._epochs.resume_by == "indices":
+            return False  # it is fast to ask, and another number of ranks may have counted the batches
         is_over = position.saved is not None and "over" in position.saved
         return bool(position.batch) and (is_over or position.batch == self._length)
 

@@ -144,12 +144,13 @@ def test_data_go_on_from_epoch_to_epoch() -> None:
             assert plain(loaded) == expected
 
 
-def test_an_epoch_that_is_over_yields_nothing_more() -> None:
-    running = prefetcher("shuffled")
-    for _, batch in zip(range(5), running, strict=False):
-        last = batch
-    assert last is not None
-    later = prefetcher("shuffled")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_that_is_over_yields_nothing_more(kind) -> None:
+    running = prefetcher(kind)
+    batches = iter(running)
+    for _ in range(len(plain(prefetcher(kind)))):
+        next(batches)
+    later = prefetcher(kind)
     later.load_state_dict(running.state_dict())
     assert (later.epoch, plain(later), later.epoch) == (0, [], 1)
 
@@ -203,9 +204,14 @@ def test_ranks_shard_the_samples(kind, two_ranks) -> None:
     (rest, _), (other_rest, _) = two_ranks.run(_parts, kind, state)
     if kind == "shuffled":
         assert flat(one + other + rest + other_rest) == list(range(N))
-        # One rank resumes from two.
+        # One rank resumes from two, and two resume from one at half of its batches.
         (alone, _) = _parts(kind, state)
         assert flat(alone) == flat(rest + other_rest)
+        for done in range(1, 6):
+            single = prefetcher(kind)
+            seen = plain(batch for _, batch in zip(range(done), single, strict=False))
+            (first, _), (second, _) = two_ranks.run(_parts, kind, single.state_dict())
+            assert flat(seen + first + second)[:N] == list(range(N)), done
     else:
         assert one + rest == other + other_rest == plain(Loader())
 
