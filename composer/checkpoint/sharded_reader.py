@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -224,14 +224,17 @@ def pending_tensors(
     >>> list(pending_tensors({"weight": torch.ones(1)}))
     []
     """
-    if isinstance(node, (TensorMetadata, BroadcastTensor)):
+    if isinstance(node, _PENDING):
         yield path, node
-    elif isinstance(node, dict):
-        for key, value in cast("dict[Any, Any]", node).items():
-            yield from pending_tensors(value, (*path, key))
+        return
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(node, dict):
+        entries = cast("dict[Any, Any]", node).items()
     elif isinstance(node, (list, tuple)):
-        for number, value in enumerate(cast("list[Any]", node)):
-            yield from pending_tensors(value, (*path, number))
+        entries = enumerate(cast("list[Any]", node))
+    for key, value in entries:
+        if isinstance(value, _HOLDERS):  # few are: the states of random generators have more than a thousand numbers
+            yield from pending_tensors(value, (*path, key))
 
 
 def _checked_files(folder: Path, rest: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -250,6 +253,9 @@ def _checked_files(folder: Path, rest: dict[str, Any]) -> dict[str, dict[str, in
 
 
 _WRITTEN = {"size": int, "crc32": int}
+
+_PENDING = (TensorMetadata, BroadcastTensor)
+_HOLDERS = (*_PENDING, dict, list, tuple)
 
 
 def _damage(path: Path, written: Mapping[str, int]) -> str | None:
