@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from composer.core.data_sharding import samplers_of
@@ -84,7 +85,7 @@ class KeptStarts:
 def independent_copy(loader: Any, starts: KeptStarts | None = None) -> Any:
     """Return a copy of a loader whose iterators do not affect those of the loader, or None if there can be none.
 
-    It has workers of its own, and copies of a dataset and of samplers that have a position. Of other loaders than those
+    It has workers of its own, and copies of a dataset and of samplers that have a position, but shares read-only arrays. Of other loaders than those
     of torch and torchdata, whose state may be anywhere, only those with a method ``__independent_copy__`` are copied;
     streaming datasets, which have one iterator, are not.
 
@@ -107,7 +108,7 @@ def independent_copy(loader: Any, starts: KeptStarts | None = None) -> Any:
     vars(made).update({name: value for name, value in _FRESH.items() if name in vars(made)})
     if positioned(loader) is dataset:
         try:
-            own = copy.deepcopy(dataset)
+            own = copy.deepcopy(dataset, _read_only(dataset))
         except Exception:  # it holds an open file, for example
             return None
         for state in () if starts is None else starts.of(loader):
@@ -120,6 +121,17 @@ def independent_copy(loader: Any, starts: KeptStarts | None = None) -> Any:
             return None
         vars(made)["sampler"], vars(made)["batch_sampler"] = own
     return made
+
+
+def _read_only(dataset: Any) -> dict[int, Any]:
+    """Return the read-only arrays of a dataset by their id: mapped files, for example, may not fit into memory."""
+    values = list(getattr(dataset, "__dict__", {}).values())
+    for value in tuple(values):
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+    return {id(one): one for one in values if isinstance(one, np.ndarray) and not one.flags.writeable}
 
 
 def _is_torchdata(loader: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -63,6 +65,18 @@ def test_a_copy_without_a_known_start_begins_where_the_dataset_is() -> None:
     loader.dataset.place = 2
     assert list(independent_copy(loader)) == list(range(2, BATCHES))
     assert loader.dataset.place == 2
+
+
+def test_mapped_files_are_not_read_into_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(6))
+    tokens = np.load(tmp_path / "tokens.npy", mmap_mode="r")
+    stream = Stream()
+    stream.tokens, stream.shards, stream.by_name = tokens, [tokens[:3]], {"rest": tokens[3:]}
+    stream.mine = np.arange(3)
+    copied = independent_copy(DataLoader(stream, None)).dataset
+    assert copied is not stream and copied.tokens is tokens and np.shares_memory(copied.shards[0], tokens)
+    assert np.shares_memory(copied.by_name["rest"], tokens)
+    assert not np.shares_memory(copied.mine, stream.mine)
 
 
 def test_a_stateful_loader_that_was_not_begun() -> None:
