@@ -85,9 +85,9 @@ class KeptStarts:
 def independent_copy(loader: Any, starts: KeptStarts | None = None) -> Any:
     """Return a copy of a loader whose iterators do not affect those of the loader, or None if there can be none.
 
-    It has workers of its own, and copies of a dataset and of samplers that have a position, but shares read-only arrays. Of other loaders than those
-    of torch and torchdata, whose state may be anywhere, only those with a method ``__independent_copy__`` are copied;
-    streaming datasets, which have one iterator, are not.
+    It has workers of its own, and copies of a dataset and of samplers that have a position, but shares read-only
+    arrays. Of other loaders than those of torch and torchdata, whose state may be anywhere, only those with a method
+    ``__independent_copy__`` are copied; streaming datasets, which have one iterator, are not.
 
     Args:
         loader: The loader.
