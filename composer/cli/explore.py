@@ -45,6 +45,14 @@ def add_to(commands: Any) -> None:
         "(default: what the plan takes)",
     )
     command.add_argument(
+        "--search-cost",
+        type=int,
+        default=15,
+        metavar="N",
+        help="cost of the search at most, in trainings of the unchanged script, at least 6 (default 15); with more, "
+        "less of what pays is missed",
+    )
+    command.add_argument(
         "--pairs", type=int, default=8, metavar="N", help="pairs of runs that confirm, at least 6 (default 8)"
     )
     _add_choice(command)
@@ -158,6 +166,7 @@ def _explore(given: argparse.Namespace) -> None:
             within=given.within,
             metric=given.metric,
             budget=given.budget,
+            search_cost=given.search_cost,
             pairs=given.pairs,
             methods=methods,
             without=without,

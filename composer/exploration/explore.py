@@ -18,7 +18,7 @@ from composer.exploration.exploration import Exploration
 from composer.exploration.given_recipe import GivenRecipe
 from composer.exploration.goal_options import GoalOptions
 from composer.exploration.method_search import search
-from composer.exploration.planning import LEAST_PAIRS, final_quality
+from composer.exploration.planning import LEAST_PAIRS, LEAST_SEARCH_COST, SEARCH_COST, final_quality
 from composer.exploration.program_facts import FACTS_PROBE, ProgramFacts
 from composer.exploration.progress import Progress
 from composer.exploration.recipe_confirmation import confirm_recipe
@@ -50,6 +50,7 @@ def explore(
     within: str | None = None,
     metric: str | None = None,
     budget: str | float | None = None,
+    search_cost: int = SEARCH_COST,
     pairs: int = _PAIRS,
     methods: Sequence[str] | None = None,
     without: Sequence[str] = (),
@@ -82,6 +83,8 @@ def explore(
         budget: Wall time of all runs together, such as "2h" or a number of seconds; None for as much as the plan takes.
             Any budget gives a result, which says what could not be told; the program is trained twice as it is even if
             that takes more.
+        search_cost: Cost of the search at most, in trainings of the unchanged program, at least 6. With more, more
+            combinations of methods are compared, and less of what pays is missed.
         pairs: Number of pairs of the confirmation at most, at least 6.
         methods: Names of the methods to try, of :data:`.CHOICES`; None for all.
         without: Names of what to leave out, also "learning rate" and "batch size", by which the baseline is tuned.
@@ -117,12 +120,14 @@ def explore(
     """
     goal = GoalOptions(target, quality_at, within, metric)
     recipe = None if confirm is None else GivenRecipe.of(confirm)
-    for name, given in (("methods", methods), ("extra", extra)):
+    more = search_cost if search_cost != SEARCH_COST else None
+    for name, given in (("methods", methods), ("extra", extra), ("search_cost", more)):
         if recipe is not None and given:
             raise ValueError(f"confirm gives the recipe itself, so that {name}={given!r} is one too many.")
     choice = Choice(methods if recipe is None else [], without, extra)
     check_changes("changes", changes)
     at_least("pairs", pairs, LEAST_PAIRS)
+    at_least("search_cost", search_cost, LEAST_SEARCH_COST)
     seconds = math.inf if budget is None else as_seconds("budget", budget)
     limit = as_seconds("time_limit", time_limit)
     if at_least("seed", seed, 0) > _MOST_SEED:
@@ -135,6 +140,7 @@ def explore(
         choice,
         recipe,
         seconds,
+        search_cost,
         pairs,
         tuple(changes),
         whole_number("ranks", ranks, minimum=1),
@@ -157,6 +163,7 @@ class _Settings:
     choice: Choice
     recipe: GivenRecipe | None
     budget: float
+    search_cost: int
     pairs: int
     changes: tuple[str, ...]
     ranks: int
@@ -197,7 +204,7 @@ class _Settings:
             say=progress.say,
         )
         if recipe is None:
-            decide = functools.partial(search, runner, goal)
+            decide = functools.partial(search, runner, goal, search_cost=self.search_cost)
         else:
             decide = functools.partial(confirm_recipe, runner, goal, recipe)
         found = decide(
@@ -239,6 +246,7 @@ class _Settings:
             "within": self.options.within,
             "metric": self.options.metric,
             "budget": None if math.isinf(self.budget) else self.budget,
+            "search_cost": None if self.search_cost == SEARCH_COST else self.search_cost,
             "pairs": None if self.pairs == _PAIRS else self.pairs,
             "methods": self.choice.methods if self.recipe is None else None,
             "without": self.choice.without or None,

@@ -13,7 +13,7 @@ from composer.exploration.confirmation import ALPHA, Arms, confirm
 from composer.exploration.exploration import Exploration
 from composer.exploration.goal import Goal
 from composer.exploration.paired_runs import PairedRuns
-from composer.exploration.planning import Plan, baseline_runs, make_plan
+from composer.exploration.planning import SEARCH_COST, Plan, baseline_runs, make_plan
 from composer.exploration.race import Race, race, replaced
 from composer.exploration.runner import Request, Runner
 from composer.exploration.screening_stage import Screening
@@ -33,6 +33,7 @@ def search(
     variants: Sequence[Variant],
     *,
     budget: float = math.inf,
+    search_cost: float = SEARCH_COST,
     pairs: int = 8,
     refused: Mapping[str, str] | None = None,
     screening: Callable[[Plan, Sequence[Trajectory], Sequence[Variant]], Screening] | None = None,
@@ -58,6 +59,7 @@ def search(
         goal: The goal.
         variants: Methods, learning rates, batch sizes and other changes.
         budget: Wall seconds of all runs together.
+        search_cost: Cost of the search at most, in trainings of the baseline, the A/A runs included.
         pairs: Number of pairs of the confirmation at most, at least 6.
         refused: Variants that cannot be used, with the reason, for the report.
         screening: Called with the plan, the A/A runs and the variants; returns which can be used.
@@ -97,7 +99,7 @@ def search(
     budgeted = BudgetedRunner(runner, goal, positive("budget", budget), asked)
     runs = baseline_runs(budgeted)
     tried = [one for one in variants if one.kind not in TUNED_KINDS]
-    plan = make_plan(budgeted, runs, len({one.group or one.name for one in tried}), pairs)
+    plan = make_plan(budgeted, runs, len({one.group or one.name for one in tried}), pairs, search=search_cost)
     if planned is not None:
         planned(plan)
     screened, speeds = Screening(tuple(variants)), None

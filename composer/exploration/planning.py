@@ -20,6 +20,7 @@ from composer.statistics.power import Prospect, prospect
 
 __all__ = [
     "LEAST_PAIRS",
+    "LEAST_SEARCH_COST",
     "SEARCH_COST",
     "BaselineError",
     "Plan",
@@ -29,10 +30,10 @@ __all__ = [
     "make_plan",
 ]
 
-# The search takes at most so many trainings of the baseline, the A/A runs included.
-SEARCH_COST = 15.0
+# The search takes at most so many trainings of the baseline by default, the A/A runs included.
+SEARCH_COST = 15
 # With less, a search would compare hardly more than noise.
-_LEAST_SEARCH = 6.0
+LEAST_SEARCH_COST = 6
 # With more than this, the attribution has the first claim to what is left.
 _USUAL_SEARCH = 12.0
 LEAST_PAIRS = 6
@@ -159,8 +160,8 @@ class Plan:
                 f"{clock(self.total)} in all."
             )
         else:
-            needed = (_LEAST_SEARCH + 2 * LEAST_PAIRS) * self.cost
-            if self.search >= _LEAST_SEARCH * self.cost:
+            needed = (LEAST_SEARCH_COST + 2 * LEAST_PAIRS) * self.cost
+            if self.search >= LEAST_SEARCH_COST * self.cost:
                 lines.append(f"{search} at most {clock(self.search)}.")
             else:
                 lines += self._hardly_a_search()
@@ -178,7 +179,7 @@ class Plan:
             compared = "the baseline is hardly tuned"
         lines = [f"The A/A runs took {clock(noise)} of the budget of {clock(self.budget)}: {compared}."]
         if self.num_methods:
-            lines[0] += f" A search takes {clock(_LEAST_SEARCH * self.cost)} or more."
+            lines[0] += f" A search takes {clock(LEAST_SEARCH_COST * self.cost)} or more."
         return lines
 
 
@@ -344,7 +345,7 @@ def make_plan(
     fitting = [
         number
         for number in range(pairs - pairs % 2, LEAST_PAIRS - 1, -2)
-        if runner.budget >= (min(_LEAST_SEARCH, search) + 2 * number) * cost
+        if runner.budget >= (min(LEAST_SEARCH_COST, search) + 2 * number) * cost
     ]
     chosen = fitting[0] if fitting else 0
     left = runner.budget - 2 * chosen * cost

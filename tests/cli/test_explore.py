@@ -43,7 +43,20 @@ def explored(monkeypatch: pytest.MonkeyPatch, *words: str, raises: BaseException
 def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = explored(
         monkeypatch,
-        *("--within", "0.5%", "--metric", "Accuracy", "--budget", "2h", "--pairs", "6", "--methods", "EMA, SAM"),
+        *(
+            "--within",
+            "0.5%",
+            "--metric",
+            "Accuracy",
+            "--budget",
+            "2h",
+            "--search-cost",
+            "30",
+            "--pairs",
+            "6",
+            "--methods",
+            "EMA, SAM",
+        ),
         *("--without", "batch size", "--try", "algorithms+=A()", "--try", "algorithms+=B()", "--set", "seed=1"),
         *("--ranks", "2", "--seed", "100", "--fit", "2", "train.py", "--lr", "1"),
     )
@@ -55,6 +68,7 @@ def test_options_are_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         "within": "0.5%",
         "metric": "Accuracy",
         "budget": "2h",
+        "search_cost": 30,
         "pairs": 6,
         "methods": ["EMA", "SAM"],
         "without": ["batch size"],

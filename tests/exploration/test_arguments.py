@@ -20,6 +20,7 @@ from composer.cli.main import main
         ({"changes": "max_duration=1ep"}, r"changes must be .* write \['max_duration=1ep'\]\."),
         ({"budget": True}, "budget must be a duration such as 90s, or a number of seconds; got True"),
         ({"budget": [3]}, r"budget must be a duration .*; got \[3\]"),
+        ({"search_cost": 15.5}, "search_cost must be an integer, but got 15.5"),
         ({"program": 3}, "program must be a function or a list of words such as .*; got 3"),
         ({"program": [3]}, r"program must be a function .*; got \[3\]"),
     ],
@@ -34,6 +35,13 @@ def test_explore_refuses_wrong_types(arguments: dict[str, Any], message: str) ->
 def test_a_budget_is_finite_and_positive(budget: float) -> None:
     with pytest.raises(ValueError, match="budget must be a positive duration"):
         composer.explore(["no_such.py"], target="Accuracy>=0.9", budget=budget)
+
+
+def test_a_search_has_a_least_cost() -> None:
+    with pytest.raises(ValueError, match="search_cost must be at least 6, but got 5"):
+        composer.explore(["no_such.py"], target="Accuracy>=0.9", search_cost=5)
+    with pytest.raises(ValueError, match="confirm gives the recipe itself, so that search_cost=30 is one too many"):
+        composer.explore(["no_such.py"], target="Accuracy>=0.9", confirm="EMA", search_cost=30)
 
 
 def test_other_lists_are_no_strings_either() -> None:

@@ -71,7 +71,7 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
         if line.startswith("confirmation") and "seed 1004" in line and not then.exists():
             shutil.copytree(folder / "study", then)  # what is there after a crash at this moment
 
-    found = explored(folder, progress=note)
+    found = explored(folder, progress=note, search_cost=14)
     assert found.recipe.name == "Faster"
     assert found.result is not None
     assert found.result.pays
@@ -89,20 +89,22 @@ def test_a_program_is_explored_and_the_records_give_the_same_result(
     assert "; step " in str(found)
     report = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"goal", "recipe", "verdicts", "refused", "screened", "plan", "notes", "costs", "command"} <= set(report)
-    assert found.command.startswith("composer explore '--target=CrossEntropy<=0.4' --pairs=6 --methods=none")
+    assert found.command.startswith(
+        "composer explore '--target=CrossEntropy<=0.4' --search-cost=14 --pairs=6 --methods=none"
+    )
     assert "'--try=algorithms+=Placebo()'" in found.command
 
     # A run that had started is run again, and what was recorded is not.
     monkeypatch.setattr("composer.exploration.screening_stage.screen", None)
     before = (then / "trials.jsonl").read_text()
     again = list[str]()
-    assert explored(folder, study=then.name, progress=again.append).recipe == found.recipe
+    assert explored(folder, study=then.name, progress=again.append, search_cost=14).recipe == found.recipe
     assert (then / "trials.jsonl").read_text().startswith(before)
     assert {line.partition(":")[0] for line in again if "seed" in line} <= {"confirmation", "attribution"}
 
     monkeypatch.setattr("composer.trials.study.Running", None)  # nothing may start
     lines.clear()
-    assert explored(folder, progress=lines.append).to_json() == found.to_json()
+    assert explored(folder, progress=lines.append, search_cost=14).to_json() == found.to_json()
     assert not [line for line in lines if "seed" in line]
 
     assert main(["explore", "--json", *shlex.split(found.command)[2:]]) == 0

@@ -110,6 +110,16 @@ def test_long_runs_are_kept_with_minima_and_maxima_in_compact_form() -> None:
     assert (failed["seconds"], failed["trained"], failed["error"]) == ([], None, "out of memory")
 
 
+def test_a_search_that_may_cost_more_compares_more() -> None:
+    variants = [*tuning(), method("Good"), method("Help"), *placebos(12)]
+    compared = [0]
+    for cost in (6, 15, 40):
+        found = search(Simulation(EFFECTS), GOAL, variants, search_cost=cost)
+        assert found.search_cost <= cost
+        compared.append(sum(len(rung.standings) for heat in found.heats for rung in heat.rungs))
+    assert compared == sorted(set(compared))
+
+
 def test_without_an_effect_what_is_there_is_kept() -> None:
     found = search(Simulation(), GOAL, [*tuning(), *placebos(4)])
     assert found.recipe == BASELINE
