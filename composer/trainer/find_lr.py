@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from composer import dist, rng
 from composer._numbers import positive
-from composer.core.epoch_iterator import EpochIterator
-from composer.core.epoch_iterators import EpochIterators
+from composer.core.data_sharding import parts_of
+from composer.core.data_spec import DataSpec
 from composer.core.event import Event
 from composer.core.logger import Logger
-from composer.core.phase import Phase
 from composer.core.timestamp import Timestamp
 from composer.core.types import Batch
 from composer.ledger.clock import LedgerClock
@@ -27,6 +28,7 @@ from composer.trainer.batch_loading import batches
 from composer.trainer.progress import advance
 from composer.trainer.run import Run
 from composer.trainer.step import train_batch
+from composer.trainer.training_data import training_data_kept
 
 __all__ = ["find_lr"]
 
@@ -140,16 +142,15 @@ def _divergence_index(losses: list[float], stop_factor: float) -> int:
 def _restored_afterwards(run: Run) -> Generator[None]:
     """Start the run from its seed, without callbacks and loggers; on exit, restore everything bit for bit."""
     state, engine, phase = run.state, run.engine, run.state.train_phase
-    restore_data = _save_data_position(phase, state.rank_zero_seed)
-    loader = phase.loader.dataloader
-    samplers = [getattr(loader, name, None) for name in ("generator", "sampler", "batch_sampler")]
-    snapshot = ObjectSnapshot(
-        [state.model, state.optimizers, tuple(state.algorithms), state.schedulers, state.scaler, *samplers]
-    )
-    algorithms, callbacks = list(state.algorithms), list(state.callbacks)
-    logger, model = engine.logger, state.model
-    attributes = [(owner, dict(vars(owner))) for owner in (state, phase, run)]
-    with rng.seed_context(state.seed):
+    names = ("generator", "sampler", "batch_sampler")
+    samplers = [getattr(part, name, None) for part in parts_of(phase.loader.dataloader) for name in names]
+    with _data_kept(run) as used, rng.seed_context(state.seed):
+        snapshot = ObjectSnapshot(
+            [state.model, state.optimizers, tuple(state.algorithms), state.schedulers, state.scaler, *samplers]
+        )
+        algorithms, callbacks = list(state.algorithms), list(state.callbacks)
+        logger, model = engine.logger, state.model
+        attributes = [(owner, dict(vars(owner))) for owner in (state, phase, run)]
         try:
             engine.logger = run.logger = Logger(state, [])
             if getattr(model, "logger", None) is logger:
@@ -157,8 +158,9 @@ def _restored_afterwards(run: Run) -> Generator[None]:
             state.clock = LedgerClock()  # its steps are not those of the run
             state.callbacks = []
             state.schedulers, state.train_metrics = [], {}
+            phase.loader = used
             phase.timestamp, phase.extra_batches = Timestamp(), 0
-            phase.iterator = phase.epoch_iterators = phase.resume_position = None
+            phase.iterator = phase.epoch_iterators = phase.resume_position = phase.last_epoch = None
             model.train()
             yield
         finally:
@@ -169,35 +171,26 @@ def _restored_afterwards(run: Run) -> Generator[None]:
             # Setting them also makes the engine rebuild its event plans.
             state.algorithms, state.callbacks = algorithms, callbacks
             snapshot.restore()
-            restore_data()
 
 
-def _save_data_position(phase: Phase, seed: int) -> Callable[[], None]:
-    """Return a function that restores the position in the data; its epochs may share one iterator."""
-    loader = phase.loader.dataloader
-    resume_by = EpochIterators(loader, seed).resume_by
-    if resume_by == "replay" and isinstance(loader, Iterator):
+@contextlib.contextmanager
+def _data_kept(run: Run) -> Generator[DataSpec]:
+    """Keep the position in the training data, and yield what to train on meanwhile."""
+    spec: DataSpec = run.state.train_phase.loader
+    loader = spec.dataloader
+    if isinstance(loader, Iterator):
         raise ValueError(
             f"train_dataloader is an iterator, which can be read once: {loader!r}. Use an object that can be iterated "
             f"in every epoch, such as a DataLoader or a list."
         )
-    if resume_by in ("indices", "replay"):
-        attributes = getattr(loader, "__dict__", {})
-        if "_iterator" not in attributes:
-            return lambda: None
-        # Persistent workers serve one iterator at a time: keep those of the current epoch with it.
-        workers, attributes["_iterator"] = attributes["_iterator"], None
-        return lambda: attributes.update(_iterator=workers)
-    iterator, owner = phase.iterator, loader if resume_by == "loader" else loader.dataset
-    state_dict = getattr(iterator, "state_dict", None)
-    if state_dict is None:
-        state_dict = EpochIterator(resume_by, iter(()), stateful=owner).state_dict
-    position = state_dict(int(phase.timestamp.sample_in_epoch))
-
-    def put_back() -> None:
-        if iterator is None:
-            owner.load_state_dict(position["state"])
-        else:  # resume as from a checkpoint
-            phase.iterator, phase.resume_position = None, position
-
-    return put_back
+    # Persistent workers serve one iterator at a time: keep those of the current epoch with it.
+    attributes = getattr(loader, "__dict__", {})
+    workers = {"_iterator": attributes["_iterator"]} if isinstance(loader, DataLoader) else {}
+    with training_data_kept(run, loader, "train_dataloader") as used:
+        attributes.update(dict.fromkeys(workers))
+        try:
+            given = copy.copy(spec)
+            given.dataloader = used
+            yield given
+        finally:
+            attributes.update(workers)
