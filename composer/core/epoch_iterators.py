@@ -17,7 +17,7 @@ from composer._text import plural
 from composer.core.data_sharding import FULL_SHARD, DataShard, is_data_sharded
 from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
 from composer.core.epoch_start import agree_on_seed, set_epoch
-from composer.core.loader_workers import iterate, lend, take_back
+from composer.core.loader_workers import is_finished, iterate, lend, restore_end, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
 from composer.core.shared_data import KeptStarts
 from composer.core.types import Batch
@@ -148,11 +148,12 @@ class EpochIterators:
             stateful = None
         if saved is not None and stateful is not None and "state" in saved:
             stateful.load_state_dict(saved["state"])
-        if saved is not None and saved.get("over"):
+        if saved is not None and (saved.get("over") or is_finished(saved.get("state"))):
+            ended: Iterator[Batch] = iter(())
             if resume_by == "loader" and isinstance(self.loader, DataLoader):
                 # A torch DataLoader samples its seed when iteration starts: do it now for the finished epoch.
-                iterate(self.loader)
-            return EpochIterator(resume_by, iter(()), stateful=stateful, ended=True)
+                ended = restore_end(self.loader, saved["state"])
+            return EpochIterator(resume_by, ended, stateful=stateful, ended=True)
         if resume_by == "indices":
             return self._by_indices(epoch, batch, saved, stateful)
         is_shared = saved is not None and resume_by == "loader" and not self.is_per_rank

@@ -9,8 +9,8 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from composer import rng
 from composer.core.types import Batch
 
-__all__ = ["iterate", "lend", "take_back"]
+__all__ = ["is_finished", "iterate", "lend", "restore_end", "take_back"]
 
 # Signals by which cluster schedulers and terminals request an exit, as far as this system supports them.
 _SIGNALS = [
@@ -62,6 +62,42 @@ def iterate(
     return wrapper
 
 
+def is_finished(state: Any) -> bool:
+    """Return whether a state is that of a torchdata loader at the end of an epoch, of which it yielded the last batch.
+
+    Args:
+        state: The state of a loader.
+
+    >>> is_finished({"_iterator_finished": True}), is_finished({"place": 3})
+    (True, False)
+    """
+    return isinstance(state, Mapping) and bool(cast("Mapping[str, Any]", state).get("_iterator_finished"))
+
+
+def restore_end(loader: DataLoader[Any], state: Any) -> Iterator[Batch]:
+    """Bring a loader, into which its state at the end of an epoch was loaded, to that end; return an empty iterator.
+
+    Args:
+        loader: The loader.
+        state: Its state.
+
+    >>> list(restore_end(DataLoader([1]), {}))
+    []
+    """
+    ended: Iterator[Batch] = (batch for batch in ())
+    if not is_finished(state):
+        iterate(loader)
+        return ended
+    # An iterator over a torchdata loader would already be that of the next epoch, and its sampler would have drawn the
+    # order of that. Asked for its state, the loader creates only the one that has ended.
+    stateful: Any = loader
+    with _starting(loader):
+        stateful.state_dict()
+    if loader.num_workers:
+        _end_with(loader if loader.persistent_workers else ended, stateful._iterator)
+    return ended
+
+
 @contextlib.contextmanager
 def _own_seed(loader: DataLoader[Any]) -> Generator[None]:
     """Start persistent workers without an effect on the random state, from which the sampler may sample as well."""
@@ -80,8 +116,11 @@ def _own_seed(loader: DataLoader[Any]) -> Generator[None]:
 def _drop_unknown_workers(loader: Any) -> None:
     """Make a loader start new workers if the existing ones have ended or were started by a script.
 
-    Workers of a script hold copies of the dataset from before algorithms changed it, and exit on signals.
+    Workers of a script hold copies of the dataset from before algorithms changed it, and exit on signals. An iterator
+    that a torchdata loader created to return its state is the one to begin with: it holds the loaded position.
     """
+    if getattr(loader, "_initial_iter_for_state_dict", False):
+        return
     if id(loader._iterator) not in _ends or not _ends[id(loader._iterator)].alive or loader._iterator._shutdown:
         loader._iterator = None
 

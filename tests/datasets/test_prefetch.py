@@ -144,6 +144,27 @@ def test_data_go_on_from_epoch_to_epoch() -> None:
             assert plain(loaded) == expected
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
+def test_resume_torchdata_between_epochs(workers: int, persistent: bool) -> None:
+    """A loop that reads an epoch to its end leaves the loader where its next iterator begins the next order."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def made() -> DevicePrefetcher:
+        torch.manual_seed(0)  # the sampler draws a seed when it is created
+        more = {"num_workers": workers, "persistent_workers": persistent}
+        return DevicePrefetcher(loaders.StatefulDataLoader(torch.arange(N), 2, shuffle=True, **more), "cpu")
+
+    running = made()
+    plain(running)
+    state, random_state = running.state_dict(), torch.get_rng_state()
+    expected = [plain(running), plain(running)], torch.rand(2).tolist()
+    later = made()
+    later.load_state_dict(state)
+    torch.set_rng_state(random_state)
+    assert ([plain(later), plain(later)], torch.rand(2).tolist()) == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_that_is_over_yields_nothing_more(kind) -> None:
     running = prefetcher(kind)

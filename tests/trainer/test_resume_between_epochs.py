@@ -241,3 +241,14 @@ def test_persistent_workers_sample_their_seed_once(prefetched: bool, tmp_path: P
         resumed.fit()
         assert rest == seen[stop:]
         assert torch.equal(weights(resumed), weights(whole)), stop
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_a_script_asks_a_torchdata_loader_for_its_state() -> None:
+    """It then has an iterator, whose seed is drawn, with which training begins."""
+    seen, _ = whole_run("torchdata")
+    data = torchdata()
+    data.state_dict()
+    trainer, found = trainer_on(data)
+    trainer.fit()
+    assert found == seen
