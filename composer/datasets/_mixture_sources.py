@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -10,13 +11,14 @@ from torch.utils.data import DataLoader
 from composer._text import plural
 from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.data_spec import ensure_data_spec
-from composer.core.epoch_iterator import EpochIterator
+from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.infinite_data import infinite_reason
 from composer.core.loader_workers import iterate
 from composer.core.random_order import mix_seed
 from composer.core.sample_order import Order, SampleOrder, SeededIndices, resumable_loader
+from composer.core.shared_data import KeptStarts
 from composer.core.types import Batch
 from composer.datasets.tensor_loader import TensorLoader
 
@@ -101,7 +103,7 @@ def make_source(name: str, loader: Any, seed: int, shard: DataShard) -> Source:
     check_sharded_data(loader, shard, argument)
     if isinstance(loader, TensorLoader):
         return _TensorSource(argument, loader, shard)
-    iterators = EpochIterators(loader, seed, shard)
+    iterators = EpochIterators(loader, seed, shard, starts=KeptStarts(loader))
     if iterators.resume_by == "indices":
         order = SampleOrder(loader, shard)
         order.seed = seed
@@ -175,6 +177,10 @@ class _IndexedSource(_PositionedSource):
         # The copy fetches what is asked for; its workers sample nothing from the default generator.
         self._loader, self._user_loader = resumable_loader(loader, self._stream, order.seed + shard.rank), loader
         self._iterator: Iterator[Batch] | None = None
+        # Such as that of a generator for random transforms; workers have copies of the dataset.
+        dataset: Any = loader.dataset
+        is_kept = has_state_dict(dataset) and not (loader.num_workers or counts_samples(dataset))
+        self._dataset = dataset if is_kept else None
 
     def agree(self) -> None:
         agree_on_seed(self._order)
@@ -193,6 +199,15 @@ class _IndexedSource(_PositionedSource):
 
     def _move(self, position: int) -> None:
         self.position, self._iterator = position, None
+
+    def state_dict(self, samples: int) -> dict[str, Any]:
+        state = super().state_dict(samples)
+        return state if self._dataset is None else {**state, "dataset": copy.deepcopy(self._dataset.state_dict())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._dataset is not None and "dataset" in state:
+            self._dataset.load_state_dict(state["dataset"])
 
 
 class _IndexStream:
@@ -315,6 +330,7 @@ class _EpochSource:
         self._epoch = self._batch = self._mark = self._first_sample = 0
         self._iterator = self._between = None
         self._length = self._usual_length
+        self._iterators.return_to_start(None)
 
     def state_dict(self, samples: int) -> dict[str, Any]:
         position = self._between if self._iterator is None else self._state_of(self._iterator, samples)
@@ -334,6 +350,8 @@ class _EpochSource:
         self._length = self._usual_length if state["length"] == self._usual_length else None
         self._iterator = self._between = None
         if position is None:
+            if not self._epoch:  # it was not read yet, but may have been since, by an evaluation
+                self._iterators.return_to_start(None)
             return
         # All-gathering the positions of all ranks is done by the checkpoint of the mixture.
         saved: dict[str, Any] = {**position, "ranks": [position] * self._iterators.shard.size}

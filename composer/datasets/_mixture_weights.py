@@ -102,18 +102,28 @@ class MixtureWeights:
         """Whether the weights never change."""
         return not self._milestones and all(map(_is_number, self._initial.values()))
 
-    def at(self, now: Timestamp, state: State | None = None, epoch_length: int | None = None) -> dict[str, float]:
+    def at(
+        self,
+        now: Timestamp,
+        state: State | None = None,
+        epoch_length: int | None = None,
+        horizon: Horizon | None = None,
+    ) -> dict[str, float]:
         """Return the normalized weights by name.
 
         Args:
             now: The time.
             state: The run, for times that depend on its duration; None outside of a run.
             epoch_length: Number of batches in an epoch outside of a run, if known.
+            horizon: The horizon outside of a run, if its duration is known.
 
         Raises:
             ValueError: A weight is negative or not finite, all are zero, or a time requires a run.
         """
-        horizon = Horizon.of_run(None, epoch_length) if state is None else Horizon.of(state)
+        if state is not None:
+            horizon = Horizon.of(state)
+        elif horizon is None:
+            horizon = Horizon.of_run(None, epoch_length)
         found = {name: _value(name, weight, now, state, horizon) for name, weight in self._initial.items()}
         for time, weights in self._milestones:
             if horizon.span(time, scaled=False).reached(now):

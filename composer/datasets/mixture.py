@@ -23,6 +23,7 @@ from composer.datasets._mixture_sources import Source, make_source
 from composer.datasets._mixture_tally import Tally
 from composer.datasets._mixture_weights import MixtureWeights, choose
 from composer.dist.collectives import communicates
+from composer.optim.schedule_times import Horizon
 
 if TYPE_CHECKING:
     from composer.core.state import State
@@ -126,6 +127,7 @@ class Mixture:
         self._steps, self.stopping_strategy = self._end_of_epoch(epoch_length, stopping_strategy)
         self._spec = DataSpec(None)
         self._followed: State | None = None
+        self._horizon: Horizon | None = None  # that of a run that evaluates this
         self._is_iterating = self._is_loaded = self._is_agreed = False
         self._reset()
 
@@ -172,24 +174,25 @@ class Mixture:
         """Number of batches from the current position to the end of the epoch, or None if unknown."""
         return None if self._epoch_steps is None else max(0, self._epoch_steps - self._step)
 
-    def __follow__(self, state: State) -> None:
+    def __follow__(self, state: State, *, evaluates: bool = False) -> None:
         """Count time by a run in the next iteration; the ``Trainer`` calls this at the start of each epoch.
 
         Schedules and milestones then have the duration of the run, and samples and tokens are those that it counts.
 
         Args:
             state: The state of the run.
+            evaluates: Whether the run evaluates this: it then has the duration of the run, but time of its own.
 
         Raises:
             ValueError: The ranks of the run are sharded in another way.
         """
-        shard = DataShard(self.rank, self.num_replicas)
-        if state.data_shard != shard:
+        self._horizon = Horizon.of(state)
+        if not evaluates and state.data_shard != DataShard(self.rank, self.num_replicas):
             raise ValueError(
                 f"The Mixture has rank={self.rank} and num_replicas={self.num_replicas}, but the data of the run is "
                 f"sharded with rank={state.data_shard.rank} and num_replicas={state.data_shard.size}. Pass these."
             )
-        self._followed = state
+        self._followed = None if evaluates else state
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that begins next: 0 returns all sources to their beginning, unless a state was just loaded.
@@ -296,7 +299,7 @@ class Mixture:
         while not self._is_over():
             now, tally = self._now, self._tally
             tally.settle(now)
-            weights = self._weights.at(now, state, self._steps)
+            weights = self._weights.at(now, state, self._steps, self._horizon)
             name = choose(weights, tally.credits, tally.mean, mix_seed(self.seed, tally.draws) / 2**63)
             drawn = self._draw(name, weights)
             if drawn is None:
@@ -316,9 +319,7 @@ class Mixture:
         """Return the next batch of a source; None if the epoch of the mixture ends with that of the source."""
         source, samples = self._sources[name], self._tally.samples[name]
         drawn = source.draw(samples)
-        if drawn is None and not self._is_over(weights):
-            drawn = source.draw(samples)
-        return drawn
+        return source.draw(samples) if drawn is None and not self._is_over(weights) else drawn
 
     def _is_over(self, weights: Mapping[str, float] | None = None) -> bool:
         """Return whether the epoch of the mixture is over."""
@@ -327,7 +328,7 @@ class Mixture:
         ended = {name: source.passes() > 0 for name, source in self._sources.items()}
         if self.stopping_strategy == "first_exhausted" or not any(ended.values()):
             return any(ended.values())
-        weights = self._weights.at(self._now, self._state, self._steps) if weights is None else weights
+        weights = weights or self._weights.at(self._now, self._state, self._steps, self._horizon)
         return all(ended[name] or not weights[name] for name in ended)
 
     @property
@@ -365,10 +366,9 @@ class Mixture:
 
     def _reset(self) -> None:
         """Return to the beginning."""
-        self._clock, self._tally = Timestamp(), Tally(self.names, self.by)
+        self.epoch, self._clock, self._tally = 0, Timestamp(), Tally(self.names, self.by)
         self._state: State | None = None
         self.source: str | None = None
-        self.epoch = 0
         for source in self._sources.values():
             source.reset()
         self._begin(0)

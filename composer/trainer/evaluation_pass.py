@@ -196,6 +196,9 @@ def _start(run: Run, spec: DataSpec, loader: Any) -> Iterator[Batch]:
     epoch_iterators = spec.__epoch_iterators__(state.rank_zero_seed, state.data_shard)
     if loader is not spec.dataloader:
         epoch_iterators = dataclasses.replace(epoch_iterators, loader=loader)
+    for part in parts_of(loader):
+        if callable(follow := getattr(part, "__follow__", None)):
+            follow(state, evaluates=True)
 
     def begin() -> Iterator[Batch]:
         if state.data_shard.size > 1:
