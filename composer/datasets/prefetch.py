@@ -19,7 +19,7 @@ from composer.core.device_transfer import Transfer, start_transfer
 from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.microbatches import count_samples
-from composer.core.shared_data import KeptStarts, independent_copy
+from composer.core.shared_data import KeptStarts, independent_copy, positioned
 from composer.core.types import Batch
 from composer.datasets._device import default_device
 from composer.devices import SIDE_STREAMS
@@ -128,7 +128,9 @@ class DevicePrefetcher:
     @property
     def _length(self) -> int | None:
         """Number of batches that surely determines where an epoch of this rank ends, or None."""
-        return None if isinstance(getattr(self.loader, "dataset", None), IterableDataset) else self._epochs.length
+        # The length of iterable data may be a guess, and others with a position may begin an epoch anywhere.
+        is_iterable = isinstance(getattr(self.loader, "dataset", None), IterableDataset)
+        return None if is_iterable or positioned(self.loader) is not None else self._epochs.length
 
     def _is_at_end(self, position: _Position) -> bool:
         """Return whether it is known without reading that no batch of the epoch is left."""

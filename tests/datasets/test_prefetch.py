@@ -165,6 +165,21 @@ def test_resume_torchdata_between_epochs(workers: int, persistent: bool) -> None
     assert ([plain(later), plain(later)], torch.rand(2).tolist()) == expected
 
 
+def test_a_sized_loader_that_begins_an_epoch_where_it_is() -> None:
+    class Sized(Onward):
+        def __len__(self) -> int:
+            return 3
+
+    running = DevicePrefetcher(Sized(), "cpu")
+    next(iter(running))
+    batches = iter(running)
+    assert plain([next(batches), next(batches)]) == [2, 3]
+    later = DevicePrefetcher(Sized(), "cpu")
+    later.load_state_dict(running.state_dict())
+    assert plain(later) == []
+    assert plain(later) == [4, 5, 6]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_that_is_over_yields_nothing_more(kind) -> None:
     running = prefetcher(kind)
