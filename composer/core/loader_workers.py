@@ -54,12 +54,31 @@ def iterate(
         return _GeneratorIterator(loader, resumed or (restarted and loader.persistent_workers))
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
-    with _starting(loader), _own_seed(loader) if restarted else contextlib.nullcontext():
-        iterator: Any = iter(loader)
+    with _starting(loader), _own_seed(loader) if restarted else contextlib.nullcontext(), _recorded(loader) as made:
+        iterator = iter(loader)
     wrapper = _OwningIterator(iterator, loader)
-    # Persistent workers also serve the next epoch of their loader.
-    _end_with((owner or loader) if loader.persistent_workers else wrapper, iterator)
+    # A subclass may return another iterator over that with the workers, or one that it had made before.
+    for one in [*made, *([iterator] if hasattr(iterator, "_shutdown_workers") else [])]:
+        # Persistent workers also serve the next epoch of their loader.
+        _end_with((owner or loader) if loader.persistent_workers else wrapper, one)
     return wrapper
+
+
+@contextlib.contextmanager
+def _recorded(loader: Any, *, preserves_rng: bool = False) -> Generator[list[Any]]:
+    """Record the iterators of torch that a loader creates, which have the workers."""
+    make, made = loader._get_iterator, []
+
+    def recorded() -> Any:
+        with rng.preserve_rng_state() if preserves_rng else contextlib.nullcontext():
+            made.append(make())
+        return made[-1]
+
+    loader._get_iterator = recorded
+    try:
+        yield made
+    finally:
+        del loader._get_iterator
 
 
 def is_finished(state: Any) -> bool:
@@ -194,29 +213,12 @@ class _GeneratorIterator:
         if self._iterator is not None:
             return next(self._iterator)
         self._iterator = iter(self._loader)
-        with _starting(self._loader), self._recording() as made:
+        with _starting(self._loader), _recorded(self._loader, preserves_rng=self._resumed) as made:
             batch = next(self._iterator)
         for iterator in made:
             if self._loader.num_workers:
                 _end_with(self._loader if self._loader.persistent_workers else self, iterator)
         return batch
-
-    @contextlib.contextmanager
-    def _recording(self) -> Generator[list[Any]]:
-        """Record the torch iterators that the generator creates."""
-        loader: Any = self._loader
-        make, made = loader._get_iterator, []
-
-        def recorded() -> Any:
-            with rng.preserve_rng_state() if self._resumed else contextlib.nullcontext():
-                made.append(make())
-            return made[-1]
-
-        loader._get_iterator = recorded
-        try:
-            yield made
-        finally:
-            del loader._get_iterator
 
 
 # Finalizers that shut down workers, by the id of their iterator.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -160,3 +162,27 @@ def test_resuming_samples_nothing_if_the_iterator_starts_late() -> None:
     torch.manual_seed(3)
     assert next(iterate(Generated(range(2)))) == [0]
     assert not torch.equal(torch.rand(2), expected)
+
+
+class Mapped(DataLoader[Any]):
+    """Its iterators are not those of torch, which have the workers."""
+
+    def __iter__(self) -> Any:
+        return map(len, super().__iter__())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader_with_other_iterators_end(persistent: bool) -> None:
+    mapped = Mapped(Process(), 20, num_workers=1, persistent_workers=persistent)
+    before = set(multiprocessing.active_children())
+    for _ in range(2):
+        iterator = iterate(mapped)
+        assert list(iterator) == [2, 2]
+        (worker,) = set(multiprocessing.active_children()) - before or [None]
+        assert worker is None or worker.is_alive()
+    assert (worker is not None) is persistent
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del iterator, mapped
+        gc.collect()
+    assert set(multiprocessing.active_children()) == before
