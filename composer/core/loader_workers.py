@@ -120,16 +120,16 @@ def restore_end(loader: DataLoader[Any], state: Any) -> Iterator[Batch]:
 @contextlib.contextmanager
 def _own_seed(loader: DataLoader[Any]) -> Generator[None]:
     """Start persistent workers without an effect on the random state, from which the sampler may sample as well."""
-    if not loader.persistent_workers or loader._iterator is not None:
+    if not loader.persistent_workers or loader._iterator is not None or loader.generator is not None:
         yield
         return
     with rng.preserve_rng_state():
         seed = int(torch.empty((), dtype=torch.int64).random_())
-    given, loader.generator = loader.generator, torch.Generator().manual_seed(seed)
+    loader.generator = torch.Generator().manual_seed(seed)
     try:
         yield
     finally:
-        loader.generator = given
+        loader.generator = None
 
 
 def _drop_unknown_workers(loader: Any) -> None:
