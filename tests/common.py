@@ -97,6 +97,29 @@ class Unsized:
         yield from self.batches
 
 
+class Onward:
+    """Each epoch has the next three batches of a stream, which are their numbers."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def batch(self, number: int) -> Any:
+        return torch.tensor(number)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.place += 1
+            yield self.batch(self.place)
+            if self.place % 3 == 0:
+                return
+
+    def state_dict(self) -> Any:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.place = state["place"]
+
+
 def trainer_of(model: ComposerModel | None = None, data: Any = None, lr: float = 0.1, **arguments: Any) -> Trainer:
     """A trainer without a display, with SGD, of a linear model and four batches unless other ones are given."""
     model = Regression() if model is None else model

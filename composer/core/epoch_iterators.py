@@ -19,7 +19,7 @@ from composer.core.epoch_iterator import EpochIterator, counts_samples, has_stat
 from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.loader_workers import is_finished, iterate, lend, restore_end, take_back
 from composer.core.sample_order import SampleOrder, length_of, resumable_loader
-from composer.core.shared_data import KeptStarts
+from composer.core.shared_data import KeptStarts, indexed_state
 from composer.core.types import Batch
 
 __all__ = ["EpochIterators"]
@@ -143,9 +143,10 @@ class EpochIterators:
             saved = self.of_this_rank(saved)
         if resume_by == "replay":
             return self._by_replay(epoch, batch, saved)
-        stateful = self.loader if resume_by == "loader" else self.loader.dataset
-        if resume_by == "indices" and (self._has_workers or not has_state_dict(stateful)):
-            stateful = None
+        if resume_by == "indices":
+            stateful = indexed_state(self.loader)
+        else:
+            stateful = self.loader if resume_by == "loader" else self.loader.dataset
         if saved is not None and stateful is not None and "state" in saved:
             stateful.load_state_dict(saved["state"])
         if saved is not None and (saved.get("over") or is_finished(saved.get("state"))):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from composer.core.data_sharding import samplers_of
 from composer.core.epoch_iterator import counts_samples, has_state_dict, state_of
 
-__all__ = ["KeptStarts", "independent_copy", "positioned"]
+__all__ = ["KeptStarts", "independent_copy", "indexed_state", "positioned"]
 
 # What a copy of a loader must not take over from it; the last two are those of torchdata's StatefulDataLoader.
 _FRESH = {
@@ -40,6 +40,22 @@ def positioned(loader: Any) -> Any:
         return loader
     in_workers = getattr(loader, "num_workers", 0) > 0  # which have copies of the dataset
     return dataset if isinstance(dataset, IterableDataset) and has_state_dict(dataset) and not in_workers else None
+
+
+def indexed_state(loader: Any) -> Any:
+    """Return the dataset with indices that has a state in this process, such as a generator for transforms, or None.
+
+    Args:
+        loader: A loader.
+
+    >>> indexed_state(DataLoader(torch.arange(3))) is None
+    True
+    """
+    dataset = getattr(loader, "dataset", None)
+    in_workers = getattr(loader, "num_workers", 0) > 0  # which have copies of the dataset
+    if in_workers or isinstance(dataset, IterableDataset) or not has_state_dict(dataset) or counts_samples(dataset):
+        return None
+    return dataset
 
 
 class KeptStarts:

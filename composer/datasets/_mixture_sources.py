@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader
 from composer._text import plural
 from composer.core.data_sharding import DataShard, check_sharded_data
 from composer.core.data_spec import ensure_data_spec
-from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
+from composer.core.epoch_iterator import EpochIterator
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.epoch_start import agree_on_seed, set_epoch
 from composer.core.infinite_data import infinite_reason
 from composer.core.loader_workers import iterate
 from composer.core.random_order import mix_seed
 from composer.core.sample_order import Order, SampleOrder, SeededIndices, resumable_loader
-from composer.core.shared_data import KeptStarts
+from composer.core.shared_data import KeptStarts, indexed_state
 from composer.core.types import Batch
 from composer.datasets.tensor_loader import TensorLoader
 
@@ -177,10 +177,7 @@ class _IndexedSource(_PositionedSource):
         # The copy fetches what is asked for; its workers sample nothing from the default generator.
         self._loader, self._user_loader = resumable_loader(loader, self._stream, order.seed + shard.rank), loader
         self._iterator: Iterator[Batch] | None = None
-        # Such as that of a generator for random transforms; workers have copies of the dataset.
-        dataset: Any = loader.dataset
-        is_kept = has_state_dict(dataset) and not (loader.num_workers or counts_samples(dataset))
-        self._dataset = dataset if is_kept else None
+        self._dataset = indexed_state(loader)
 
     def agree(self) -> None:
         agree_on_seed(self._order)

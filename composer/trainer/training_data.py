@@ -10,16 +10,14 @@ import warnings
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
-from torch.utils.data import IterableDataset
-
 from composer import dist, rng
 from composer.core.data_sharding import parts_of
 from composer.core.data_spec import DataSpec
-from composer.core.epoch_iterator import EpochIterator, counts_samples, has_state_dict
+from composer.core.epoch_iterator import EpochIterator, has_state_dict
 from composer.core.epoch_iterators import EpochIterators
 from composer.core.epoch_start import epoch_kept
 from composer.core.phase import Phase
-from composer.core.shared_data import KeptStarts, independent_copy
+from composer.core.shared_data import KeptStarts, independent_copy, indexed_state
 from composer.core.types import Batch
 from composer.trainer.run import Run
 from composer.trainer.uneven_data import UnevenInputs
@@ -139,8 +137,8 @@ def training_data_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
     """Yield a loader for an evaluation, whose iteration does not affect the position in the training data.
 
     A loader or dataset with a ``state_dict`` has one position for all of its iterators, and persistent workers serve
-    one iterator at a time. If training is in the middle of such data, the evaluation gets a copy of the loader; if that
-    cannot be copied, its position is restored afterwards. A loader that is an iterator has no position to restore: its
+    one iterator at a time. The evaluation of such data gets a copy of the loader; if that cannot be copied, its
+    position is restored afterwards. A loader that is an iterator has no position to restore: its
     batches are lost to training, which warns.
 
     Args:
@@ -203,8 +201,7 @@ def _position_kept(run: Run, loader: Any, label: str) -> Generator[Any]:
 @contextlib.contextmanager
 def _datasets_kept(phase: Phase, loader: Any) -> Generator[None]:
     """Restore the state of datasets with indices at the end, such as that of a generator for random transforms."""
-    here = [part for part in parts_of(loader) if not getattr(part, "num_workers", 0)]  # workers have copies of datasets
-    datasets: list[Any] = [one for part in here if _keeps_state(one := getattr(part, "dataset", None))]
+    datasets = [one for part in parts_of(loader) if (one := indexed_state(part)) is not None]
     states = [copy.deepcopy(one.state_dict()) for one in datasets]
     current = phase.last_epoch[0] if isinstance(phase.last_epoch, tuple) else phase.iterator
     try:
@@ -215,21 +212,19 @@ def _datasets_kept(phase: Phase, loader: Any) -> Generator[None]:
             dataset.load_state_dict(state)
 
 
-def _keeps_state(dataset: Any) -> bool:
-    return has_state_dict(dataset) and not (isinstance(dataset, IterableDataset) or counts_samples(dataset))
-
-
 def _reads(data: Any, loader: Any) -> bool:
     """Return whether data is read from a loader or its parts, or from the same dataset, if that has a position."""
-    if data is loader:
+    return any(_share(one, other) for one in parts_of(data) for other in parts_of(loader))
+
+
+def _share(one: Any, other: Any) -> bool:
+    if one is other:
         return True
-    dataset = getattr(data, "dataset", None)
-    if has_state_dict(dataset) and dataset is getattr(loader, "dataset", None):
-        # Workers have copies of the dataset.
-        return not any(getattr(one, "num_workers", 0) for one in (data, loader))
-    if any(_reads(one, loader) for one in getattr(data, "__loaders__", ())):
-        return True
-    return any(_reads(data, one) for one in getattr(loader, "__loaders__", ()))
+    dataset = getattr(one, "dataset", None)
+    if not has_state_dict(dataset) or dataset is not getattr(other, "dataset", None):
+        return False
+    # Workers have copies of the dataset.
+    return not any(getattr(each, "num_workers", 0) for each in (one, other))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from composer import dist
 from composer.core import device_transfer
 from composer.core.epoch_iterators import EpochIterators
 from composer.datasets import DevicePrefetcher, NormalizationFn
+from tests.common import Onward
 from tests.core.test_epoch_iterator import Counting, Loader, Plain, Stream
 from tests.streams import FakeCuda
 
@@ -105,26 +106,6 @@ def test_wrong_arguments_are_refused() -> None:
     state = prefetcher("shuffled", seed=1).state_dict()
     with pytest.raises(ValueError, match="seed=1, but this prefetcher has seed=2"):
         prefetcher("shuffled", seed=2).load_state_dict(state)
-
-
-class Onward:
-    """Each epoch has the next batches of a stream."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            self.place += 1
-            yield torch.tensor(self.place)
-            if self.place % 3 == 0:
-                return
-
-    def state_dict(self) -> Any:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.place = state["place"]
 
 
 def test_data_go_on_from_epoch_to_epoch() -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from composer import Callback, Trainer
 from composer.datasets import DevicePrefetcher, Mixture
 from composer.models import ComposerClassifier
+from tests import common
 from tests.common import At, weights
 from tests.trainer.test_resume_within_step import SaveIn
 
@@ -23,24 +24,11 @@ BATCH, CLASSES = 2, 3
 EPOCH, STEPS = 3, 12  # batches
 
 
-class Onward:
-    """Each epoch has the next batches of a stream."""
+class Onward(common.Onward):
+    """Its batches have labels."""
 
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            self.place += 1
-            yield torch.full((BATCH, 4), self.place / STEPS), torch.full((BATCH,), self.place % CLASSES)
-            if self.place % EPOCH == 0:
-                return
-
-    def state_dict(self) -> Any:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.place = state["place"]
+    def batch(self, number: int) -> Any:
+        return torch.full((BATCH, 4), number / STEPS), torch.full((BATCH,), number % CLASSES)
 
 
 class Sized(Onward):
